@@ -20,9 +20,8 @@ from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import SearchQuery, WorkId
 from rag_accel.engines.retrieval import DocumentIndex
 from rag_accel.engines.retrieval.coded.codes import CodedVectors
-from rag_accel.engines.retrieval.coded.searches import CodedSearches
+from rag_accel.engines.retrieval.coded.searches import MAX_CODE_BYTES, CodedSearches
 from rag_accel.engines.retrieval.search_request import Search
-from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES
 from rag_accel.engines.retrieval.vectors.nearest import Candidates, Source, nearest
 from rag_accel.engines.retrieval.vectors.vectors import Scores, SearchScope
 from rag_accel.errors import EngineError

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 from rag_accel.errors import DocumentError
 from rag_accel.fidelity.prompts import SYSTEM, TextPrompt
+from rag_accel.sample.questions import bounded_text
 
 _VALID = '{"question": "...", "documents": ["...", ...], "system": "..."}'
 _MAX_BYTES = 1 << 26
@@ -23,25 +24,12 @@ def load_prompts(path: str | Path) -> list[TextPrompt]:
         DocumentError: the file is missing, too large or empty, or a line is no prompt; names it.
     """
     file = Path(path)
-    lines = enumerate(_text(file).split("\n"), 1)
+    text = bounded_text(file, "prompts", "the file of prompts", _MAX_BYTES)
+    lines = enumerate(text.split("\n"), 1)
     found = [_prompt(line, f"{file}, line {at}") for at, line in lines if line.strip()]
     if not found:
         raise DocumentError("no prompts", where=str(file), valid=_VALID)
     return found
-
-
-def _text(file: Path) -> str:
-    try:
-        if file.stat().st_size > _MAX_BYTES:
-            raise DocumentError(
-                "the file of prompts is too large", where=str(file), valid=f"{_MAX_BYTES} bytes"
-            )
-        return file.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DocumentError("cannot read prompts", where=str(file), found=error.strerror) from error
-    except UnicodeDecodeError as error:
-        where = f"{file}, byte {error.start}"
-        raise DocumentError("prompts are not UTF-8", where=where) from error
 
 
 def _prompt(line: str, where: str) -> TextPrompt:

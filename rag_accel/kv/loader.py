@@ -75,7 +75,9 @@ class Loader:
         self._hints: deque[Callable[[], Iterable[bytes]]] = deque()
         self._ahead: OrderedDict[bytes, None] = OrderedDict()
         self._is_ahead = self._was_ahead = False
-        self._is_stale = self._is_writing = False
+        #: whether the state being read may have been purged meanwhile
+        self.is_stale = False
+        self._is_writing = False
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._wanted: OrderedDict[bytes, None] = OrderedDict()
@@ -83,19 +85,10 @@ class Loader:
         self._arrived: dict[bytes, KeyValues | None] = {}
         self._unwritten: deque[tuple[bytes, KeyValues, ChunkLabel]] = deque()
         self._unwritten_bytes = 0
-        self._dropped = 0
+        #: states that were not written because too many waited
+        self.dropped = 0
         self._thread: threading.Thread | None = None
         self._closed = False
-
-    @property
-    def dropped(self) -> int:
-        """Return the states that were not written because too many waited."""
-        return self._dropped
-
-    @property
-    def is_stale(self) -> bool:
-        """Tell whether the state being read may have been purged meanwhile."""
-        return self._is_stale
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Load keys; those beyond ``MOST_WANTED`` are ignored."""
@@ -138,7 +131,7 @@ class Loader:
         """Report arrived and unfinished reads as missing, and drop waiting writes."""
         with self._changed:
             self._arrived = dict.fromkeys(self._arrived)
-            self._is_stale = self._under_way is not None
+            self.is_stale = self._under_way is not None
             is_writing = 1 if self._is_writing else 0
             while len(self._unwritten) > is_writing:
                 _, state, _ = self._unwritten.pop()
@@ -167,7 +160,7 @@ class Loader:
         with self._changed:
             beyond = self._unwritten_bytes + state.nbytes > MOST_UNWRITTEN
             if self._closed or (beyond and self._unwritten):
-                self._dropped += 1
+                self.dropped += 1
                 return
             self._unwritten.append((key, state, label))
             self._unwritten_bytes += state.nbytes
@@ -237,8 +230,8 @@ class Loader:
         with self._changed:
             is_asked_for = not self._is_ahead
             if is_asked_for and not self._closed:
-                self._arrived[key] = None if self._is_stale else found
-            self._under_way, self._is_ahead, self._is_stale = None, False, False
+                self._arrived[key] = None if self.is_stale else found
+            self._under_way, self._is_ahead, self.is_stale = None, False, False
             self._changed.notify_all()
 
     def _look_ahead(self) -> bool:

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from rag_accel.kv.anchors import LEAST_CHARACTERS, TextAnchors
 from rag_accel.kv.segments import TextSpan
 
 #: Bounds for one text: places found, parts of documents searched for, and comparisons.
@@ -17,6 +16,14 @@ _MOST_COMPARED = 1 << 15
 
 #: Breaks by level: a document is cut at blank lines, parts not found at lines, then at sentences.
 _BREAKS = (re.compile(r"\n[^\S\n]*\n\s*"), re.compile(r"\n\s*"), re.compile(r"[.!?]\s+"))
+
+_WINDOW = 16
+_STRIDE = 8
+#: Places kept of one window, as of a line that is repeated; later ones are not found.
+_MOST_SAME = 512
+
+#: Shorter texts, in characters, are found by reading.
+LEAST_CHARACTERS = _WINDOW + _STRIDE - 1
 
 #: A single part may be chance, such as a heading or the question.
 _LEAST_FOUND = 2
@@ -64,6 +71,41 @@ def _parts(text: str, level: int) -> Iterator[str]:
         yield part
         if level + 1 < len(_BREAKS):
             yield from _parts(part, level + 1)
+
+
+class TextAnchors:
+    """Windows of a text, at every eighth character, to find many texts without reading it for each.
+
+    Wherever a text of ``LEAST_CHARACTERS`` stands in it, one of these windows is among its first
+    characters. So eight look-ups find a text or show that it is missing.
+
+    Args:
+        text: the text to search.
+    """
+
+    __slots__ = ("_places", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._places: dict[str, list[int]] = {}
+        for at in range(0, len(text) - _WINDOW + 1, _STRIDE):
+            places = self._places.setdefault(text[at : at + _WINDOW], [])
+            if len(places) < _MOST_SAME:
+                places.append(at)
+
+    def candidates(self, wanted: str) -> list[int]:
+        """Return the places where a text may stand, ascending: some 4,000 at most.
+
+        Raises ValueError for a text that is shorter than ``LEAST_CHARACTERS``.
+        """
+        if len(wanted) < LEAST_CHARACTERS:
+            raise ValueError(f"a text of {len(wanted)} characters has no window of its own")
+        found: list[int] = []
+        for shift in range(_STRIDE):
+            places = self._places.get(wanted[shift : shift + _WINDOW])
+            if places:
+                found += [at - shift for at in places if at >= shift]
+        return sorted(set(found)) if len(found) > 1 else found
 
 
 class _PlaceSearch:

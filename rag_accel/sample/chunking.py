@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import Document
@@ -70,21 +70,10 @@ def count_words(text: str) -> int:
 
 
 def _pieces(paragraph: str) -> Iterator[str]:
-    if count_words(paragraph) <= MAX_WORDS:
-        if paragraph.strip():
-            yield paragraph
-        return
-    pack: list[str] = []
-    size = 0
-    for sentence in _bounded_sentences(paragraph):
-        words = count_words(sentence)
-        if pack and size + words > MAX_WORDS:
-            yield " ".join(pack)
-            pack, size = [], 0
-        pack.append(sentence)
-        size += words
-    if pack:
-        yield " ".join(pack)
+    if count_words(paragraph) > MAX_WORDS:
+        yield from _runs(_bounded_sentences(paragraph))
+    elif paragraph.strip():
+        yield paragraph
 
 
 def _bounded_sentences(paragraph: str) -> Iterator[str]:
@@ -92,19 +81,20 @@ def _bounded_sentences(paragraph: str) -> Iterator[str]:
         if count_words(sentence) <= MAX_WORDS:
             yield sentence
         else:
-            yield from _word_runs(_LONG_RUN.sub(r"\1 ", sentence).split())
+            yield from _runs(_LONG_RUN.sub(r"\1 ", sentence).split())
 
 
-def _word_runs(words: Sequence[str]) -> Iterator[str]:
+def _runs(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts joined by spaces, as many at a time as ``MAX_WORDS`` allows."""
     run: list[str] = []
     size = 0
-    for word in words:
-        weight = count_words(word)
-        if run and size + weight > MAX_WORDS:
+    for text in texts:
+        words = count_words(text)
+        if run and size + words > MAX_WORDS:
             yield " ".join(run)
             run, size = [], 0
-        run.append(word)
-        size += weight
+        run.append(text)
+        size += words
     if run:
         yield " ".join(run)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import random
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 from typing import TypeVar
 
 from rag_accel.errors import ConfigError
-from rag_accel.sample.questions import require_positive
+from rag_accel.sample.questions import in_turn, require_positive
 from rag_accel.sample.source_triples import (
     ACCEPTS_TYPE,
     CALLS,
@@ -137,7 +137,7 @@ def graph_questions(
     kinds = [_shuffled(hops[kind], draw) for kind in (QuestionKind.ONE_HOP, QuestionKind.TWO_HOPS)]
     kinds += [_pair_questions(facts, make, draw, count) for make in (_intersection, _comparison)]
     distinct: dict[str, GraphQuestion] = {}
-    for question in _in_turn(kinds):
+    for question in in_turn(kinds):
         distinct.setdefault(question.text, question)
         if len(distinct) == count:
             return tuple(distinct.values())
@@ -289,9 +289,3 @@ def _shared(facts: _Facts, pair: tuple[str, str], relation: str) -> set[str]:
 
 def _shuffled(items: Sequence[_T], draw: random.Random) -> list[_T]:
     return draw.sample(items, len(items))
-
-
-def _in_turn(streams: Sequence[Sequence[GraphQuestion]]) -> Iterator[GraphQuestion]:
-    """Yield one of each stream in turn, as long as any of them has more."""
-    for turn in range(max(map(len, streams))):
-        yield from (stream[turn] for stream in streams if turn < len(stream))

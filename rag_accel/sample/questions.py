@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.sentences import split_sentences
 from rag_accel.errors import ConfigError, DocumentError
+
+ItemT = TypeVar("ItemT")
 
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 
@@ -76,20 +79,22 @@ def _json_texts(file: Path) -> list[str]:
 
 
 def _text(file: Path) -> str:
+    return bounded_text(file, "questions", "questions file", _MAX_FILE_BYTES)
+
+
+def bounded_text(file: Path, content: str, file_name: str, most_bytes: int) -> str:
+    """Return the text of a UTF-8 file; DocumentError names its ``content`` or the file."""
     try:
-        if file.stat().st_size > _MAX_FILE_BYTES:
-            raise DocumentError(
-                "questions file is too large", where=str(file), valid=f"{_MAX_FILE_BYTES} bytes"
-            )
+        if file.stat().st_size > most_bytes:
+            valid = f"{most_bytes} bytes"
+            raise DocumentError(f"{file_name} is too large", where=str(file), valid=valid)
         return file.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise DocumentError(
-            "cannot read questions", where=str(file), found=error.strerror
-        ) from error
+        what = f"cannot read {content}"
+        raise DocumentError(what, where=str(file), found=error.strerror) from error
     except UnicodeDecodeError as error:
-        raise DocumentError(
-            "questions are not UTF-8", where=f"{file}, byte {error.start}"
-        ) from error
+        where = f"{file}, byte {error.start}"
+        raise DocumentError(f"{content} are not UTF-8", where=where) from error
 
 
 DEFAULT_COUNT = 200
@@ -123,7 +128,7 @@ def corpus_questions(
         for source, texts in shipped.items()
         if source in present
     ]
-    return tuple(islice(_in_turn(of_each), count))
+    return tuple(islice(in_turn(of_each), count))
 
 
 def make_questions(
@@ -142,7 +147,7 @@ def make_questions(
     """
     require_positive(count)
     order = sorted(range(len(documents)), key=lambda index: (index * _STRIDE) % 1.0)
-    candidates = _in_turn([_questions_of(documents[index]) for index in order])
+    candidates = in_turn([_questions_of(documents[index]) for index in order])
     chosen: dict[str, Question] = {}
     for question in candidates:
         chosen.setdefault(question.text.casefold(), question)
@@ -169,7 +174,7 @@ def _questions_of(document: Document) -> list[Question]:
     return questions
 
 
-def _in_turn(of_each: Sequence[Sequence[Question]]) -> Iterator[Question]:
-    """Yield the first question of each document, then the second of each, and so on."""
-    for turn in zip_longest(*of_each):
-        yield from (question for question in turn if question is not None)
+def in_turn(of_each: Sequence[Sequence[ItemT]]) -> Iterator[ItemT]:
+    """Yield the first of each sequence, then the second of each that has one, and so on."""
+    for turn in range(max(map(len, of_each), default=0)):
+        yield from (items[turn] for items in of_each if turn < len(items))

@@ -57,8 +57,8 @@ class _Recorder:
         self._duration_s = duration_s
         self._context_var = context_var
         self._lock = threading.Lock()
-        self._under_way = 0
-        self._peak = 0
+        #: calls that have begun and not yet ended, and the most of them at once
+        self.under_way = self.peak = 0
         self._calls: list[BorrowedCall] = []
 
     @property
@@ -67,29 +67,19 @@ class _Recorder:
         with self._lock:
             return list(self._calls)
 
-    @property
-    def peak(self) -> int:
-        """Return the largest number of calls that were under way at once."""
-        return self._peak
-
-    @property
-    def under_way(self) -> int:
-        """Return the number of calls that have begun and not yet ended."""
-        return self._under_way
-
     @contextmanager
     def _recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
         value = self._context_var.get(None) if self._context_var is not None else None
         call = BorrowedCall(args, dict(kwargs), threading.get_ident(), _running_loop(), value)
         with self._lock:
             self._calls.append(call)
-            self._under_way += 1
-            self._peak = max(self._peak, self._under_way)
+            self.under_way += 1
+            self.peak = max(self.peak, self.under_way)
         try:
             yield
         finally:
             with self._lock:
-                self._under_way -= 1
+                self.under_way -= 1
 
 
 class FakeAsyncCall(_Recorder):

@@ -10,7 +10,6 @@ from typing import Any
 
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -20,6 +19,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.bases import OwnEngine
 from rag_accel.errors import ClosedError, ConfigError, EngineError
 from rag_accel.testing.compute import compute
 from rag_accel.testing.faults import Faults, lost
@@ -61,7 +61,7 @@ class _Progress:
     done: int = 0
 
 
-class FakeEngine(EngineBase):
+class FakeEngine(OwnEngine):
     """A deterministic engine for any primitive, with scripted latencies and faults.
 
     Args:
@@ -93,7 +93,7 @@ class FakeEngine(EngineBase):
             raise ConfigError(
                 "bad number of steps", where="FakeEngine", found=steps, valid="from 1"
             )
-        self._profile = replace(profile, stepped=True) if steps > 1 else profile
+        super().__init__(replace(profile, stepped=True) if steps > 1 else profile, "FakeEngine")
         self._steps = steps
         self._durations = iter(durations_s)
         self._wait = wait
@@ -108,11 +108,6 @@ class FakeEngine(EngineBase):
         self.is_closed = False
         self.calls: list[EngineCall] = []
         self.served: list[tuple[EngineRequest, ...]] = []
-
-    @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
 
     @property
     def batches(self) -> list[tuple[str, ...]]:

@@ -329,7 +329,7 @@ def test_other_documents_of_a_switched_arm_fail_the_suite(
 
     def reversed_alone(engine: Any, queries: Any, *rest: Any) -> list[Any]:
         found = stepped(engine, queries, *rest)
-        return [hits[::-1] for hits in found] if engine._ways.coded.kept._max_bytes == 0 else found
+        return [hits[::-1] for hits in found] if engine._coded.kept._max_bytes == 0 else found
 
     monkeypatch.setattr(searching, "_stepped", reversed_alone)
     sizes = replace(TINY, groups=("searching",))

@@ -25,8 +25,7 @@ from rag_accel.engines.embedding.encoder_engine import EmbeddingEngine, embeddin
 from rag_accel.engines.embedding.prepared_texts import EncodedTexts
 from rag_accel.engines.helper_threads import HelperThreads, default_parallel, describe_parallel
 from rag_accel.engines.pending import Slot
-from rag_accel.engines.rerank.engine import Pair, RerankEngine
-from rag_accel.engines.rerank.side_by_side import parts_by_work
+from rag_accel.engines.rerank.engine import Pair, RerankEngine, parts_by_work
 from rag_accel.errors import ConfigError
 from rag_accel.testing import EngineContract
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.kv.anchors import LEAST_CHARACTERS, TextAnchors
-from rag_accel.kv.locate import MOST_PARTS, MOST_PLACES, locate
+from rag_accel.kv.locate import LEAST_CHARACTERS, MOST_PARTS, MOST_PLACES, TextAnchors, locate
 from rag_accel.kv.segments import TextSpan
 
 LINES = (

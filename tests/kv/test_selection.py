@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.kv.selection import (
-    FirstTokens,
-    QuestionGuided,
-    RandomTokens,
-    TokenSelector,
-    without,
-)
+from rag_accel.kv.selection import QuestionGuided, TokenSelector, without
 
 PLACES = [range(2, 5), range(7, 9)]
 SCORES = [9.0, 9.0, 0.1, 0.4, 0.2, 9.0, 9.0, 0.3, 0.4, 9.0]
@@ -27,16 +21,7 @@ def test_the_question_chooses_what_it_looks_at(count: int, chosen: list[int]) ->
     assert list(QuestionGuided().choose(SCORES, PLACES, count)) == chosen
 
 
-@pytest.mark.parametrize(("count", "chosen"), [(1, [2]), (3, [2, 3, 7]), (9, [2, 3, 4, 7, 8])])
-def test_first_tokens_take_turns(count: int, chosen: list[int]) -> None:
-    assert list(FirstTokens().choose((), PLACES, count)) == chosen
-
-
-def test_chance_is_the_same_for_the_same_prompt() -> None:
-    assert RandomTokens(3).choose((), PLACES, 3) == RandomTokens(3).choose((), PLACES, 3)
-
-
-@pytest.mark.parametrize("selector", [QuestionGuided("question"), FirstTokens(), RandomTokens()])
+@pytest.mark.parametrize("selector", [QuestionGuided(), QuestionGuided("question")])
 @pytest.mark.parametrize("count", [0, 2, 99])
 def test_a_choice_is_among_the_texts(selector: TokenSelector, count: int) -> None:
     chosen = selector.choose(SCORES, PLACES, count)

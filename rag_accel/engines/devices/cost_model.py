@@ -1,4 +1,4 @@
-"""Cost and savings of embedding on several devices: WindVE 3.1 and 3.2, Equations 1 to 11.
+"""Cost and savings of embedding on several devices: WindVE 3.1 and 3.2, Equations 7 to 11.
 
 A device is a line: a batch of ``C`` texts takes ``alpha * C + beta`` seconds (Equation 12), fitted
 to what was measured (``devices/measuring.py``).
@@ -17,22 +17,6 @@ MOST_DEPTH = 1 << 20
 """The depth of a device whose steps take no longer with more texts."""
 
 _ROUNDING = 1e-9
-
-
-def most_wait_s(most_total_s: float, step_s: float) -> float:
-    """Return how long a text may wait if it is to end in time (Equations 1 to 3); from 0."""
-    return max(0.0, most_total_s - step_s)
-
-
-def most_before(most_total_s: float, step_s: float) -> int:
-    """Return how many others may be computed before a text, one by one (Equation 4).
-
-    Raises:
-        ConfigError: a step takes no time.
-    """
-    if step_s <= 0.0:
-        raise ConfigError("a step takes no time", found=f"{step_s:g} s", valid="above 0")
-    return floor(most_wait_s(most_total_s, step_s) / step_s + _ROUNDING)
 
 
 def depth_within(line: LatencyModel, slo_s: float) -> int:

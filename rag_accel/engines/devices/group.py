@@ -15,14 +15,13 @@ from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    EngineBase,
     EngineOutput,
-    EngineProfile,
     EngineRequest,
     Health,
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.bases import OwnEngine
 from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
 from rag_accel.engines.devices.joining import Joined, NotJoined, join
@@ -46,7 +45,7 @@ CLOSE_S = 5.0
 _MOST_WAIT_S = 3600.0
 
 
-class DeviceGroup(EngineBase):
+class DeviceGroup(OwnEngine):
     """An engine for EMBEDDING over several members that compute the same vectors.
 
     Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
@@ -127,13 +126,12 @@ class DeviceGroup(EngineBase):
         engines = [getattr(member, "engine", None) for member in self._members.values()]
         #: in front of all members, since any of them may compute a text
         self._kept = kept_in_front([getattr(engine, "kept", None) for engine in engines])
-        self._profile = group_profile(joining.joined)
+        super().__init__(group_profile(joining.joined))
         self._rejected: list[EngineOutput] = []
         self._jobs = MemberJobs(joining.dimensions, self._kept)
         self._cores = 1
         self._most_cores = 1
         self._contended = False
-        self._closed = False
         #: when a waiting step checks the members again without an event
         self._wakes_at = inf
         #: guards placement, jobs and counts against the members' threads
@@ -141,10 +139,6 @@ class DeviceGroup(EngineBase):
         self._pid = os.getpid()
         with self._lock:
             self._upkeep.await_unreached()
-
-    @property
-    def profile(self) -> EngineProfile:
-        return self._profile
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from rag_accel.engine_api import WorkId
+from rag_accel.engines.devices.latency_fit import RemainingTime
 from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.pieces import DeviceWork, WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec, MemberState
 from rag_accel.engines.devices.presence import Presence
-from rag_accel.engines.devices.remaining_time import RemainingTime
 
 MOST_FAILURES = 3
 """Failed steps in a row after which a member is away until it has been probed."""

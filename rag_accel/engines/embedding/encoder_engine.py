@@ -16,7 +16,6 @@ import numpy as np
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -26,6 +25,7 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engines.bases import OwnEngine
 from rag_accel.engines.batching import BatchLimits, StepDeadline, micro_batches, shared_limits
 from rag_accel.engines.embedding.checked_vectors import (
     Vector,
@@ -67,7 +67,7 @@ def embedding_profile(
     )
 
 
-class EmbeddingEngine(EngineBase):
+class EmbeddingEngine(OwnEngine):
     """An engine for EMBEDDING work (``TextBatch``) with any encoder.
 
     Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
@@ -98,7 +98,7 @@ class EmbeddingEngine(EngineBase):
         parallel: int = 1,
     ) -> None:
         self._encoder = encoder
-        self._profile = profile
+        super().__init__(profile)
         self._limits = limits
         self._alone = alone
         self._clock = clock or MonotonicClock()
@@ -112,10 +112,6 @@ class EmbeddingEngine(EngineBase):
             self._pending, self._micro_batches, profile.max_threads, self._helpers
         )
         self._threads = 1
-
-    @property
-    def profile(self) -> EngineProfile:
-        return self._profile
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -191,9 +187,7 @@ class EmbeddingEngine(EngineBase):
 
     def close(self) -> None:
         """Forget all work; the model stays the caller's."""
-        self._microbatches.clear()
-        if self._helpers is not None:
-            self._helpers.join()
+        self._microbatches.close()
         self._pending.clear()
         self._roles.clear()
         self._known.clear()

@@ -15,7 +15,6 @@ import numpy as np
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -24,9 +23,10 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.http.retry_after import seconds_asked
 from rag_accel.engines.outbox import Outbox
-from rag_accel.errors import ClosedError, EngineError, EngineOutputError
+from rag_accel.errors import EngineError, EngineOutputError
 
 #: Asks a server once, without trying again; returns one vector per text, in order.
 AskServer = Callable[[list[str]], Sequence[Any]]
@@ -97,6 +97,7 @@ def is_small(texts: Sequence[str]) -> bool:
 class _TextsToSend:
     id: WorkId
     work: ServerTexts
+    group: Hashable
 
     @property
     def num_chars(self) -> int:
@@ -108,7 +109,7 @@ _Call = list[_TextsToSend]
 _Answer = tuple[_Call, Sequence[Any] | float]
 
 
-class HostedEmbeddingEngine(EngineBase):
+class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
     """An embedding engine for servers, one for all of them.
 
     Requests of one group that come within ``gather_s`` of one another go into one call; queries
@@ -128,7 +129,7 @@ class HostedEmbeddingEngine(EngineBase):
     def __init__(self, *, gather_s: float = 0.003, clock: Clock | None = None) -> None:
         self._gather_s = gather_s
         self._clock = clock or MonotonicClock()
-        self._profile = EngineProfile(
+        profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.EMBEDDING}),
             max_batch=_NO_LIMIT,
             max_threads=0,
@@ -136,62 +137,19 @@ class HostedEmbeddingEngine(EngineBase):
             interruptible=True,
             capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
         )
-        self._jobs: dict[WorkId, _TextsToSend] = {}
+        super().__init__(profile, "HostedEmbeddingEngine")
         #: by group what is not sent yet, and until when it waits for others
         self._waiting: dict[Hashable, _Call] = {}
         self._gathers_until: dict[Hashable, float] = {}
         self._latest: dict[Hashable, float] = {}
         self._threads: set[threading.Thread] = set()
-        self._answers: Outbox[_Answer] = Outbox()
-        self._rejected: list[EngineOutput] = []
-        self._closed = False
-
-    @property
-    def profile(self) -> EngineProfile:
-        return self._profile
-
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Let requests wait for others of their group."""
-        if self._closed:
-            raise ClosedError("the engine is closed", where="HostedEmbeddingEngine")
-        for request in work:
-            try:
-                job = _TextsToSend(request.id, self._payload(request))
-                group = (request.namespace, job.work.role, job.work.group)
-                waiting = self._waiting.setdefault(group, [])
-            except Exception as exc:
-                # One bad item must not reject its neighbours.
-                self._rejected.append(EngineOutput(request.id, "error", error=exc))
-                continue
-            now = self._clock.now()
-            if not waiting:
-                self._latest[group] = now + _MOST_GATHERINGS * self._gather_s
-            self._gathers_until[group] = min(now + self._gather_s, self._latest[group])
-            self._jobs[job.id] = job
-            waiting.append(job)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Start due calls, and wait up to ``budget.time_s`` for answers, or until interrupted."""
-        outputs, self._rejected = self._rejected, []
         self._start_due()
-        if not self._jobs:
-            return outputs
-        for call, answer in self._answers.take(0.0 if outputs else self._wait_s(budget.time_s)):
-            outputs.extend(self._outcome(call, answer))
+        outputs = super().step(budget)
         self._start_due()
         return outputs
-
-    def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget requests; a call that is in flight goes on for the others."""
-        gone = set(ids)
-        self._rejected = [output for output in self._rejected if output.id not in gone]
-        for group, waiting in list(self._waiting.items()):
-            self._keep(group, [job for job in waiting if job.id not in gone])
-        for id in gone:
-            self._jobs.pop(id, None)
-
-    def interrupt(self) -> None:
-        self._answers.interrupt()
 
     def close(self) -> None:
         """Forget everything and wait a little for the threads of calls in flight. Idempotent."""
@@ -205,14 +163,26 @@ class HostedEmbeddingEngine(EngineBase):
             thread.join(max(0.0, until - time.monotonic()))
         self._threads.clear()
 
-    def _payload(self, request: EngineRequest) -> ServerTexts:
-        if request.kind is not PrimitiveKind.EMBEDDING:
-            raise _refusal("kind not executed here", request.kind, PrimitiveKind.EMBEDDING)
-        if not isinstance(request.payload, ServerTexts):
-            raise _refusal("payload of a wrong type", type(request.payload).__name__, "ServerTexts")
-        if request.id in self._jobs:
-            raise _refusal("id of unfinished work used again", request.id, "a fresh id")
-        return request.payload
+    def _job(self, request: EngineRequest) -> _TextsToSend:
+        work = self._checked_payload(request, ServerTexts, self._jobs)
+        group = (request.namespace, work.role, work.group)
+        hash(group)  # one that cannot be hashed fails here
+        return _TextsToSend(request.id, work, group)
+
+    def _start(self, jobs: Sequence[_TextsToSend]) -> None:
+        """Let requests wait for others of their group."""
+        now = self._clock.now()
+        for job in jobs:
+            waiting = self._waiting.setdefault(job.group, [])
+            if not waiting:
+                self._latest[job.group] = now + _MOST_GATHERINGS * self._gather_s
+            self._gathers_until[job.group] = min(now + self._gather_s, self._latest[job.group])
+            waiting.append(job)
+
+    def _abort(self, jobs: Sequence[_TextsToSend]) -> None:
+        """Take requests out of what waits; a call that is in flight goes on for the others."""
+        for group, waiting in list(self._waiting.items()):
+            self._keep(group, [job for job in waiting if job.id in self._jobs])
 
     def _wait_s(self, most: float | None) -> float | None:
         """Return the seconds to wait for an answer before a call is due."""
@@ -225,7 +195,7 @@ class HostedEmbeddingEngine(EngineBase):
         now = self._clock.now()
         for group in list(self._waiting):
             while call := self._gathered(group, now):
-                self._start(call)
+                self._send(call)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
 
     def _gathered(self, group: Hashable, now: float) -> _Call:
@@ -254,14 +224,15 @@ class HostedEmbeddingEngine(EngineBase):
             self._gathers_until.pop(group, None)
             self._latest.pop(group, None)
 
-    def _start(self, call: _Call) -> None:
+    def _send(self, call: _Call) -> None:
         thread = threading.Thread(
-            target=_ask, args=(call, self._answers), name="hosted-embedding", daemon=True
+            target=_ask, args=(call, self._outbox), name="hosted-embedding", daemon=True
         )
         self._threads.add(thread)
         thread.start()
 
-    def _outcome(self, call: _Call, answer: Sequence[Any] | float) -> list[EngineOutput]:
+    def _outputs_of(self, report: _Answer) -> list[EngineOutput]:
+        call, answer = report
         # A thread that has put its answer is about to end; a later look finds it ended.
         if isinstance(answer, int | float):
             return [
@@ -336,7 +307,3 @@ def retry_delay_s(error: BaseException) -> float:
 
 def _first_retry_s() -> float:
     return _FIRST_RETRY_S * (1 - 0.25 * random.random())
-
-
-def _refusal(what: str, found: object, valid: str) -> EngineError:
-    return EngineError(what, where="HostedEmbeddingEngine", found=found, valid=valid)

@@ -1,4 +1,4 @@
-"""Micro-batches of texts of many requests, kept under way so that no model idles.
+"""Micro-batches of many requests, kept under way so that no model idles.
 
 A compiled model computes without the thread that started it. One micro-batch runs on all threads
 and one more stands in line, while callers are given vectors and ask for more. Torch computes in
@@ -14,13 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from rag_accel.engines.embedding.checked_vectors import Vector, checked_rows
+from rag_accel.engines.embedding.checked_vectors import checked_rows
 from rag_accel.engines.embedding.prepared_texts import PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.helper_threads import HelperThreads
 from rag_accel.engines.pending import PendingWork, Slot
+
+ItemT = TypeVar("ItemT")
+CallT = TypeVar("CallT", bound="BatchCall[Any]")
 
 #: Seconds between two looks of a step for newcomers.
 _LOOK_S = 0.001
@@ -46,20 +49,21 @@ class Encoder(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Piece:
-    """One micro-batch to compute; ``rows`` are those of all slots that were prepared together."""
+class BatchCall(Generic[ItemT]):
+    """One call of a model for some slots; it may compute without the thread that takes it."""
 
-    role: Role
-    prepared: PreparedTexts
-    rows: dict[Slot[str], int]
-    slots: list[Slot[str]]
+    slots: list[Slot[ItemT]]
     end: Callable[[], Any] | None = None
+
+    @property
+    def starts_itself(self) -> bool:
+        """Tell whether the model computes on threads of its own."""
+        return False
 
     @property
     def overlaps(self) -> bool:
         """Tell whether it computes, or will, without the thread that takes it."""
-        return self.prepared.overlaps or self.end is not None
+        return self.starts_itself or self.end is not None
 
     def start(self, threads: int, helpers: HelperThreads | None = None) -> None:
         """Let it compute; if that raises, ``take`` tries again and raises then.
@@ -69,8 +73,8 @@ class Piece:
             helpers: compute what would otherwise be computed by the thread that takes it.
         """
         with suppress(Exception):
-            end = self._encoding(self.slots, threads)
-            self.end = end if helpers is None or self.prepared.overlaps else helpers.start(end)
+            end = self._begin(self.slots, threads)
+            self.end = end if helpers is None or self.starts_itself else helpers.start(end)
 
     def is_done(self, timeout_s: float) -> bool:
         """Tell whether ``take`` need not wait, at the latest after so many seconds."""
@@ -80,22 +84,47 @@ class Piece:
         except Exception:  # it has ended badly: taking it says how
             return True
 
-    def take(self, threads: int, slots: list[Slot[str]]) -> Any:
-        """Return the rows of ``slots``; after a failure some are computed again."""
+    def take(self, threads: int, slots: list[Slot[ItemT]]) -> Any:
+        """Return the results of ``slots``; after a failure some are computed again."""
         end, self.end = self.end, None
         if end is None:
-            return checked_rows(self._encoding(slots, threads)(), len(slots))
-        found = checked_rows(end(), len(self.slots))
+            return self._checked(self._begin(slots, threads)(), len(slots))
+        found = self._checked(end(), len(self.slots))
         if len(slots) == len(self.slots):
             return found
         wanted = set(slots)
         return [row for slot, row in zip(self.slots, found, strict=True) if slot in wanted]
 
-    def _encoding(self, slots: list[Slot[str]], threads: int) -> Callable[[], Any]:
+    def _begin(self, slots: list[Slot[ItemT]], threads: int) -> Callable[[], Any]:
+        """Return what ends the computation of slots."""
+        raise NotImplementedError
+
+    def _checked(self, found: Any, count: int) -> Any:
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Piece(BatchCall[str]):
+    """One micro-batch of texts; ``rows`` are those of all slots that were prepared together."""
+
+    role: Role
+    prepared: PreparedTexts
+    rows: dict[Slot[str], int]
+    slots: list[Slot[str]]
+    end: Callable[[], Any] | None = None
+
+    @property
+    def starts_itself(self) -> bool:
+        return self.prepared.overlaps
+
+    def _begin(self, slots: list[Slot[str]], threads: int) -> Callable[[], Any]:
         return self.prepared.start([self.rows[slot] for slot in slots], threads)
 
+    def _checked(self, found: Any, count: int) -> Any:
+        return checked_rows(found, count)
 
-class MicroBatches:
+
+class MicroBatches(Generic[CallT]):
     """Micro-batches that have started, and the order in which to take them.
 
     Used on one thread but ``interrupt``.
@@ -109,8 +138,8 @@ class MicroBatches:
 
     def __init__(
         self,
-        pending: PendingWork[str, Vector],
-        cut: Callable[[], Iterable[Piece]],
+        pending: PendingWork[Any, Any],
+        cut: Callable[[], Iterable[CallT]],
         max_threads: int,
         helpers: HelperThreads | None = None,
     ) -> None:
@@ -118,8 +147,8 @@ class MicroBatches:
         self._pending = pending
         self._cut = cut
         self._max_threads = max_threads
-        self._ready: deque[Piece] = deque()
-        self._running: deque[Piece] = deque()
+        self._ready: deque[CallT] = deque()
+        self._running: deque[CallT] = deque()
         self._is_interrupted = False
 
     def __len__(self) -> int:
@@ -140,7 +169,7 @@ class MicroBatches:
         while self._ready:
             is_free = len(self._running) < self.side_by_side(threads)
             helpers = self._helpers if threads > 1 and is_free else None
-            overlaps = self._ready[0].prepared.overlaps or helpers is not None
+            overlaps = self._ready[0].starts_itself or helpers is not None
             if self._running and not overlaps:
                 return False
             piece = self._ready.popleft()
@@ -152,7 +181,7 @@ class MicroBatches:
                 return True
         return False
 
-    def take(self, threads: int) -> Piece | None:
+    def take(self, threads: int) -> CallT | None:
         """Remove and return the oldest; None if it computes and newcomers can start meanwhile.
 
         Of those that run side by side, the first that has ended takes the oldest's place.
@@ -166,7 +195,7 @@ class MicroBatches:
             self._running[0].is_done(_LOOK_S)
         return self._running.popleft()
 
-    def take_rest(self, threads: int) -> Iterator[Piece]:
+    def take_rest(self, threads: int) -> Iterator[CallT]:
         """Take those that would go on after a step, on cores that others may have been granted."""
         if self._helpers is None or threads >= self._max_threads:
             return
@@ -193,9 +222,12 @@ class MicroBatches:
             while pieces and not pieces[-1].overlaps:
                 self._pending.put_back(pieces.pop().slots)
 
-    def clear(self) -> None:
+    def close(self) -> None:
+        """Forget all, once helpers have ended theirs."""
         self._ready.clear()
         self._running.clear()
+        if self._helpers is not None:
+            self._helpers.join()
 
     def _drop_forgotten(self) -> None:
         if self._helpers is not None:
@@ -206,10 +238,10 @@ class MicroBatches:
         while self._running and not self._is_wanted(self._running[0]):
             self._running.popleft()
 
-    def _is_wanted(self, piece: Piece) -> bool:
+    def _is_wanted(self, piece: CallT) -> bool:
         return any(map(self._pending.is_alive, piece.slots))
 
-    def _take_ended(self, threads: int) -> Piece | None:
+    def _take_ended(self, threads: int) -> CallT | None:
         while True:
             for piece in self._running:
                 if piece.is_done(0.0):

@@ -9,7 +9,6 @@ from typing import Any
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -19,11 +18,11 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.bases import OwnEngine
 from rag_accel.engines.batching import StepDeadline
 from rag_accel.engines.knowledge import calls
 from rag_accel.engines.knowledge.checks import fault
 from rag_accel.engines.knowledge.protocol import GraphView, KnowledgeGraph, RemoteGraph, RemoteView
-from rag_accel.engines.knowledge.pruning import prune
 from rag_accel.engines.knowledge.remote import RemoteQueries
 from rag_accel.errors import EngineError
 
@@ -40,7 +39,7 @@ _ORDER = (
 _COUNTED = ("link_calls", "link_requests", "hop_calls", "hop_requests")
 
 
-class KnowledgeEngine(EngineBase):
+class KnowledgeEngine(OwnEngine):
     """An engine for the work of ``GraphRetrieval`` stages over one graph, or one for each tenant.
 
     SEARCHING (``LinkQuery``) finds the entities that are meant, EXPANDING (``ExpandBatch``) makes
@@ -78,7 +77,7 @@ class KnowledgeEngine(EngineBase):
         #: None if all graphs are read by the step itself
         self._remote = RemoteQueries(self._clock, self._counts, self._given) if is_remote else None
         waiting = frozenset({Capability.BOUNDS_ITS_WORK})
-        self._profile = EngineProfile(
+        profile = EngineProfile(
             kinds=frozenset(_ORDER),
             max_batch=max_batch,
             latency=latency or LatencyModel(base_s=0.0005, per_item_s=0.00005),
@@ -87,11 +86,7 @@ class KnowledgeEngine(EngineBase):
             interruptible=is_remote,
             capabilities=waiting if is_remote else frozenset(),
         )
-
-    @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
+        super().__init__(profile)
 
     def copy(self) -> KnowledgeEngine:
         """Return another engine over the same graphs: one engine is one accelerator's."""
@@ -166,7 +161,7 @@ class KnowledgeEngine(EngineBase):
             )
         else:
             is_pruning = kind is PrimitiveKind.PRUNING
-            run = (lambda request: prune(request.payload)) if is_pruning else self._ingest
+            run = (lambda request: calls.prune(request.payload)) if is_pruning else self._ingest
             for request in work:
                 self._alone(request, run)
 

@@ -35,21 +35,11 @@ class GraphVersion:
     """
 
     def __init__(self, version: int, base: GraphBase, edits: Edits) -> None:
-        self._version = version
-        self._base = base
+        self.version = version
+        self.base = base
         self._over = resolved(base, edits)
         self._is_edited = len(edits) > 0
         self._entities, self._relations = self._over.entities, self._over.relations
-
-    @property
-    def version(self) -> int:
-        """Return its number."""
-        return self._version
-
-    @property
-    def base(self) -> GraphBase:
-        """Return the merged graph below the edits."""
-        return self._base
 
     @property
     def num_triples(self) -> int:
@@ -64,7 +54,7 @@ class GraphVersion:
     def without_vector(self) -> list[str]:
         """Return the names of entities without a vector, sorted."""
         is_asked = self._over.is_there.copy()
-        kept = np.setdiff1d(self._base.vectors.ids, self._over.hidden, assume_unique=True)
+        kept = np.setdiff1d(self.base.vectors.ids, self._over.hidden, assume_unique=True)
         is_asked[kept] = False
         is_asked[self._over.vectors.ids] = False
         return list(sorted_names(self._entities, is_asked))
@@ -72,10 +62,10 @@ class GraphVersion:
     def merged(self) -> GraphBase:
         """Return all of it as a base, without unused names; from any thread."""
         if not self._is_edited:
-            return self._base
+            return self.base
         base = self._over.merged()
         with self._entities.table.lock:  # waits for a question that makes them
-            has_words = self._base.words is not None
+            has_words = self.base.words is not None
         if has_words:
             base.words = self._words.merged()
         return base.compacted()
@@ -96,7 +86,7 @@ class GraphVersion:
         for (names, direction, fan_out), places in groups.items():
             parts = [expansions[place].entities for place in places]
             whole = Expansion(joined(parts), names, direction, fan_out)
-            edges = self._base.adjacency.expand(whole, self._followed(names), patch)
+            edges = self.base.adjacency.expand(whole, self._followed(names), patch)
             found |= zip(places, split(edges, list(map(len, parts))), strict=True)
         return [found[place] for place in range(len(expansions))]
 
@@ -115,7 +105,7 @@ class GraphVersion:
     def text(self, name: str) -> str:
         """Return the text of an entity, empty where there is none."""
         changed = self._over.texts
-        return (changed[name] if name in changed else self._base.texts.get(name)) or ""
+        return (changed[name] if name in changed else self.base.texts.get(name)) or ""
 
     def _followed(self, names: tuple[str, ...] | None) -> Ids | None:
         if names is None:
@@ -150,7 +140,7 @@ class GraphVersion:
 
     @cached_property
     def _words(self) -> NameWords:
-        base, table = self._base, self._entities.table
+        base, table = self.base, self._entities.table
         with table.lock:
             if base.words is None:
                 num = len(base.entities)
@@ -163,7 +153,7 @@ class GraphVersion:
             return base.words.edited(new, changed, self._over.is_there)
 
     def _nearest(self, vector: Any, k: int) -> Ids:
-        held, fresh = self._base.vectors, self._over.vectors
+        held, fresh = self.base.vectors, self._over.vectors
         hidden = self._over.hidden
         if len(hidden) and np.isin(held.ids, hidden).all():
             held, hidden = fresh, hidden[:0]

@@ -6,7 +6,7 @@ together, sorted by length, and each request gets its own documents back, best f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     Capability,
     Document,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -27,6 +26,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.bases import OwnEngine
 from rag_accel.engines.batching import (
     CPU_LIMITS,
     BatchLimits,
@@ -34,14 +34,15 @@ from rag_accel.engines.batching import (
     micro_batches,
     shared_limits,
 )
+from rag_accel.engines.embedding.microbatches import BatchCall, MicroBatches
 from rag_accel.engines.embedding.models import default_threads
-from rag_accel.engines.helper_threads import default_parallel
+from rag_accel.engines.helper_threads import HelperThreads, default_parallel
 from rag_accel.engines.pending import PendingWork, Slot
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
-from rag_accel.engines.rerank.side_by_side import Pair, SideBySide, parts_by_work
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError, EngineError, EngineOutputError
 
+Pair = tuple[str, str]
 PairScorer = Callable[[list[Pair]], Sequence[float]]
 
 _CHARACTERS_PER_TOKEN = 4
@@ -51,7 +52,16 @@ _USUAL_MAX_TOKENS = 512
 _FIRST_GUESS = LatencyModel(base_s=0.018, per_item_s=0.0115)
 
 
-class RerankEngine(EngineBase):
+class _ScoringCall(BatchCall[Pair]):
+    def __init__(self, scorer: PairScorer, slots: list[Slot[Pair]]) -> None:
+        self.slots = slots
+        self._scorer = scorer
+
+    def _begin(self, slots: list[Slot[Pair]], threads: int) -> Callable[[], list[float]]:
+        return partial(_call, self._scorer, slots)
+
+
+class RerankEngine(OwnEngine):
     """An engine for RERANKING work (``RerankBatch``) with any scorer of text pairs.
 
     Final value: ``tuple[ScoredDocument, ...]``, highest score first, equal scores in the order
@@ -114,13 +124,14 @@ class RerankEngine(EngineBase):
         parallel = 1 if reproducible or parallel is None else _checked(parallel)
         threads = parallel if parallel > 1 else threads
         self._parallel = parallel
-        self._side_by_side: SideBySide | None = None
+        self._threads = 1
+        self._side_by_side: MicroBatches[_ScoringCall] | None = None
         if parallel > 1:
-            score = partial(_call, self._scorer)
-            self._side_by_side = SideBySide(self._pending, self._calls, score, threads)
+            helpers = HelperThreads()
+            self._side_by_side = MicroBatches(self._pending, self._calls, threads, helpers)
         is_pure = ours if pure is None else pure
         is_itemwise = is_pure or isinstance(self._scorer, MaxSimScorer)
-        self._profile = EngineProfile(
+        profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.RERANKING}),
             max_batch=max_batch * parallel,
             latency=latency,
@@ -130,10 +141,7 @@ class RerankEngine(EngineBase):
             pure=is_pure,
             capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
         )
-
-    @property
-    def profile(self) -> EngineProfile:
-        return self._profile
+        super().__init__(profile)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work; malformed payloads are reported by the next step."""
@@ -154,9 +162,7 @@ class RerankEngine(EngineBase):
         """
         threads = min(budget.threads, self._profile.max_threads)
         if self._side_by_side is not None and (threads > 1 or len(self._side_by_side)):
-            for call in self._side_by_side.ended(threads):
-                with thread_count(1):
-                    self._settle(call.slots, call.take)
+            self._step_side_by_side(self._side_by_side, threads)
             return self._pending.drain()
         deadline = StepDeadline(self._clock, budget.time_s)
         slots = self._pending.take(self._limits.step)
@@ -181,8 +187,28 @@ class RerankEngine(EngineBase):
             self._side_by_side.close()
         self._pending.clear()
 
-    def _calls(self, count: int) -> list[list[Slot[Pair]]]:
-        """Take a share of what waits and cut it into about ``count`` calls."""
+    def _step_side_by_side(self, calls: MicroBatches[_ScoringCall], threads: int) -> None:
+        self._threads = threads
+        calls.fill(threads)
+        if len(calls) and (first := calls.take(threads)) is not None:
+            self._end(first)
+        for call in calls.take_rest(threads):
+            self._end(call)
+        calls.put_back()
+
+    def _end(self, call: _ScoringCall) -> None:
+        with thread_count(1):
+            self._settle(call.slots, partial(call.take, 1))
+
+    def _calls(self) -> Iterator[_ScoringCall]:
+        """Take a share of what waits and cut it into a call for each thread that is free."""
+        assert self._side_by_side is not None
+        running = len(self._side_by_side)
+        count = max(1, self._side_by_side.side_by_side(self._threads) - running)
+        for slots in self._parts(count):
+            yield _ScoringCall(self._scorer, slots)
+
+    def _parts(self, count: int) -> list[list[Slot[Pair]]]:
         least = self._limits.batch * count
         share = self._limits.step * count // self._parallel
         slots = self._pending.take(max(least, share))
@@ -217,6 +243,21 @@ class RerankEngine(EngineBase):
                     self._pending.settle(slot, score)
                 else:
                     self._pending.fail(slot.work, _not_finite(slot, score))
+
+
+def parts_by_work(slots: Iterable[Slot[Pair]], count: int) -> list[list[Slot[Pair]]]:
+    """Return slots in up to ``count`` parts of about equal cost, those of one work together."""
+    work_items: dict[WorkId, list[Slot[Pair]]] = {}
+    for slot in slots:
+        work_items.setdefault(slot.work, []).append(slot)
+    costs = {work: sum(slot.cost for slot in own) for work, own in work_items.items()}
+    parts = [list[Slot[Pair]]() for _ in range(min(count, len(work_items)))]
+    sums = [0] * len(parts)
+    for work in sorted(work_items, key=lambda work: -costs[work]):
+        least = sums.index(min(sums))
+        sums[least] += costs[work]
+        parts[least] += work_items[work]
+    return parts
 
 
 def _call(scorer: PairScorer, slots: list[Slot[Pair]]) -> list[float]:

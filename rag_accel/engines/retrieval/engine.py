@@ -16,6 +16,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.retrieval.coded.searches import MAX_CODE_BYTES, CodedSearches
 from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.pending_requests import PendingRequests
 from rag_accel.engines.retrieval.search_request import (
@@ -24,7 +25,6 @@ from rag_accel.engines.retrieval.search_request import (
     checked_search,
     ingested,
 )
-from rag_accel.engines.retrieval.search_ways import MAX_CODE_BYTES, SearchPlanner
 from rag_accel.engines.retrieval.stepped.pool import SteppedSearches
 from rag_accel.engines.retrieval.stepped.scan import ScanCost, ScanCosts
 from rag_accel.engines.retrieval.vectors.spec import IndexKind
@@ -64,8 +64,7 @@ class RetrievalEngine(PendingRequests):
     as it is when it ends.
 
     A large index with clusters also keeps codes of its vectors (``coded/kept_codes.py``): 8-bit
-    lists that FAISS scans. The first crowds of each size are searched with them and without in
-    turn, later ones the faster way.
+    lists that FAISS scans for crowds that read enough.
 
     An ingestion waits for the searches that were submitted before it or together with it: they see
     the index without it, and a search submitted after its end sees the new documents.
@@ -112,11 +111,10 @@ class RetrievalEngine(PendingRequests):
         self._sliced_from_s = sliced_from_s
         self._clock = clock or MonotonicClock()
         self._costs = ScanCosts(_FIRST_PER_NUMBER_S * index.spec.dimension)
-        self._ways = SearchPlanner(index, self._clock, max_code_bytes)
-        self._whole = WholeSearches(index, self._clock, self._ways, self._costs)
-        self._stepped = SteppedSearches(
-            index, self._clock, self._piece_cost, self._ways.coded.kept.codes
-        )
+        self._coded = CodedSearches(index, self._clock, max_code_bytes)
+        self._whole = WholeSearches(index, self._clock, self._coded, self._costs)
+        codes_of = self._coded.kept.codes
+        self._stepped = SteppedSearches(index, self._clock, self._piece_cost, codes_of)
         self._ingestions: dict[WorkId, _Ingestion] = {}
         self._turn = 0
 
@@ -132,10 +130,10 @@ class RetrievalEngine(PendingRequests):
         index should not change meanwhile.
         """
         with self._index.reading():
-            self._ways.coded.kept.want(self._index.view())
-        self._ways.coded.kept.wait()
+            self._coded.kept.want(self._index.view())
+        self._coded.kept.wait()
         with self._index.reading():
-            return self._ways.coded.kept.codes(self._index.view()) is not None
+            return self._coded.kept.codes(self._index.view()) is not None
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         """Forget work, half-done searches included."""
@@ -149,7 +147,7 @@ class RetrievalEngine(PendingRequests):
         super().close()
         self._ingestions.clear()
         self._stepped.clear()
-        self._ways.close()
+        self._coded.close()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search and ingest on ``budget.threads`` threads; return the outputs of ended work.

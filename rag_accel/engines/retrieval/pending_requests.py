@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rag_accel.engine_api import EngineBase, EngineProfile, EngineRequest, WorkId
+from rag_accel.engine_api import EngineProfile, EngineRequest, WorkId
+from rag_accel.engines.bases import OwnEngine
 
 
-class PendingRequests(EngineBase):
+class PendingRequests(OwnEngine):
     """A base of engines whose step takes everything submitted. Used by one thread.
 
     Args:
@@ -15,13 +16,8 @@ class PendingRequests(EngineBase):
     """
 
     def __init__(self, profile: EngineProfile) -> None:
-        self._profile = profile
+        super().__init__(profile)
         self._pending: dict[WorkId, EngineRequest] = {}
-
-    @property
-    def profile(self) -> EngineProfile:
-        """Return what this engine does."""
-        return self._profile
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Take work for the next step."""

@@ -8,16 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rag_accel.clock import Clock
-from rag_accel.engine_api import (
-    EngineOutput,
-    ScoredDocument,
-)
+from rag_accel.engine_api import EngineOutput, ScoredDocument
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.index.store import DocumentIndex
-from rag_accel.engines.retrieval.search_request import (
-    Search,
-    grouped,
-)
-from rag_accel.engines.retrieval.search_ways import SearchPlanner
+from rag_accel.engines.retrieval.search_request import Search, grouped
 from rag_accel.engines.retrieval.stepped.scan import ScanCost, ScanCosts
 
 _logger = logging.getLogger(__name__)
@@ -29,16 +23,16 @@ class WholeSearches:
     Args:
         index: the index to search.
         clock: measures searches.
-        ways: searches by codes.
+        coded: searches by codes.
         costs: learned costs of searches.
     """
 
     def __init__(
-        self, index: DocumentIndex, clock: Clock, ways: SearchPlanner, costs: ScanCosts
+        self, index: DocumentIndex, clock: Clock, coded: CodedSearches, costs: ScanCosts
     ) -> None:
         self._index = index
         self._clock = clock
-        self._ways = ways
+        self._coded = coded
         self._costs = costs
 
     def predict_s(self, searches: Sequence[Search], threads: int) -> float:
@@ -48,8 +42,8 @@ class WholeSearches:
     def see(self, searches: Sequence[Search]) -> None:
         """Count searches that are stepped, which codes may also speed up."""
         for crowd in grouped(searches, Search.condition):
-            if self._ways.pays(len(crowd), self._compared_by(crowd)):
-                self._ways.see(crowd)
+            if self._coded.pays(len(crowd), self._compared_by(crowd)):
+                self._coded.see(crowd)
 
     def search(self, searches: Sequence[Search], threads: int) -> list[EngineOutput]:
         """Return the outputs of all searches; a search that raises fails alone."""
@@ -61,7 +55,7 @@ class WholeSearches:
         if not self._index.is_trained:
             return self._each(crowd, threads)
         compared = self._compared_by(crowd)
-        if not self._ways.pays(len(crowd), compared):
+        if not self._coded.pays(len(crowd), compared):
             return self._each(crowd, threads)
         started = self._clock.now()
         outputs = self._by_codes(crowd)
@@ -69,13 +63,13 @@ class WholeSearches:
             outputs = self._each(crowd, threads)
         else:
             self._cost(threads).observe(compared, self._clock.now() - started, 0.0)
-        self._ways.see(crowd)  # last: making codes takes cores from the search
+        self._coded.see(crowd)  # last: making codes takes cores from the search
         return outputs
 
     def _by_codes(self, crowd: list[Search]) -> list[EngineOutput] | None:
         """Search by codes; None if that is not possible, or fails: then each is searched."""
         try:
-            found = self._ways.search(crowd)
+            found = self._coded.search(crowd)
         except Exception:
             # Searched apart, a bad search fails alone and says why.
             _logger.warning("a search by codes failed; its searches go on apart", exc_info=True)

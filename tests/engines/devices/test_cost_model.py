@@ -13,8 +13,6 @@ from rag_accel.engines.devices.cost_model import (
     DeviceDemand,
     capacity_of,
     depth_within,
-    most_before,
-    most_wait_s,
     savings_of,
 )
 from rag_accel.errors import ConfigError
@@ -64,19 +62,6 @@ def test_a_slower_device_adds_less_than_its_share_of_the_speed(seed: int) -> Non
     other = LatencyModel(main.base_s * 1.5 + 0.01, main.per_item_s * rng.uniform(2, 8))
     found = savings_of([main, other], 2.0)
     assert found.burst_bound - 1 < main.per_item_s / other.per_item_s
-
-
-def test_how_long_a_text_may_wait_and_behind_how_many() -> None:
-    assert most_wait_s(1.0, 0.3) == pytest.approx(0.7)
-    assert most_wait_s(0.2, 0.3) == 0.0
-    assert most_before(1.0, 0.3) == 2
-    assert most_before(1.0, 0.25) == 3
-    assert most_before(0.2, 0.3) == 0
-
-
-def test_a_step_that_takes_no_time_is_refused() -> None:
-    with pytest.raises(ConfigError, match="takes no time"):
-        most_before(1.0, 0.0)
 
 
 def test_a_device_too_slow_for_one_text_is_of_no_use() -> None:

@@ -149,7 +149,7 @@ def test_what_is_not_wanted_any_more_is_dropped_or_not_started() -> None:
     many = rig.add(16)
     rig.under_way.fill(2)
     rig.pending.cancel(many)
-    rig.under_way.clear()
+    rig.under_way.close()
     assert len(rig.under_way) == 0
 
 

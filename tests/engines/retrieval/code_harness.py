@@ -25,9 +25,9 @@ from rag_accel.engines.retrieval import (
     IndexSpec,
     Metric,
     RetrievalEngine,
-    search_ways,
 )
-from rag_accel.engines.retrieval.search_ways import SearchPlanner
+from rag_accel.engines.retrieval.coded import searches
+from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.testing import ManualClock
 
 DIMENSION = 4
@@ -100,7 +100,7 @@ def crowd(count: int = 6, seed: int = 7, **rest: Any) -> list[SearchQuery]:
 def all_pays() -> AbstractContextManager[Any]:
     """Let indexes of some vectors be large; codes are made at once."""
     return mock.patch.multiple(
-        search_ways, MIN_NUMBERS=1, MIN_READ=1, MIN_CROWD_READ=1, MIN_SEARCHES=1
+        searches, MIN_NUMBERS=1, MIN_READ=1, MIN_CROWD_READ=1, MIN_SEARCHES=1
     )
 
 
@@ -108,16 +108,16 @@ def all_pays() -> AbstractContextManager[Any]:
 def coded(index: DocumentIndex, **options: Any) -> Iterator[tuple[RetrievalEngine, list[int]]]:
     """Give an engine that searches by codes wherever it can, and the sizes of those crowds."""
     sizes: list[int] = []
-    search = SearchPlanner.search
+    search = CodedSearches.search
 
-    def record(self: SearchPlanner, crowd: Any) -> Any:
+    def record(self: CodedSearches, crowd: Any) -> Any:
         found = search(self, crowd)
         if found is not None:
             sizes.append(len(crowd))
         return found
 
     engine = RetrievalEngine(index, max_threads=1, clock=ManualClock(), **options)
-    with all_pays(), mock.patch.object(SearchPlanner, "search", record):
+    with all_pays(), mock.patch.object(CodedSearches, "search", record):
         yield engine, sizes
         engine.close()
 
@@ -125,5 +125,5 @@ def coded(index: DocumentIndex, **options: Any) -> Iterator[tuple[RetrievalEngin
 def prepare(engine: RetrievalEngine, sizes: list[int] | None = None) -> None:
     """Let the engine see a crowd, and make its codes; ``sizes`` is empty afterwards."""
     check(engine, *crowd())
-    engine._ways.coded.kept.wait()
+    engine._coded.kept.wait()
     (sizes or []).clear()

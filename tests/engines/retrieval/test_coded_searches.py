@@ -25,7 +25,8 @@ from code_harness import (
 from hypothesis import given, settings
 
 from rag_accel.engine_api import SearchQuery, StepBudget
-from rag_accel.engines.retrieval import DocumentIndex, Metric, search_ways
+from rag_accel.engines.retrieval import DocumentIndex, Metric
+from rag_accel.engines.retrieval.coded import searches
 from rag_accel.engines.retrieval.coded.codes import CodedVectors
 from rag_accel.engines.retrieval.coded.encoder import CodedVectorsEncoder
 from rag_accel.engines.retrieval.coded.kept_codes import LABEL_BYTES, QUIET
@@ -180,19 +181,19 @@ def test_one_vector_that_dwarfs_the_others_costs_only_time(metric: Metric) -> No
 
 def test_codes_are_made_once_enough_was_searched(metric: Metric) -> None:
     with coded(make_index(metric, 100)) as (engine, sizes):
-        with mock.patch.object(search_ways, "MIN_SEARCHES", 4):
+        with mock.patch.object(searches, "MIN_SEARCHES", 4):
             for count in (1, 2):
                 check(engine, *crowd(count))
-                assert engine._ways.coded.kept._worker is None
+                assert engine._coded.kept._worker is None
             check(engine, *crowd(1))
-            engine._ways.coded.kept.wait()
+            engine._coded.kept.wait()
             check(engine, *crowd(1))
         assert sizes == [1]
 
 
 def test_codes_follow_changes_once_the_index_has_rested(metric: Metric) -> None:
     with coded(make_index(metric, 100)) as (engine, sizes):
-        kept, clock = engine._ways.coded.kept, engine._clock
+        kept, clock = engine._coded.kept, engine._clock
         prepare(engine, sizes)
         kept._took_s = 2.0
         check(engine, *crowd(1))
@@ -213,8 +214,8 @@ def test_outdated_codes_leave_the_memory(metric: Metric) -> None:
     with coded(make_index(metric, 100)) as (engine, _):
         prepare(engine)
         check(engine, *crowd(1))
-        lists = weakref.ref(engine._ways.coded.kept._kept[1].lists)  # type: ignore[index]
-        engine._ways.coded.kept._took_s = 1.0
+        lists = weakref.ref(engine._coded.kept._kept[1].lists)  # type: ignore[index]
+        engine._coded.kept._took_s = 1.0
         engine.index.delete(["d1"])
         search(engine, *crowd(1))
         gc.collect()
@@ -256,7 +257,7 @@ def test_half_done_searches_use_the_codes_that_were_there_when_they_began(metric
     with coded(index, sliced_from_s=0.0) as (engine, _):
         queries = crowd(3, nprobe=8)
         (first, *_), _ = queries, search(engine, *crowd())
-        engine._ways.coded.kept.wait()
+        engine._coded.kept.wait()
         with mock.patch.object(
             CodedVectors, "scan", autospec=True, side_effect=CodedVectors.scan
         ) as scan:
@@ -287,7 +288,7 @@ def test_a_search_whose_clusters_hold_too_few_looks_into_all(metric: Metric) -> 
 def test_an_index_that_changes_while_codes_are_made_has_none(metric: Metric) -> None:
     index = make_index(metric, 100)
     with coded(index) as (engine, sizes):
-        vectors, kept = held_by(index), engine._ways.coded.kept
+        vectors, kept = held_by(index), engine._coded.kept
         looked = mock.Mock(wraps=vectors.cluster_rows)
 
         def change(seconds: float) -> None:
@@ -317,10 +318,10 @@ def test_small_indexes_and_flat_ones_are_left_alone(metric: Metric) -> None:
         assert not sizes
     for limit in ("MIN_NUMBERS", "MIN_READ", "MIN_CROWD_READ"):
         with coded(make_index(metric, 100)) as (engine, sizes):
-            with mock.patch.object(search_ways, limit, 600 * DIMENSION + 1):
+            with mock.patch.object(searches, limit, 600 * DIMENSION + 1):
                 prepare(engine, sizes)
                 check(engine, *crowd())
-            assert engine._ways.coded.kept._worker is None
+            assert engine._coded.kept._worker is None
             assert not sizes
 
 
@@ -353,7 +354,7 @@ def test_a_closed_engine_holds_no_codes(metric: Metric) -> None:
         check(engine, *crowd())
         engine.close()
         with engine.index.reading():
-            assert engine._ways.coded.kept.codes(engine.index.view()) is None
+            assert engine._coded.kept.codes(engine.index.view()) is None
 
 
 def test_crowds_that_read_enough_together_go_by_codes(metric: Metric) -> None:
@@ -361,7 +362,7 @@ def test_crowds_that_read_enough_together_go_by_codes(metric: Metric) -> None:
         prepare(engine, sizes)
         index = engine.index
         read = DIMENSION * index.num_compared(None, 8)
-        with mock.patch.object(search_ways, "MIN_CROWD_READ", 3 * read):
+        with mock.patch.object(searches, "MIN_CROWD_READ", 3 * read):
             for count in (1, 2, 3, 4):
                 check(engine, *crowd(count, nprobe=8))
         assert sizes == [3, 4]

@@ -83,12 +83,6 @@ def test_rankings_that_agree_are_kept(ranking: list[str], copies: int) -> None:
     assert _items(reciprocal_rank_fusion([ranking] * copies)) == ranking
 
 
-@given(_RANKINGS, st.integers(0, 10))
-def test_a_limit_cuts_the_end_off(rankings: list[list[str]], limit: int) -> None:
-    whole = reciprocal_rank_fusion(rankings)
-    assert reciprocal_rank_fusion(rankings, limit=limit) == whole[:limit]
-
-
 @given(_RANKINGS, st.lists(st.sampled_from("abcxyz"), unique=True))
 def test_a_ranking_of_weight_0_is_as_if_it_were_not_there(
     rankings: list[list[str]], other: list[str]
@@ -122,7 +116,6 @@ def test_rising_in_one_ranking_never_lowers_a_score(
 def test_nothing_fused_is_nothing() -> None:
     assert reciprocal_rank_fusion([]) == []
     assert reciprocal_rank_fusion([[], []], [1, 2]) == []
-    assert reciprocal_rank_fusion([["a"]], limit=-1) == []
 
 
 def test_weights_shift_the_order() -> None:
@@ -145,8 +138,6 @@ def test_a_large_constant_favours_items_that_many_rankings_list() -> None:
         {"k": math.inf},
         {"k": "60"},
         {"k": True},
-        {"limit": 1.5},
-        {"limit": "all"},
         {"weights": [1]},
         {"weights": [1, 1, 1]},
         {"weights": [1, -0.1]},
@@ -165,5 +156,5 @@ def test_a_bad_argument_is_named(rest: dict[str, Any]) -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     weights: Any = np.asarray([1, 0.5], dtype=np.float32)
     whole: Any = np.int64
-    fused = reciprocal_rank_fusion(["ab", "ba"], weights, whole(60), whole(1))
-    assert _items(fused) == ["a"]
+    fused = reciprocal_rank_fusion(["ab", "ba"], weights, whole(60))
+    assert _items(fused) == ["a", "b"]

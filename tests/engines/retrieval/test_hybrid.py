@@ -85,7 +85,7 @@ def test_every_search_is_the_fusion_of_both_rankings(
         (dense,) = index.search([query.vector], max(7, query.k), query.where)
         (worded,) = LexicalIndex(index).search([query.text], max(11, query.k), query.where)
         rankings = [[hit.document.id for hit in ranking] for ranking in (dense, worded)]
-        fused = reciprocal_rank_fusion(rankings, [2, 0.5], 3, query.k)
+        fused = reciprocal_rank_fusion(rankings, [2, 0.5], 3)[: max(0, query.k)]
         found = [(hit.document.id, hit.score) for hit in outputs[request.id].value]
         assert found == [(one.item, one.score) for one in fused]
         documents = index.get(one.item for one in fused)

@@ -99,7 +99,8 @@ class BoltGraph:
         for option, index in self._indexes.items():
             _check_index(option, index)
         self._max_names = max_names
-        self._in_flight = in_flight
+        #: the queries of one engine that may be under way at once
+        self.in_flight = in_flight
         self._shared_edges = shared_edges
         self._versions = itertools.count()
         self._is_closed = threading.Event()
@@ -109,11 +110,6 @@ class BoltGraph:
     def trips(self) -> int:
         """Return how many queries were sent so far."""
         return self._reader.trips
-
-    @property
-    def in_flight(self) -> int:
-        """Return how many queries of one engine may be under way at once."""
-        return self._in_flight
 
     @property
     def timeout_s(self) -> float | None:

@@ -59,13 +59,9 @@ class BoltReader:
             )
         self._driver = driver
         self._access = access
-        self._trips = 0
+        #: the queries that were sent
+        self.trips = 0
         self._counting = threading.Lock()
-
-    @property
-    def trips(self) -> int:
-        """Return how many queries were sent."""
-        return self._trips
 
     @property
     def timeout_s(self) -> float | None:
@@ -101,7 +97,7 @@ class BoltReader:
 
         query = Query(cast(LiteralString, statement), timeout=self._limit_s(time_s))
         with self._counting:
-            self._trips += 1
+            self.trips += 1
         with self._driver.session(**self._session_settings()) as session:
             return [record.values() for record in session.run(query, dict(parameters))]
 

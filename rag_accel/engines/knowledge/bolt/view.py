@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 
 from rag_accel.engine_api import LinkQuery
 from rag_accel.engines.knowledge.bolt import statements
-from rag_accel.engines.knowledge.bolt.names import SharedNames
 from rag_accel.engines.knowledge.bolt.reader import BoltReader, is_down
 from rag_accel.engines.knowledge.bolt.statements import GraphSchema
 from rag_accel.engines.knowledge.protocol import Edges, Expansion, Ids, as_ids, no_edges
@@ -34,6 +34,39 @@ class _Bounds:
 
     limit: int = 0
     most: int = 0
+
+
+class SharedNames:
+    """Names of a database and their ids, which count from 0 in the order names were first met.
+
+    Any thread may ask for an id: a name keeps the one that it got first, and no two share one.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._ids: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def id(self, name: str) -> int:
+        """Return the id of a name, a new one for a new name."""
+        found = self._ids.get(name)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._ids.get(name)
+            if found is None:
+                # The name first: whoever finds the id, without the lock, finds its name too.
+                found = len(self._names)
+                self._names.append(name)
+                self._ids[name] = found
+            return found
+
+    def names(self, ids: Ids) -> list[str]:
+        """Return the names of ids."""
+        return [self._names[place] for place in ids.tolist()]
 
 
 class BoltView:
@@ -61,18 +94,13 @@ class BoltView:
         self._reader = reader
         self._schema = schema
         self._indexes = indexes
-        self._version = version
+        self.version = version
         self._shared_edges = shared_edges
         self._entities = SharedNames()
         self._relations = SharedNames()
         #: of entities with more than ``LEAST_SHARED`` edges one way, by entity and way
         self._degrees: dict[tuple[int, bool], int] = {}
         self._is_old = False
-
-    @property
-    def version(self) -> int:
-        """Return the number of this view."""
-        return self._version
 
     @property
     def num_names(self) -> int:

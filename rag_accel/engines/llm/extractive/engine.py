@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -24,6 +23,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.bases import OwnEngine
 from rag_accel.engines.llm.extractive.prompt import (
     format_passages,
     format_prompt,
@@ -31,7 +31,6 @@ from rag_accel.engines.llm.extractive.prompt import (
     parse_prompt,
 )
 from rag_accel.engines.llm.extractive.reader import NO_ANSWER, ExtractiveAnswer, ExtractiveReader
-from rag_accel.errors import ClosedError, EngineError
 
 __all__ = [
     "NO_ANSWER",
@@ -45,8 +44,6 @@ __all__ = [
     "parse_messages",
     "parse_prompt",
 ]
-
-_WHERE = "extractive engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def complete(
     return Completion(output, _pieces(text, answer.sentences))
 
 
-class ExtractiveEngine(EngineBase):
+class ExtractiveEngine(OwnEngine):
     """An engine for DECODING work (``GenerationInput``) around the extractive reader.
 
     Final value: ``GenerationOutput``. Where ``stream`` is set, each sentence comes as a ``partial``
@@ -102,23 +99,18 @@ class ExtractiveEngine(EngineBase):
         self._max_sentences = max_sentences
         self._clock = clock or MonotonicClock()
         self._queue: deque[EngineRequest] = deque()
-        self._closed = False
-        self._profile = EngineProfile(
+        profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.DECODING}),
             latency=LatencyModel(per_item_s=0.001),
             stepped=True,
             pure=True,
             capabilities=frozenset({Capability.STREAM}),
         )
-
-    @property
-    def profile(self) -> EngineProfile:
-        return self._profile
+        super().__init__(profile, "extractive engine")
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Queue work."""
-        if self._closed:
-            raise ClosedError("the engine is closed", where=_WHERE)
+        self._require_open()
         self._queue.extend(work)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
@@ -142,33 +134,16 @@ class ExtractiveEngine(EngineBase):
 
     def _answered(self, request: EngineRequest) -> list[EngineOutput]:
         try:
-            payload = _checked(request)
+            payload = self._checked_payload(request, GenerationInput)
+            if request.handle is not None:
+                valid = "none: this engine gives out no handles"
+                raise self._refusal("unknown handle", request.handle, valid)
             done = complete(payload, reader=self._reader, max_sentences=self._max_sentences)
         except Exception as error:  # whatever is wrong with one item stays with it
             return [EngineOutput(request.id, "error", error=error)]
         pieces = done.pieces if request.stream else ()
         parts = [EngineOutput(request.id, "partial", piece) for piece in pieces]
         return [*parts, EngineOutput(request.id, "final", done.output)]
-
-
-def _checked(request: EngineRequest) -> GenerationInput:
-    if request.kind is not PrimitiveKind.DECODING:
-        raise EngineError(
-            "kind not executed here", where=_WHERE, found=request.kind, valid="DECODING"
-        )
-    if not isinstance(request.payload, GenerationInput):
-        found = type(request.payload).__name__
-        raise EngineError(
-            "payload of a wrong type", where=_WHERE, found=found, valid="GenerationInput"
-        )
-    if request.handle is not None:
-        raise EngineError(
-            "unknown handle",
-            where=_WHERE,
-            found=request.handle,
-            valid="none: this engine gives out no handles",
-        )
-    return request.payload
 
 
 def _cut(text: str, payload: GenerationInput) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     KINDS,
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -22,6 +21,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines.bases import OwnEngine
 from rag_accel.engines.llm.local.batching.prefix import PrefixCache
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -36,7 +36,6 @@ from rag_accel.engines.llm.local.text.stopping import end_tokens
 from rag_accel.engines.llm.local.text.tokens import EncodingInput, without_texts
 from rag_accel.engines.llm.local.work import WorkReader
 from rag_accel.engines.torch_threads import thread_count
-from rag_accel.errors import ClosedError, EngineError
 from rag_accel.kv.store import ChunkStore
 from rag_accel.system.processor import usable_cores
 
@@ -44,7 +43,7 @@ _WHERE = "local language model"
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
 
-class LocalLLMEngine(EngineBase):
+class LocalLLMEngine(OwnEngine):
     """An engine for DECODING and PREFILLING on a model that runs here.
 
     Works are batched continuously, with chunked prefill between decoded tokens. The longest prefix
@@ -120,7 +119,7 @@ class LocalLLMEngine(EngineBase):
             # A tokenizer of its own: the store's thread uses it.
             apart = Prompting(copy.deepcopy(tokenizer), template=template)
             self._hints = Prefetcher(store, identity, apart.alone, self._options.least_chunk_tokens)
-        self._profile = _profile(self._options, hinted=self._hints is not None)
+        super().__init__(_profile(self._options, hinted=self._hints is not None), _WHERE)
         self._ready: list[EngineOutput] = []
         self._prefilled = PrefilledPrompts(self._prefixes)
         self._running = RunningWorks(
@@ -133,11 +132,6 @@ class LocalLLMEngine(EngineBase):
             self._report,
         )
         self._interrupted = threading.Event()
-        self._closed = False
-
-    @property
-    def profile(self) -> EngineProfile:
-        return self._profile
 
     @property
     def held_bytes(self) -> int:
@@ -151,8 +145,7 @@ class LocalLLMEngine(EngineBase):
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Read prompts and queue them."""
-        if self._closed:
-            raise ClosedError("the engine is closed", where=_WHERE)
+        self._require_open()
         for request in work:
             try:
                 self._accept(request)
@@ -224,7 +217,11 @@ class LocalLLMEngine(EngineBase):
     def _accept(self, request: EngineRequest) -> None:
         if self._check is not None:
             self._check()
-        payload = self._checked_payload(request)
+        payload = self._checked_payload(request, GenerationInput, self._running)
+        handle = request.handle
+        if handle is not None and not self._prefilled.has(handle, request.namespace):
+            valid = "a handle of this namespace, not yet released"
+            raise self._refusal("unknown handle", handle, valid)
         if isinstance(payload, EncodingInput):
             work = self._reader.encoding(request, payload)
         elif KINDS[request.kind].prefills:
@@ -246,20 +243,6 @@ class LocalLLMEngine(EngineBase):
     def _report(self, output: EngineOutput) -> None:
         self._ready.append(output)
 
-    def _checked_payload(self, request: EngineRequest) -> GenerationInput:
-        if request.kind not in _KINDS:
-            raise _refusal("kind not executed here", request.kind, ", ".join(sorted(_KINDS)))
-        if not isinstance(request.payload, GenerationInput):
-            found = type(request.payload).__name__
-            raise _refusal("payload of a wrong type", found, "GenerationInput")
-        if request.id in self._running:
-            raise _refusal("id of unfinished work used again", request.id, "a fresh id")
-        handle = request.handle
-        if handle is not None and not self._prefilled.has(handle, request.namespace):
-            valid = "a handle of this namespace, not yet released"
-            raise _refusal("unknown handle", handle, valid)
-        return request.payload
-
 
 def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:
     capabilities = {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
@@ -271,7 +254,3 @@ def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:
         interruptible=True,
         capabilities=frozenset({*capabilities, Capability.HINT} if hinted else capabilities),
     )
-
-
-def _refusal(what: str, found: object, valid: str) -> EngineError:
-    return EngineError(what, where=_WHERE, found=found, valid=valid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -86,15 +87,13 @@ class LocalOptions:
         for name in whole:
             check_whole(f"LocalOptions.{name}", getattr(self, name), 1)
         check_least("LocalOptions.stall_s", self.stall_s, 0.001)
-        for name in ("prefix_lanes", "chunk_bytes"):
+        for name in ("prefix_lanes", "chunk_bytes", "kv_disk_bytes", "recompute_layer"):
             check_whole(f"LocalOptions.{name}", getattr(self, name), 0)
         check_whole("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
-        check_whole("LocalOptions.kv_disk_bytes", self.kv_disk_bytes, 0)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
-        check_reuse("LocalOptions.kv_reuse", self.kv_reuse)
-        check_recipe("LocalOptions.kv_recipe", self.kv_recipe)
+        _check_known("unknown way of reuse", "kv_reuse", self.kv_reuse, get_args(KvReuse))
+        _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
         check_share("LocalOptions.recompute_ratio", self.recompute_ratio)
-        check_whole("LocalOptions.recompute_layer", self.recompute_layer, 0)
 
     @property
     def reads_ahead(self) -> bool:
@@ -157,18 +156,10 @@ def number(value: Any) -> Any:
     return value
 
 
-def check_reuse(where: str, kv_reuse: str) -> None:
-    """Raise ConfigError where a way of reuse is not known."""
-    if kv_reuse not in get_args(KvReuse):
-        valid = " | ".join(get_args(KvReuse))
-        raise ConfigError("unknown way of reuse", where=where, found=kv_reuse, valid=valid)
-
-
-def check_recipe(where: str, kv_recipe: str) -> None:
-    """Raise ConfigError where a way of encoding texts is not known."""
-    if kv_recipe not in get_args(KvRecipe):
-        valid = " | ".join(get_args(KvRecipe))
-        raise ConfigError("unknown recipe", where=where, found=kv_recipe, valid=valid)
+def _check_known(what: str, option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        where, valid = f"LocalOptions.{option}", " | ".join(known)
+        raise ConfigError(what, where=where, found=value, valid=valid)
 
 
 def check_share(where: str, value: Any) -> None:

@@ -13,23 +13,21 @@ from typing import TYPE_CHECKING
 
 from rag_accel.engine_api import (
     Capability,
-    EngineBase,
     EngineOutput,
     EngineProfile,
     EngineRequest,
     GenerationInput,
     OutputKind,
     PrimitiveKind,
-    StepBudget,
     WorkId,
 )
+from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.http.errors import Secret, check_base_url
 from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
 from rag_accel.engines.llm.remote.completions import request_body
-from rag_accel.engines.outbox import Outbox
-from rag_accel.errors import ClosedError, EngineError, RemoteEngineError
+from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
     import httpx2
@@ -47,7 +45,7 @@ class _Job:
 _Report = tuple[_Job, EngineOutput]
 
 
-class OpenAICompatibleEngine(EngineBase):
+class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
     """An engine for DECODING over HTTP.
 
     Args:
@@ -77,65 +75,14 @@ class OpenAICompatibleEngine(EngineBase):
             self._options,
             transport=transport,
         )
-        self._profile = _profile(self._options.concurrency)
+        super().__init__(_profile(self._options.concurrency), self._client.endpoint)
         self._thread = LoopThread("openai-compatible-engine")
         self._slots = asyncio.Semaphore(self._options.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outbox: Outbox[_Report] = Outbox()
-        self._rejected: list[EngineOutput] = []
-        self._jobs: dict[WorkId, _Job] = {}
         self._is_started = False
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleEngine({self._client.endpoint!r}, model={self._model!r})"
-
-    @property
-    def profile(self) -> EngineProfile:
-        return self._profile
-
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Start requests; those beyond the concurrency limit wait for a free slot."""
-        if self._closed:
-            raise ClosedError("the engine is closed", where=self._client.endpoint)
-        accepted: list[_Job] = []
-        for request in work:
-            try:
-                job = self._job(request)
-            except Exception as exc:
-                # One bad item must not reject its neighbours.
-                self._rejected.append(EngineOutput(request.id, "error", error=exc))
-            else:
-                self._jobs[request.id] = job
-                accepted.append(job)
-        if accepted:
-            self._thread.start()
-            self._is_started = True
-            self._thread.post(self._launch, accepted)
-
-    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Wait up to ``budget.time_s`` for answers or text, or until interrupted."""
-        outputs, self._rejected = self._rejected, []
-        if not self._jobs:
-            return outputs
-        for job, output in self._outbox.take(0.0 if outputs else budget.time_s):
-            if self._jobs.get(job.id) is not job:
-                continue  # cancelled after it was reported
-            if output.kind in ("final", "error"):
-                del self._jobs[job.id]
-            outputs.append(output)
-        return outputs
-
-    def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Drop requests; a running one's connection is closed."""
-        gone = set(ids)
-        self._rejected = [output for output in self._rejected if output.id not in gone]
-        jobs = [self._jobs.pop(id) for id in gone if id in self._jobs]
-        if jobs:
-            self._thread.post(_abort, jobs)
-
-    def interrupt(self) -> None:
-        self._outbox.interrupt()
 
     def close(self) -> None:
         """Drop requests in flight, close all connections and end the thread; idempotent."""
@@ -146,31 +93,39 @@ class OpenAICompatibleEngine(EngineBase):
         self._thread.close()
 
     def _job(self, request: EngineRequest) -> _Job:
-        if request.kind is not PrimitiveKind.DECODING:
-            raise self._refusal("kind not executed here", request.kind, PrimitiveKind.DECODING)
-        if not isinstance(request.payload, GenerationInput):
-            found = type(request.payload).__name__
-            raise self._refusal("payload of a wrong type", found, "GenerationInput")
+        payload = self._checked_payload(request, GenerationInput, self._jobs)
         if request.handle is not None:
             raise self._refusal("unknown handle", request.handle, "no handle: servers keep none")
-        if request.id in self._jobs:
-            raise self._refusal("id of unfinished work used again", request.id, "a fresh id")
         body = request_body(
-            request.payload,
+            payload,
             self._model,
             stream=request.stream,
             stream_usage=self._options.stream_usage,
         )
         return _Job(request.id, ChatCall(body, request.stream))
 
-    def _refusal(self, what: str, found: object, valid: str) -> EngineError:
-        return EngineError(what, where=self._client.endpoint, found=found, valid=valid)
+    def _start(self, jobs: Sequence[_Job]) -> None:
+        """Start requests; those beyond the concurrency limit wait for a free slot."""
+        self._thread.start()
+        self._is_started = True
+        self._thread.post(self._launch, jobs)
 
     def _launch(self, jobs: Sequence[_Job]) -> None:
         for job in jobs:
             job.task = asyncio.ensure_future(self._run(job))
             self._tasks.add(job.task)
             job.task.add_done_callback(self._tasks.discard)
+
+    def _abort(self, jobs: Sequence[_Job]) -> None:
+        self._thread.post(_close_connections, jobs)
+
+    def _outputs_of(self, report: _Report) -> Sequence[EngineOutput]:
+        job, output = report
+        if self._jobs.get(job.id) is not job:
+            return ()  # cancelled after it was reported
+        if output.kind in ("final", "error"):
+            del self._jobs[job.id]
+        return (output,)
 
     async def _run(self, job: _Job) -> None:
         def emit(text: str) -> None:
@@ -202,7 +157,7 @@ class OpenAICompatibleEngine(EngineBase):
         await self._client.aclose()
 
 
-def _abort(jobs: Sequence[_Job]) -> None:
+def _close_connections(jobs: Sequence[_Job]) -> None:
     for job in jobs:
         if job.task is not None:
             job.task.cancel()

@@ -38,7 +38,6 @@ def reciprocal_rank_fusion(
     rankings: Iterable[Iterable[ItemT]],
     weights: Sequence[float] | None = None,
     k: float = RANK_CONSTANT,
-    limit: int | None = None,
 ) -> list[FusedItem[ItemT]]:
     """Return the items of all rankings, best first: score = sum of ``weight / (k + rank)``.
 
@@ -52,25 +51,21 @@ def reciprocal_rank_fusion(
         weights: how much each ranking counts, one number each; by default 1. What only rankings
             of weight 0 list is left out.
         k: the constant of the paper, 0 to ``MAX_NUMBER``.
-        limit: how many to return at most; None returns all, 0 and below none.
 
     Raises:
-        ConfigError: a weight, ``k`` or ``limit`` is no number of that range, or the number of
+        ConfigError: a weight or ``k`` is no number of that range, or the number of
             weights is not that of the rankings.
     """
     lists = [list(ranking) for ranking in rankings]
     check_number("k", k)
-    _check_limit(limit)
     shares: dict[ItemT, list[float]] = {}
     for ranking, weight in zip(lists, _checked_weights(weights, len(lists)), strict=True):
         if weight > 0:
             for rank, item in enumerate(dict.fromkeys(ranking), start=1):
                 shares.setdefault(item, []).append(weight / (k + rank))
     fused = [FusedItem(item, math.fsum(parts)) for item, parts in shares.items()]
-    fused.sort(
-        key=lambda entry: -entry.score
-    )  # stable: equal scores keep the order of first mention
-    return fused if limit is None else fused[: max(0, limit)]
+    # sorted() is stable: equal scores keep the order of first mention.
+    return sorted(fused, key=lambda entry: -entry.score)
 
 
 def check_number(name: str, value: Any) -> None:
@@ -84,17 +79,6 @@ def check_number(name: str, value: Any) -> None:
             where=name,
             found=repr(value),
             valid=f"a number from 0 to {MAX_NUMBER:g}",
-        )
-
-
-def _check_limit(limit: object) -> None:
-    is_whole = isinstance(limit, int | np.integer) and not isinstance(limit, bool)
-    if limit is not None and not is_whole:
-        raise ConfigError(
-            "bad number of results",
-            where="limit",
-            found=repr(limit),
-            valid="an integer, or None for all",
         )
 
 

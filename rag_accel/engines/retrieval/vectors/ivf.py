@@ -27,17 +27,21 @@ MIN_VECTORS_PER_CLUSTER = 39  # below, FAISS warns that clusters are too thin
 
 
 class IvfVectors:
-    """An index that compares within the clusters nearest to the query (FAISS ``IndexIVFFlat``)."""
+    """An index that compares within the clusters nearest to the query (FAISS ``IndexIVFFlat``).
+
+    Not to be changed are ``centroids``, ``[num_clusters, dim]``, and FAISS's indexes: ``quantizer``
+    of the centroids, and ``faiss_index`` of the vectors.
+    """
 
     def __init__(self, spec: IndexSpec, centroids: Vectors) -> None:
         self._faiss = load_faiss()
         self._nearest = NearestClusters(centroids, spec.metric)
-        self._quantizer = self._nearest.quantizer
-        make = _empty_index(self._faiss, spec, centroids, self._quantizer)
+        self.quantizer = self._nearest.quantizer
+        make = _empty_index(self._faiss, spec, centroids, self.quantizer)
         self._lists = ClusterLists(make, spec.metric)
-        self._index = self._lists.index
-        self._index.set_direct_map_type(self._faiss.DirectMap.Hashtable)
-        self._centroids = centroids
+        self.faiss_index = self._lists.index
+        self.faiss_index.set_direct_map_type(self._faiss.DirectMap.Hashtable)
+        self.centroids = centroids
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
         self._sizes: Labels | None = np.zeros(len(centroids), dtype=np.int64)
@@ -55,36 +59,21 @@ class IvfVectors:
     @property
     def dimension(self) -> int:
         """Return the length of a vector."""
-        return self._centroids.shape[1]
-
-    @property
-    def faiss_index(self) -> Any:
-        """Return FAISS's index of the vectors; not to be changed."""
-        return self._index
-
-    @property
-    def quantizer(self) -> Any:
-        """Return FAISS's index of the centroids; not to be changed."""
-        return self._quantizer
+        return self.centroids.shape[1]
 
     @property
     def num_clusters(self) -> int:
         """Return how many clusters there are."""
-        return len(self._centroids)
-
-    @property
-    def centroids(self) -> Vectors:
-        """Return the clusters' centres, ``[num_clusters, dim]``; not to be changed."""
-        return self._centroids
+        return len(self.centroids)
 
     def __len__(self) -> int:
-        return int(self._index.ntotal)
+        return int(self.faiss_index.ntotal)
 
     def rows(self, labels: Labels, vectors: Vectors) -> Rows:
         """Assign each vector to the cluster nearest to it."""
         if not len(labels):
             return Rows(labels, vectors, np.empty(0, dtype=np.int64))
-        return Rows(labels, vectors, self._quantizer.search(vectors, 1)[1][:, 0])
+        return Rows(labels, vectors, self.quantizer.search(vectors, 1)[1][:, 0])
 
     def reserve(self, rows: Rows) -> None:
         """Let the lists of clusters grow and shrink: they keep the memory.
@@ -94,7 +83,7 @@ class IvfVectors:
         if not len(rows):
             return
         self._places = None  # a list that grows may move
-        lists = self._index.invlists
+        lists = self.faiss_index.invlists
         clusters, counts = np.unique(rows.clusters, return_counts=True)
         for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):
             size = lists.list_size(cluster)
@@ -115,7 +104,7 @@ class IvfVectors:
         )
         sizes, self._sizes = self._sizes, None
         arrays = map(self._faiss.swig_ptr, (rows.vectors, labels, clusters))
-        self._index.add_core(len(labels), *arrays)
+        self.faiss_index.add_core(len(labels), *arrays)
         if sizes is not None:
             self._sizes = sizes + np.bincount(clusters, minlength=self.num_clusters)
 
@@ -128,17 +117,17 @@ class IvfVectors:
         """Remove vectors from their clusters."""
         self._places = None
         if self._grown is not None:
-            self._index.invlists.resize(*self._grown)
+            self.faiss_index.invlists.resize(*self._grown)
             self._grown = None
         if len(labels):
             self._sizes = None
-            self._index.remove_ids(self._faiss.IDSelectorArray(labels))
+            self.faiss_index.remove_ids(self._faiss.IDSelectorArray(labels))
 
     def gather(self, labels: Labels) -> Vectors:
         """Return copies of the vectors of these labels."""
         wanted = np.asarray(labels, dtype=np.int64)
         found = None if self._places is None else self._places.rows(wanted)
-        return self._index.reconstruct_batch(wanted) if found is None else found
+        return self.faiss_index.reconstruct_batch(wanted) if found is None else found
 
     def new_places(self) -> RowPlaces:
         """Return an empty table of places to fill; it is used until a change begins."""
@@ -148,14 +137,14 @@ class IvfVectors:
     def cluster_sizes(self) -> Labels:
         """Return how many vectors lie in each cluster, ``[num_clusters]``; not to be changed."""
         if self._sizes is None:  # two readers may count at once: both are right
-            lists = self._index.invlists
+            lists = self.faiss_index.invlists
             sizes = [lists.list_size(cluster) for cluster in range(self.num_clusters)]
             self._sizes = np.asarray(sizes, dtype=np.int64)
         return self._sizes
 
     def assignments(self) -> tuple[Labels, Labels]:
         """Return all labels, rising, and the cluster each lies in."""
-        lists, sizes = self._index.invlists, self.cluster_sizes().tolist()
+        lists, sizes = self.faiss_index.invlists, self.cluster_sizes().tolist()
         clusters = np.repeat(np.arange(self.num_clusters, dtype=np.int64), sizes)
         labels = np.empty(len(clusters), dtype=np.int64)
         start = 0
@@ -172,7 +161,7 @@ class IvfVectors:
 
         They are views into FAISS's memory: valid until the next change, and not to be changed.
         """
-        lists, dimension = self._index.invlists, self._index.d
+        lists, dimension = self.faiss_index.invlists, self.faiss_index.d
         size = lists.list_size(cluster)
         if not size:
             return np.empty(0, dtype=np.int64), np.empty((0, dimension), dtype=np.float32)
@@ -205,9 +194,7 @@ class IvfVectors:
         scores = np.empty(clusters.shape, dtype=np.float32)
         arrays = map(self._faiss.swig_ptr, (scores, clusters))
         count, width = clusters.shape
-        self._quantizer.compute_distance_subset(
-            count, self._faiss.swig_ptr(queries), width, *arrays
-        )
+        self.quantizer.compute_distance_subset(count, self._faiss.swig_ptr(queries), width, *arrays)
         return scores
 
     def selector(self, scope: SearchScope) -> Any:

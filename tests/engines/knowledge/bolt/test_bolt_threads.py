@@ -14,7 +14,7 @@ from bolt_fakes import FakeDriver
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import EngineRequest, LinkQuery, PrimitiveKind, StepBudget, WorkId
 from rag_accel.engines import BoltGraph
-from rag_accel.engines.knowledge.bolt.names import SharedNames
+from rag_accel.engines.knowledge.bolt.view import SharedNames
 from rag_accel.engines.knowledge.paths import Paths
 
 THREADS = 8

@@ -26,26 +26,17 @@ class PackedRunner:
 
     def __init__(self, model: Any, pool: TensorPool, vocabulary: int) -> None:
         self._model = model
-        self._pool = pool
-        self._vocabulary = vocabulary
-
-    @property
-    def pool(self) -> TensorPool:
-        """Return the sequences' keys and values."""
-        return self._pool
+        self.pool = pool
+        self.vocabulary = vocabulary
 
     @property
     def layers(self) -> int:
-        return self._pool.keys.shape[0]
-
-    @property
-    def vocabulary(self) -> int:
-        return self._vocabulary
+        return self.pool.keys.shape[0]
 
     @property
     def context(self) -> int:
         """Return the most tokens of a sequence, prompt and completion together."""
-        return self._pool.context
+        return self.pool.context
 
     @torch.inference_mode()
     def identity(self) -> str:
@@ -60,7 +51,7 @@ class PackedRunner:
         Raises:
             ValueError: two items are of one lane, or slots are outside what a lane was taken for.
         """
-        packed = Packed(self._pool, rows)
+        packed = Packed(self.pool, rows)
         device = packed.positions.device
         starts = [0, *accumulate(map(len, rows))]
         asked = [at + row for item, at in zip(rows, starts, strict=False) for row in item.asked]

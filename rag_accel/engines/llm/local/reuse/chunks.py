@@ -99,8 +99,7 @@ class ChunkReuse:
         others = len(prompt.ids) - len(prompt.head) - texts
         if self._recompute is None:
             return [others]
-        again = others + self._recompute.count(texts)
-        return [again] if self._recompute.selector.asked == "none" else [others, again]
+        return [others, others + self._recompute.count(texts)]
 
     @property
     def is_looking(self) -> bool:
@@ -161,35 +160,24 @@ class ChunkReuse:
         sequence.from_chunks = found.num_reused()
         sequence.preprocessed = found.num_preprocessed
         if self._recompute is not None and not self.is_encoding(sequence):
-            self._begin_choosing(found, self._recompute)
+            last = len(sequence.prompt) - 1
+            start = last if self._recompute.selector.asked == "last" else found.places[-1].stop
+            sequence.probing = Probing(self._recompute.layer, start)
 
     def choose(self, sequence: TokenSequence) -> None:
         """Take the tokens that a prompt looks at most out of those skipped; compute it again."""
         found, recompute, probing = self._prompts[sequence], self._recompute, sequence.probing
         assert recompute is not None
         assert probing is not None
-        self._take_out(found, recompute, probing.scores(len(sequence.prompt)))
-        sequence.probing = None
-        # What stands before the first text did not see any.
-        sequence.go_on(found.places[0].start)
-
-    def _begin_choosing(self, found: PromptChunks, recompute: Recompute) -> None:
-        sequence, asked = found.sequence, recompute.selector.asked
-        if asked == "none":
-            self._take_out(found, recompute, ())
-            sequence.go_on(sequence.computed)
-            return
-        last = len(sequence.prompt) - 1
-        start = last if asked == "last" else found.places[-1].stop
-        sequence.probing = Probing(recompute.layer, start)
-
-    def _take_out(self, found: PromptChunks, recompute: Recompute, scores: Sequence[float]) -> None:
-        places = found.places
+        places, scores = found.places, probing.scores(len(sequence.prompt))
         count = recompute.count(sum(map(len, places)))
         chosen = recompute.selector.choose(scores, places, count)
-        found.sequence.skipped = without(places, chosen)
-        found.sequence.recomputed = len(chosen)
-        found.sequence.from_chunks = found.num_reused(chosen)
+        sequence.skipped = without(places, chosen)
+        sequence.recomputed = len(chosen)
+        sequence.from_chunks = found.num_reused(chosen)
+        sequence.probing = None
+        # What stands before the first text did not see any.
+        sequence.go_on(places[0].start)
 
     def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
         """Drop a prompt; yield the encoding sequences that nothing waits for any more."""

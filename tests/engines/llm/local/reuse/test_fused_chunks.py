@@ -18,7 +18,7 @@ from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
-from rag_accel.kv.selection import FirstTokens, QuestionGuided
+from rag_accel.kv.selection import QuestionGuided
 from rag_accel.testing.clock import ManualClock
 
 
@@ -59,7 +59,7 @@ def told(output: GenerationOutput) -> list[float]:
     return [one.logprob for one in output.logprobs]
 
 
-@pytest.mark.parametrize("selector", [QuestionGuided(), QuestionGuided("question"), FirstTokens()])
+@pytest.mark.parametrize("selector", [QuestionGuided(), QuestionGuided("question")])
 @pytest.mark.parametrize("step_tokens", [24, 512])
 def test_all_computed_again_is_the_whole_prompt_computed(selector: Any, step_tokens: int) -> None:
     engine, _ = real(recompute_ratio=1.0, selector=selector, step_tokens=step_tokens)
