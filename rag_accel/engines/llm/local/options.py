@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.selection import QuestionGuided, TokenSelector
+from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
 KvRecipe = Literal["alone", "neighbours"]
 #: The bytes of keys and values, if none are given.
@@ -93,6 +93,10 @@ class LocalOptions:
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         _check_known("unknown way of reuse", "kv_reuse", self.kv_reuse, get_args(KvReuse))
         _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
+        asked = getattr(self.selector, "asked", None)
+        _check_known(
+            "unknown rows to measure attention of", "selector.asked", asked, get_args(Asked)
+        )
         check_share("LocalOptions.recompute_ratio", self.recompute_ratio)
 
     @property
@@ -156,7 +160,7 @@ def number(value: Any) -> Any:
     return value
 
 
-def _check_known(what: str, option: str, value: str, known: Sequence[str]) -> None:
+def _check_known(what: str, option: str, value: Any, known: Sequence[str]) -> None:
     if value not in known:
         where, valid = f"LocalOptions.{option}", " | ".join(known)
         raise ConfigError(what, where=where, found=value, valid=valid)

@@ -35,6 +35,7 @@ from rag_accel.engines.llm.local.batching.schedule import JUST_BEGUN, LEAST_CHUN
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ClosedError, ConfigError, EngineError, EngineOutputError
+from rag_accel.kv.selection import QuestionGuided
 from rag_accel.testing import EngineContract, ManualClock
 
 HEAD = "A lane holds keys and values of one sequence of tokens, said the guide."
@@ -581,6 +582,8 @@ def test_a_closed_engine_holds_nothing_and_takes_nothing(engine: LocalLLMEngine)
         {"prefix_lanes": -1},
         {"max_threads": 0},
         {"max_requests": 0},
+        {"selector": QuestionGuided("none")},  # type: ignore[arg-type]
+        {"selector": None},
     ],
 )
 def test_bounds_out_of_range_are_refused_by_name(options: dict[str, Any]) -> None:
