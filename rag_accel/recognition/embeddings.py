@@ -203,7 +203,7 @@ def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:
         model=adopt_server,  # one engine asks all servers, and keeps no object alive
         variant="",
         make=_hosted,
-        prepare=_as_it_is,
+        prepare=str,
         describe=_describe_hosted,
         hosted=hosted,
     )
@@ -213,10 +213,6 @@ def _hosted(options: Options) -> Engine:
     from rag_accel.engines.embedding.hosted_engine import HostedEmbeddingEngine
 
     return HostedEmbeddingEngine()
-
-
-def _as_it_is(text: str) -> str:
-    return text
 
 
 def _describe_hosted(options: Options) -> str:

@@ -10,7 +10,7 @@ from langchain_core.embeddings import Embeddings
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.embedder_lists import component_devices
-from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed
+from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
@@ -94,7 +94,7 @@ class RagAccelEmbeddings(Embeddings):
             return self._plain(texts, role)
         return with_fallback(
             identity.accelerator,
-            lambda: embed(identity, self._adopted, self, texts, role),
+            EmbeddingCall(identity, self._adopted, self, texts, role).embed,
             lambda: self._plain(texts, role),
             "embedding",
         )
@@ -110,7 +110,7 @@ class RagAccelEmbeddings(Embeddings):
             return await plain()
         return await awith_fallback(
             identity.accelerator,
-            lambda: aembed(identity, self._adopted, self, texts, role),
+            EmbeddingCall(identity, self._adopted, self, texts, role).aembed,
             plain,
             "embedding",
         )
