@@ -203,7 +203,7 @@ def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:
         model=adopt_server,  # one engine asks all servers, and keeps no object alive
         variant="",
         make=_hosted,
-        prepare=str,
+        prepare=as_it_is,
         describe=_describe_hosted,
         hosted=hosted,
     )
@@ -213,6 +213,11 @@ def _hosted(options: Options) -> Engine:
     from rag_accel.engines.embedding.hosted_engine import HostedEmbeddingEngine
 
     return HostedEmbeddingEngine()
+
+
+def as_it_is(text: str) -> str:
+    """Return a text; what is none is left for the model to refuse."""
+    return text
 
 
 def _describe_hosted(options: Options) -> str:

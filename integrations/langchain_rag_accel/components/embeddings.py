@@ -17,7 +17,7 @@ from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel.recognition.embeddings import adopt_sentence_transformer
+from rag_accel.recognition.embeddings import adopt_sentence_transformer, as_it_is
 
 
 class RagAccelEmbeddings(Embeddings):
@@ -57,7 +57,7 @@ class RagAccelEmbeddings(Embeddings):
         documents = {"show_progress_bar": False, **(encode_kwargs or {})}
         queries = {"show_progress_bar": False, **(query_encode_kwargs or documents)}
         self._kwargs: dict[Role, dict[str, Any]] = {"query": queries, "document": documents}
-        self._adopted = adopt_sentence_transformer(self.model, queries, documents, str, listed)
+        self._adopted = adopt_sentence_transformer(self.model, queries, documents, as_it_is, listed)
         self._accelerator = accelerator
 
     def explain_on(self, accelerator: Accelerator) -> str:

@@ -20,7 +20,7 @@ from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_transformer
+from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_transformer, as_it_is
 
 # Without the span around them: overriding methods get one of their own.
 _batch: Any = inspect.unwrap(BaseEmbedding.get_text_embedding_batch)
@@ -199,7 +199,7 @@ class RagAccelEmbedding(BaseEmbedding):
     def _adopted(self) -> AdoptedEmbeddings:
         # Made each time: fields may be set.
         queries, documents = self._arguments("query"), self._arguments("document")
-        return adopt_sentence_transformer(self._model, queries, documents, str, self._devices)
+        return adopt_sentence_transformer(self._model, queries, documents, as_it_is, self._devices)
 
     def _arguments(self, role: Role) -> dict[str, Any]:
         prompt = self.query_instruction if role == "query" else self.text_instruction
