@@ -101,17 +101,14 @@ class LangChainMeter(Meter, BaseCallbackHandler):
             self._retrievers[run] = _class_in(serialized, kwargs)
             self._running.add(run)
             self._parents[run] = kwargs.get("parent_run_id")
-            _around.set((*(one for one in _around.get() if one in self._running), run))
+            _around.set((*(outer for outer in _around.get() if outer in self._running), run))
 
     def on_retriever_end(self, documents: Sequence[Document], **kwargs: Any) -> None:
-        self._end_retriever(kwargs["run_id"])
+        with self._lock:
+            self._running.discard(kwargs["run_id"])
 
     def on_retriever_error(self, error: BaseException, **kwargs: Any) -> None:
-        self._end_retriever(kwargs["run_id"])
-
-    def _end_retriever(self, run: UUID) -> None:
-        with self._lock:
-            self._running.discard(run)
+        self.on_retriever_end((), **kwargs)
 
     def on_chain_start(
         self, serialized: dict[str, Any], inputs: dict[str, Any], **kwargs: Any

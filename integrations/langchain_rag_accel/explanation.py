@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from rag_accel.interception.explanation import (
     Explanation,
 )
 from rag_accel.interception.leaf_table import leaf_base
-from rag_accel_adapters.langchain.walk import Found, is_users, walk
+from rag_accel_adapters.langchain.walk import Found, is_function, is_users, walk
 
 
 def _parts(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
@@ -33,14 +32,10 @@ def _lines(found: Found, accelerator: Accelerator) -> Iterator[str]:
     kind = type(found.obj).__name__
     if found.is_leaf:
         yield f"{kind}: {_how(found.obj, accelerator)}"
-    elif _is_function(found.obj) and is_users(found.obj):
+    elif is_function(found.obj) and is_users(found.obj):
         function = found.obj.func if isinstance(found.obj, functools.partial) else found.obj
         name = getattr(function, "__qualname__", repr(function))
         yield f"{kind}: {name}, your own code: opaque, runs as it is on your thread or loop"
-
-
-def _is_function(obj: Any) -> bool:
-    return inspect.isroutine(obj) or isinstance(obj, functools.partial)
 
 
 def _how(leaf: Any, accelerator: Accelerator) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
-from rag_accel.accelerator import RequestIdentity, current_request
+from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.config import is_enabled
 from rag_accel.interception.identity import current_run
 from rag_accel.interception.leaf_call import is_inside_leaf
@@ -39,7 +40,7 @@ def spreading(method: Method) -> Method:
         or runs_in_loop()
     ):
         return method
-    return spread(method, _RunAll(run))
+    return spread(method, partial(_run_all, run.accelerator))
 
 
 def is_spread(cls: type) -> bool:
@@ -48,14 +49,8 @@ def is_spread(cls: type) -> bool:
     return any(composite_of(method) is not None for method in methods)
 
 
-class _RunAll:
-    """A function that runs a composite's calls for one request."""
-
-    def __init__(self, run: RequestIdentity) -> None:
-        self._accelerator = run.accelerator
-
-    def __call__(
-        self, calls: Sequence[Callable[[], T]], config: RunnableConfig | None = None
-    ) -> list[T]:
-        limit = ensure_config(config).get("max_concurrency") or MAX_AT_ONCE
-        return run_side_by_side(self._accelerator, calls, limit)
+def _run_all(
+    accelerator: Accelerator, calls: Sequence[Callable[[], T]], config: RunnableConfig | None = None
+) -> list[T]:
+    limit = ensure_config(config).get("max_concurrency") or MAX_AT_ONCE
+    return run_side_by_side(accelerator, calls, limit)

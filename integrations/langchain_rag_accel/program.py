@@ -27,7 +27,8 @@ class Program(AcceleratedProgram):
 
     def __init__(self, runnable: Runnable[Any, Any], own: Accelerator | None) -> None:
         lent_ids = _of_graph(called_without_context, runnable) or frozenset[int]()
-        super().__init__(runnable.get_name(), own, _of_graph(skeleton, runnable), lent_ids)
+        plan = _of_graph(skeleton, runnable)
+        super().__init__(runnable.get_name(), own, plan and plan.here, lent_ids)
 
 
 def _of_graph(look: Callable[[Any], T], runnable: Runnable[Any, Any]) -> T | None:

@@ -74,18 +74,8 @@ class LlamaIndexMeter(Meter):
         self._cached: Counter[str] = Counter()
 
     def _rows(self) -> list[CoverageRow]:
-        queued, admitted = self._scheduled()
-        past = self._past + Counter(one.kind for one in self._uncovered())
-        return [
-            CoverageRow(
-                kind,
-                queued[kind] + admitted[kind] + past[kind] + self._cached[kind],
-                queued[kind],
-                admitted[kind],
-                self._cached[kind],
-            )
-            for kind in sorted(queued | admitted | past | self._cached)
-        ]
+        past = self._past + Counter(call.kind for call in self._uncovered())
+        return self._rows_with(past, self._cached)
 
     def note(self, call: NotedCall) -> None:
         """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
@@ -125,17 +115,17 @@ class LlamaIndexMeter(Meter):
         with self._lock:
             if getattr(self._owners.pop(span, None), "embeddings_cache", None) is None:
                 return
-            for one in self._started.get(span, ()):
-                if not one.is_covered:
-                    one.is_covered = True
-                    self._cached[one.kind] += 1
+            for call in self._started.get(span, ()):
+                if not call.is_covered:
+                    call.is_covered = True
+                    self._cached[call.kind] += 1
 
     def _cover(self, kind: str, span: str | None) -> None:
         """Count what a leaf does for the nearest call of its kind that events told of."""
         while span is not None:
-            for one in self._started.get(span, ()):
-                if one.kind == kind and not one.is_covered:
-                    one.is_covered = True
+            for call in self._started.get(span, ()):
+                if call.kind == kind and not call.is_covered:
+                    call.is_covered = True
                     return
             span = self._parents.get(span)
 

@@ -6,10 +6,13 @@ scheduled call by call.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
+from neo4j_graphrag.generation import GraphRAG
+from neo4j_graphrag.retrievers.base import Retriever
+
 from neo4j_graphrag_rag_accel.coverage import coverage
-from neo4j_graphrag_rag_accel.entries import PROGRAMS, program_methods
 from neo4j_graphrag_rag_accel.explanation import EXPLANATION
 from neo4j_graphrag_rag_accel.integration import INTEGRATION
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
@@ -17,17 +20,35 @@ from neo4j_graphrag_rag_accel.option_readers import parts_of
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import leaf_class
-from rag_accel.interception.twins import program_twin, twin
+from rag_accel.interception.twins import leaf_wrappers, program_of, program_twin, twin
 
+#: entered by ``search``
+_PROGRAMS = (GraphRAG, Retriever)
 #: what only some models have
 _OPTIONAL = frozenset({"invoke_with_tools", "ainvoke_with_tools"})
 
 
 def _make(obj: Any, accelerator: Accelerator | None) -> Any:
-    if isinstance(obj, PROGRAMS):
-        return program_twin(obj, accelerator, program_methods)
+    if isinstance(obj, _PROGRAMS):
+        return program_twin(obj, accelerator, _program_methods)
     is_leaf = leaf_class(type(obj)).framework is NEO4J_GRAPHRAG
     return twin(obj, accelerator) if is_leaf else None
+
+
+def _program_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
+    """Return the methods in which an accelerated program differs from one of class ``cls``.
+
+    A retriever is a leaf, too, for who asks it for its records.
+    """
+    plain: Any = cls.search  # type: ignore[attr-defined]
+
+    @functools.wraps(plain)
+    def search(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with program_of(self).call():
+            return plain(self, *args, **kwargs)
+
+    leaves = leaf_wrappers(cls, own) if issubclass(cls, Retriever) else {}
+    return {**leaves, "search": search}
 
 
 def _hint(obj: Any) -> str:
@@ -53,7 +74,7 @@ ACCELERATION = Acceleration(
     explain=EXPLANATION.of,
     coverage=coverage,
     methods=[
-        *((base, "search") for base in PROGRAMS),
+        *((base, "search") for base in _PROGRAMS),
         *((base, name) for base, name in NEO4J_GRAPHRAG.working_methods() if name not in _OPTIONAL),
     ],
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from rag_accel.accelerator import RequestIdentity, Work
@@ -29,7 +29,7 @@ class AskAlone:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
-    """One call of a recognised object.
+    """One call of a recognised object, or of a component.
 
     Args:
         identity: the run it belongs to.
@@ -45,17 +45,29 @@ class EmbeddingCall:
     holder: Any
     texts: Sequence[str]
     role: Role
-    one: bool
+    one: bool = False
 
     def embed(self) -> Any:
-        """Compute on the engine."""
-        vectors = embed(self.identity, self.adopted, self.holder, self._prepared(), self.role)
+        """Return one vector per text, in order, or the only one; computed on the engine."""
+        texts, ahead = self._prepared(), self._ahead()
+        vectors = None if ahead is None else ahead.take(texts)
+        if vectors is None:
+            leaves = self.identity.accelerator.leaves
+            vectors = _rows(leaves.compute_all(self.identity, self._works(texts)))
         return vectors[0] if self.one else vectors
 
     async def aembed(self) -> Any:
-        """Compute on the engine without blocking the loop."""
-        texts = self._prepared()
-        vectors = await aembed(self.identity, self.adopted, self.holder, texts, self.role)
+        """Do as ``embed`` without blocking the loop."""
+        texts, ahead = self._prepared(), self._ahead()
+        vectors = None if ahead is None else await ahead.atake(texts)
+        if vectors is None:
+            identity, work_items = self.identity, self._works(texts)
+            leaves = identity.accelerator.leaves
+            if len(work_items) == 1:  # no task for the usual case
+                parts = [await leaves.acompute(identity, work_items[0])]
+            else:
+                parts = await asyncio.gather(*map(partial(leaves.acompute, identity), work_items))
+            vectors = _rows(parts)
         return vectors[0] if self.one else vectors
 
     def embed_or_alone(self) -> Any:
@@ -72,106 +84,58 @@ class EmbeddingCall:
         except AskAloneError as error:
             return AskAlone(error.delay_s)
 
+    def submit(self, *, on_loop: bool = False) -> EmbeddingPrefetch:
+        """Have a local engine embed documents before they are asked for in parts; equal ones once.
+
+        In a block of ``taking_from`` the result, other calls take vectors from it.
+
+        Args:
+            on_loop: whether the caller is a task.
+        """
+        work_items = self._works(list(dict.fromkeys(self._prepared())))
+        leaves = self.identity.accelerator.leaves
+        handed = leaves.submit(self.identity, work_items, together=on_loop)
+        pieces = [work.payload.texts for work in work_items]
+        return EmbeddingPrefetch(self.identity, self.adopted, self.holder, pieces, handed, on_loop)
+
     def _prepared(self) -> list[str]:
         return list(map(self.adopted.prepare, self.texts))
 
+    def _ahead(self) -> EmbeddingPrefetch | None:
+        if self.role != "document":
+            return None
+        return find_ahead(self.identity, self.adopted, self.holder)
 
-def embed(
-    identity: RequestIdentity,
-    adopted: AdoptedEmbeddings,
-    holder: Any,
-    texts: Sequence[str],
-    role: Role,
-) -> Vectors:
-    """Return one vector per text, in order, from an owned engine that lives as long as holders."""
-    ahead = find_ahead(identity, adopted, holder) if role == "document" else None
-    taken = None if ahead is None else ahead.take(texts)
-    if taken is not None:
-        return taken
-    leaves = identity.accelerator.leaves
-    parts = leaves.compute_all(identity, _works(identity, adopted, holder, texts, role))
+    def _works(self, texts: list[str]) -> list[Work]:
+        """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
+        accelerator, adopted, role = self.identity.accelerator, self.adopted, self.role
+        hosted, make = adopted.hosted, partial(adopted.make, accelerator.options)
+        if hosted is not None:
+            engine = accelerator.own(adopted.model, "hosted-embedding", make)
+            work = ServerTexts(
+                tuple(texts),
+                role,
+                group=hosted.group,
+                ask=hosted.asks(role),
+                max_texts=hosted.max_texts,
+            )
+            # Not shared with equal work: a caller never waits for the end of another's call.
+            return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
+        placed = on_devices(accelerator, adopted, self.holder)
+        if placed is None:
+            engine = accelerator.own(adopted.model, "embedding", make, adopted.variant, self.holder)
+            placed, keep_most = PlacedModel(engine), 0
+        else:  # a list longer than a batch is a load, which would push out what comes again
+            keep_most = accelerator.options.max_batch
+        step, keep = accelerator.options.max_batch, len(texts) <= keep_most
+        batches = [
+            placed.texts(tuple(texts[i : i + step]), role, keep) for i in range(0, len(texts), step)
+        ]
+        return [
+            Work(placed.engine, PrimitiveKind.EMBEDDING, batch, len(batch.texts), batch)
+            for batch in batches
+        ]
+
+
+def _rows(parts: Iterable[Any]) -> Vectors:
     return [vector for part in parts for vector in part.tolist()]
-
-
-async def aembed(
-    identity: RequestIdentity,
-    adopted: AdoptedEmbeddings,
-    holder: Any,
-    texts: Sequence[str],
-    role: Role,
-) -> Vectors:
-    """Do as ``embed`` without blocking the loop."""
-    ahead = find_ahead(identity, adopted, holder) if role == "document" else None
-    taken = None if ahead is None else await ahead.atake(texts)
-    if taken is not None:
-        return taken
-    leaves = identity.accelerator.leaves
-    work_items = _works(identity, adopted, holder, texts, role)
-    if len(work_items) == 1:  # no task for the usual case
-        parts = [await leaves.acompute(identity, work_items[0])]
-    else:
-        parts = await asyncio.gather(*(leaves.acompute(identity, work) for work in work_items))
-    return [vector for part in parts for vector in part.tolist()]
-
-
-def submit(
-    identity: RequestIdentity,
-    adopted: AdoptedEmbeddings,
-    holder: Any,
-    texts: Sequence[str],
-    *,
-    on_loop: bool = False,
-) -> EmbeddingPrefetch:
-    """Have a local engine embed documents before they are asked for in parts.
-
-    While the result is the context's ``current_prefetch``, ``embed`` and ``aembed`` take vectors
-    from it; whoever set it closes it.
-
-    Args:
-        identity: the run they belong to.
-        adopted: how an engine runs the object, which is no hosted one.
-        holder: the object.
-        texts: what to embed, prepared; equal ones once.
-        on_loop: whether the caller is a task.
-    """
-    work_items = _works(identity, adopted, holder, list(dict.fromkeys(texts)), "document")
-    handed = identity.accelerator.leaves.submit(identity, work_items, together=on_loop)
-    pieces = [work.payload.texts for work in work_items]
-    return EmbeddingPrefetch(identity, adopted, holder, pieces, handed)
-
-
-def _works(
-    identity: RequestIdentity,
-    adopted: AdoptedEmbeddings,
-    holder: Any,
-    texts: Sequence[str],
-    role: Role,
-) -> list[Work]:
-    """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
-    accelerator, hosted = identity.accelerator, adopted.hosted
-    make = functools.partial(adopted.make, accelerator.options)
-    if hosted is not None:
-        engine = accelerator.own(adopted.model, "hosted-embedding", make)
-        work = ServerTexts(
-            tuple(texts),
-            role,
-            group=hosted.group,
-            ask=hosted.asks(role),
-            max_texts=hosted.max_texts,
-        )
-        # Not shared with equal work: a caller never waits for the end of another's call.
-        return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
-    placed = on_devices(accelerator, adopted, holder)
-    if placed is None:
-        engine = accelerator.own(adopted.model, "embedding", make, adopted.variant, holder)
-        placed, keep_most = PlacedModel(engine), 0
-    else:  # a list longer than a batch is a load, which would push out what comes again
-        keep_most = accelerator.options.max_batch
-    step, keep = accelerator.options.max_batch, len(texts) <= keep_most
-    batches = [
-        placed.texts(tuple(texts[i : i + step]), role, keep) for i in range(0, len(texts), step)
-    ]
-    return [
-        Work(placed.engine, PrimitiveKind.EMBEDDING, batch, len(batch.texts), batch)
-        for batch in batches
-    ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.interception.fallback import CALLER_ERRORS
+from rag_accel.interception.identity import scoped
 from rag_accel.leaves.submitted_work import SubmittedWork
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
 
@@ -24,6 +26,7 @@ class EmbeddingPrefetch:
         holder: the object.
         pieces: the texts, piece by piece.
         handed: the pieces as works, in the same order.
+        on_loop: whether they were handed over by a task.
     """
 
     def __init__(
@@ -33,11 +36,13 @@ class EmbeddingPrefetch:
         holder: Any,
         pieces: Sequence[Sequence[str]],
         handed: SubmittedWork,
+        on_loop: bool,
     ) -> None:
         self._identity = identity
         self._adopted = adopted
         self._holder = holder
         self._handed = handed
+        self._on_loop = on_loop
         self._is_closed = False
         self._places: dict[str, Place] = {
             text: (at, row) for at, piece in enumerate(pieces) for row, text in enumerate(piece)
@@ -80,17 +85,16 @@ class EmbeddingPrefetch:
         return _rows(parts, places)
 
     def close(self) -> None:
-        """Cancel unfinished texts; from now on nothing can be taken."""
-        self._is_closed = True
-        self._handed.cancel()
+        """Cancel unfinished texts; from now on nothing can be taken.
 
-    def close_on_loop(self) -> None:
-        """Do as ``close`` once all has been submitted that the loop still gathers."""
+        On a loop they are cancelled once all has been submitted that it still gathers.
+        """
         self._is_closed = True
-        try:
-            asyncio.get_running_loop().call_soon(self._handed.cancel)
-        except RuntimeError:  # a coroutine that is closed after its loop
-            self._handed.cancel()
+        if self._on_loop:
+            with suppress(RuntimeError):  # a coroutine that is closed after its loop
+                asyncio.get_running_loop().call_soon(self._handed.cancel)
+                return
+        self._handed.cancel()
 
     def _places_of(self, texts: Sequence[str]) -> list[Place] | None:
         if self._is_closed:
@@ -118,6 +122,19 @@ def _rows(parts: dict[int, Any], places: Sequence[Place]) -> list[list[float]]:
 current_prefetch: ContextVar[EmbeddingPrefetch | None] = ContextVar(
     "rag_accel_embedding_prefetch", default=None
 )
+
+
+@contextmanager
+def taking_from(ahead: EmbeddingPrefetch | None) -> Iterator[None]:
+    """Have calls in a block take vectors from texts handed over, if any were; close them after."""
+    if ahead is None:
+        yield
+        return
+    try:
+        with scoped(current_prefetch, ahead):
+            yield
+    finally:
+        ahead.close()
 
 
 def find_ahead(

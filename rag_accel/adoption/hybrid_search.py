@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
-from rag_accel.adoption.shared_index import Hits, SharedIndex
+from rag_accel.adoption.shared_index import Hits, SharedIndex, asearch_or_plain, search_or_plain
 from rag_accel.engine_api import (
     Document,
     Engine,
@@ -22,8 +22,6 @@ from rag_accel.engine_api import (
 from rag_accel.engines.retrieval.hybrid.engine import HybridEngine
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, check_text, living
 from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec, fuse_rankings
-from rag_accel.interception.fallback import awith_fallback, with_fallback
-from rag_accel.interception.identity import identity_for
 
 
 def hybrid_search(
@@ -45,17 +43,8 @@ def hybrid_search(
     if lexical is None:
         return ()
     query = _scaled(shared, query)
-    identity = identity_for(own)
     plain = partial(_search_alone, lexical, spec, query)
-    if identity is None:
-        return plain()
-    leaves = identity.accelerator.leaves
-    return with_fallback(
-        identity.accelerator,
-        lambda: leaves.compute(identity, _work(shared, lexical, spec, query, identity)),
-        plain,
-        "retrieval",
-    )
+    return search_or_plain(own, partial(_work, shared, lexical, spec, query), plain)
 
 
 async def ahybrid_search(
@@ -66,21 +55,12 @@ async def ahybrid_search(
     if lexical is None:
         return ()
     query = _scaled(shared, query)
-    identity = identity_for(own)
 
     async def plain() -> Hits:
         # Not on the loop: after a change, all documents are read.
         return await asyncio.to_thread(_search_alone, lexical, spec, query)
 
-    if identity is None:
-        return await plain()
-    leaves = identity.accelerator.leaves
-    return await awith_fallback(
-        identity.accelerator,
-        lambda: leaves.acompute(identity, _work(shared, lexical, spec, query, identity)),
-        plain,
-        "retrieval",
-    )
+    return await asearch_or_plain(own, partial(_work, shared, lexical, spec, query), plain)
 
 
 def hybrid_search_among(

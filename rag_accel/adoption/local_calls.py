@@ -110,7 +110,7 @@ class CallsAhead:
 
     Args:
         calls: of the component that makes them.
-        asked: what will be asked, in order; a call that is left out is cancelled with the next one.
+        requests: in order; one that no call is made for is cancelled with the next call.
     """
 
     def __init__(self, calls: LocalCalls, requests: Iterable[GenerationInput]) -> None:
@@ -124,7 +124,10 @@ class CallsAhead:
         while self._handed:
             ahead, work = self._handed.popleft()
             if ahead == request:
-                return self._value(work)
+                try:
+                    return cast("GenerationOutput", work.value(0))
+                finally:
+                    work.cancel()
             work.cancel()
             self._hand_over()
         return self.calls.generate(request)
@@ -141,9 +144,3 @@ class CallsAhead:
                 self._handed.append((request, self.calls.submit(request)))
         except Exception:  # the call itself raises it again, in its turn
             self._coming = iter(())
-
-    def _value(self, work: SubmittedWork) -> GenerationOutput:
-        try:
-            return cast("GenerationOutput", work.value(0))
-        finally:
-            work.cancel()

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.embedding_calls import submit
-from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, current_prefetch
+from rag_accel.adoption.embedding_calls import EmbeddingCall
+from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, taking_from
 from rag_accel.adoption.owned_embedding import EmbeddingRecogniser
 from rag_accel.interception.fallback import fail_open
-from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import is_nested
 from rag_accel.interception.leaf_table import LeafMethod, leaf_class, plain_class, plain_method
 
@@ -60,9 +59,9 @@ class EmbeddingsAhead:
         adopted = self.recogniser.adopt(obj, cls, plain_method)
         if adopted is None or adopted.hosted is not None:
             return None
-        prepared = list(map(adopted.prepare, texts))
+        call = EmbeddingCall(identity, adopted, obj, texts, "document")
         try:
-            return submit(identity, adopted, obj, prepared, on_loop=on_loop)
+            return call.submit(on_loop=on_loop)
         except Exception as error:
             fail_open(identity.accelerator, error, "embedding")
             return None
@@ -70,28 +69,16 @@ class EmbeddingsAhead:
 
 def _plain(how: EmbeddingsAhead, original: Method) -> Method:
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
-        ahead = how.begin(identity, self, args, kwargs, on_loop=False)
-        if ahead is None:
+        with taking_from(how.begin(identity, self, args, kwargs, on_loop=False)):
             return original(self, *args, **kwargs)
-        try:
-            with scoped(current_prefetch, ahead):
-                return original(self, *args, **kwargs)
-        finally:
-            ahead.close()
 
     return scheduled
 
 
 def _coroutine(how: EmbeddingsAhead, original: Method) -> Method:
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
-        ahead = how.begin(identity, self, args, kwargs, on_loop=True)
-        if ahead is None:
+        with taking_from(how.begin(identity, self, args, kwargs, on_loop=True)):
             return await original(self, *args, **kwargs)
-        try:
-            with scoped(current_prefetch, ahead):
-                return await original(self, *args, **kwargs)
-        finally:
-            ahead.close_on_loop()
 
     return scheduled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,18 +26,14 @@ from rag_accel.recognition.weak_maps import ByClass
 Method = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
 class StandingIn:
     """The methods of a framework's objects that can run on proxies."""
 
-    proxies: ProxyClasses
-    #: returns what is known of a class; None if its objects have no proxies
-    known: ByClass[ProxyClass | None] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        find = self.proxies.find
-        looked = ByClass(lambda cls: find(plain_class(cls), plain_method))
-        object.__setattr__(self, "known", looked)
+    def __init__(self, proxies: ProxyClasses) -> None:
+        #: returns what is known of a class; None if its objects have no proxies
+        self.known: ByClass[ProxyClass | None] = ByClass(
+            lambda cls: proxies.find(plain_class(cls), plain_method)
+        )
 
     def may_be_proxied(self, cls: type) -> bool:
         """Tell whether objects of a class may have proxies."""
@@ -96,54 +92,46 @@ def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: 
     return original if is_nested(obj) else partial(borrowed, identity)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Asking:
     """A function that submits the work of one object's proxy to the scheduler, for one run."""
 
-    __slots__ = ("_holder", "_identity", "_notes", "is_on_loop")
-
-    def __init__(
-        self,
-        identity: RequestIdentity,
-        holder: Any,
-        is_on_loop: bool,
-        notes: list[Callable[[], None]],
-    ) -> None:
-        self._identity = identity
-        self._holder = holder
-        self._notes = notes
-        self.is_on_loop = is_on_loop
+    identity: RequestIdentity
+    holder: Any
+    is_on_loop: bool
+    notes: list[Callable[[], None]]
 
     def __call__(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
     ) -> Any:
-        accelerator = self._identity.accelerator
+        accelerator = self.identity.accelerator
 
         def owned() -> Any:
-            engine = accelerator.own(work.client, work.name, work.make, holder=self._holder)
+            engine = accelerator.own(work.client, work.name, work.make, holder=self.holder)
             leaf = Work(engine, work.kind, work.payload, work.size)
-            found = read(accelerator.leaves.compute(self._identity, leaf))
+            found = read(accelerator.leaves.compute(self.identity, leaf))
             self._note()
             return found
 
         return with_fallback(accelerator, owned, plain, work.name)
 
     def adopts(self, model: Any) -> bool:
-        return local_llms.why_plain(self._identity.accelerator, model) is None
+        return local_llms.why_plain(self.identity.accelerator, model) is None
 
     def generate(self, model: Any, call: GreedyCall) -> Any:
-        if self._notes and self.adopts(model):
+        if self.notes and self.adopts(model):
             self._note()
-        return local_llms.generate(self._identity, model, self._holder, call)
+        return local_llms.generate(self.identity, model, self.holder, call)
 
     def _note(self) -> None:
         try:
-            note = self._notes.pop()
+            note = self.notes.pop()
         except IndexError:  # nobody meters, or it was noted
             return
         note()
 
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         running = start_in_pool(
-            self._identity.accelerator, partial(call, *args, **kwargs), "retrieval"
+            self.identity.accelerator, partial(call, *args, **kwargs), "retrieval"
         )
         return await (asyncio.to_thread(call, *args, **kwargs) if running is None else running)

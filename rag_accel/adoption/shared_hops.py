@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.engines.knowledge.engine import KnowledgeEngine
 from rag_accel.recognition.triplet_index import Numbers, Places
 from rag_accel.recognition.triplet_view import (
     TripletGraph,
     TripletView,
-    engine_of,
     hop_from,
     places_in,
 )
@@ -47,10 +48,8 @@ class SharedHops:
         return places_in(paths, view.index)
 
     def _work(self, view: TripletView, numbers: Numbers) -> Work:
-        accelerator = self.identity.accelerator
-        engine = accelerator.own(
-            self.graph, ENGINE, lambda: engine_of(self.graph), holder=self.holder
-        )
+        accelerator, make = self.identity.accelerator, partial(KnowledgeEngine, self.graph)
+        engine = accelerator.own(self.graph, ENGINE, make, holder=self.holder)
         hop = hop_from(view, numbers, accelerator.options.namespace)
         # Never shared: an equal hop that began before a change must not answer a later one.
         return Work(engine, PrimitiveKind.EXPANDING, hop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -116,17 +116,8 @@ class SharedIndex:
         if index is None:
             return ()
         query = self._query(query)
-        identity = identity_for(own)
-        plain = partial(_search_alone, index, query)
-        if identity is None:
-            return plain()
-        accelerator = identity.accelerator
-        return with_fallback(
-            accelerator,
-            lambda: accelerator.leaves.compute(identity, _work(index, query, identity, self)),
-            plain,
-            "retrieval",
-        )
+        work, plain = partial(_work, index, query, self), partial(_search_alone, index, query)
+        return search_or_plain(own, work, plain)
 
     async def asearch(self, query: SearchQuery, own: Accelerator | None) -> Hits:
         """Return the nearest documents without blocking the loop."""
@@ -134,20 +125,11 @@ class SharedIndex:
         if index is None:
             return ()
         query = self._query(query)
-        identity = identity_for(own)
 
         async def plain() -> Hits:
             return _search_alone(index, query)
 
-        if identity is None:
-            return await plain()
-        accelerator = identity.accelerator
-        return await awith_fallback(
-            accelerator,
-            lambda: accelerator.leaves.acompute(identity, _work(index, query, identity, self)),
-            plain,
-            "retrieval",
-        )
+        return await asearch_or_plain(own, partial(_work, index, query, self), plain)
 
     def search_among(self, query: SearchQuery, is_wanted: Callable[[Document], bool]) -> Hits:
         """Return the nearest of the documents that a condition holds for, best first.
@@ -205,8 +187,36 @@ def _search_alone(index: DocumentIndex, query: SearchQuery) -> Hits:
     return tuple(index.search([query.vector], query.k, query.where, query.nprobe)[0])
 
 
+def search_or_plain(
+    own: Accelerator | None, work: Callable[[RequestIdentity], Work], plain: Callable[[], Hits]
+) -> Hits:
+    """Return what an engine finds; ``plain()`` where nothing is scheduled, or after an error."""
+    identity = identity_for(own)
+    if identity is None:
+        return plain()
+    leaves = identity.accelerator.leaves
+    return with_fallback(
+        identity.accelerator, lambda: leaves.compute(identity, work(identity)), plain, "retrieval"
+    )
+
+
+async def asearch_or_plain(
+    own: Accelerator | None,
+    work: Callable[[RequestIdentity], Work],
+    plain: Callable[[], Awaitable[Hits]],
+) -> Hits:
+    """Do as ``search_or_plain`` without blocking the loop."""
+    identity = identity_for(own)
+    if identity is None:
+        return await plain()
+    leaves = identity.accelerator.leaves
+    return await awith_fallback(
+        identity.accelerator, lambda: leaves.acompute(identity, work(identity)), plain, "retrieval"
+    )
+
+
 def _work(
-    index: DocumentIndex, query: SearchQuery, identity: RequestIdentity, holder: SharedIndex
+    index: DocumentIndex, query: SearchQuery, holder: SharedIndex, identity: RequestIdentity
 ) -> Work:
     # Never shared: an equal search that began before a change must not answer one that came after.
     make = partial(_engine, index)

@@ -7,6 +7,7 @@ from typing import Any
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
+from rag_accel.recognition.known_classes import full_name
 
 
 def checked(accelerator: Any) -> Accelerator | None:
@@ -37,10 +38,9 @@ def chosen(accelerator: Any, options: Any) -> Accelerator | None:
 
 
 def _not_a(name: str, found: Any, valid: str) -> ConfigError:
-    cls = type(found)
     return ConfigError(
         f"{name} is of another type",
         where=name,
-        found=f"{cls.__module__}.{cls.__qualname__}",
+        found=full_name(type(found)),
         valid=valid,
     )

@@ -85,11 +85,19 @@ class Meter:
             return self._rows()
 
     def _rows(self) -> list[CoverageRow]:
-        queued, admitted = self._scheduled()
         past = Counter({kind: n for (kind, way), n in self._counts.items() if way is None})
-        seen = queued + admitted + past
+        return self._rows_with(past)
+
+    def _rows_with(
+        self, past: Counter[str], cached: Counter[str] | None = None
+    ) -> list[CoverageRow]:
+        """Return the rows, given the calls by kind that passed by and that caches answered."""
+        queued, admitted = self._scheduled()
+        found = Counter(cached)
+        seen = queued + admitted + past + found
         return [
-            CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in sorted(seen)
+            CoverageRow(kind, seen[kind], queued[kind], admitted[kind], found[kind])
+            for kind in sorted(seen)
         ]
 
     def _scheduled(self) -> tuple[Counter[str], Counter[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +14,7 @@ from rag_accel.accelerator import (
 from rag_accel.config import is_enabled, is_switch_set
 from rag_accel.interception.arguments import checked
 from rag_accel.system.forks import forks
+from rag_accel.system.locks import RenewedLock
 
 
 class Activation:
@@ -37,14 +36,14 @@ class Activation:
 
     def open(self) -> None:
         """Cover this context, and contexts that belong to no block."""
-        with _lock:
+        with _lock.lock:
             self.is_open = True
             _open.append(self)
         _here.set(self)
 
     def close(self) -> None:
         """Cover nothing any more."""
-        with _lock:
+        with _lock.lock:
             self.is_open = False
             _open.remove(self)
         # No token: a block may end in another context than it began in, as a server's start and
@@ -53,15 +52,7 @@ class Activation:
             _here.set(self.outer)
 
 
-_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)  # who held it there before is gone
+_lock = RenewedLock()
 _open: list[Activation] = []
 _here: ContextVar[Activation | None] = ContextVar("rag_accel_activation", default=None)
 
@@ -86,7 +77,7 @@ def activated() -> Accelerator | None:
 
 def open_blocks() -> tuple[Activation, ...]:
     """Return the blocks open now, oldest first."""
-    with _lock:
+    with _lock.lock:
         return tuple(_open)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -10,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from rag_accel.accelerator import RequestIdentity, current_request
 from rag_accel.config import is_enabled
 from rag_accel.interception.fallback import fail_open
+from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
 
@@ -68,25 +70,14 @@ _plain: ContextVar[tuple[tuple[Any, tuple[type, ...]], ...]] = ContextVar(
 )
 
 
-class unscheduled:  # noqa: N801 - used as a function
-    """A metered block that is a leaf's work without the scheduler: its own calls are part of it."""
-
-    __slots__ = ("_around", "_leaf")
-
-    def __init__(self, obj: Any, inner: tuple[type, ...]) -> None:
-        self._leaf = (obj, inner)
-
-    def __enter__(self) -> None:
-        self._around = _plain.get()
-        _plain.set((*self._around, self._leaf))
-
-    def __exit__(self, *raised: object) -> None:
-        _plain.set(self._around)  # no token: a coroutine may be closed in another context
+def unscheduled(obj: Any, inner: tuple[type, ...]) -> AbstractContextManager[None]:
+    """Return a metered block that is a leaf's work without the scheduler, with its own calls."""
+    return scoped(_plain, (*_plain.get(), (obj, inner)))
 
 
 def is_part_of_unscheduled(obj: Any) -> bool:
     """Tell whether a metered call of ``obj`` is part of a leaf that runs without the scheduler."""
-    return any(obj is one or isinstance(obj, inner) for one, inner in _plain.get())
+    return any(obj is leaf or isinstance(obj, inner) for leaf, inner in _plain.get())
 
 
 def note_work_on_engine(obj: Any, args: Sequence[Any], method: str) -> None:
@@ -176,7 +167,6 @@ class LeafCall:
             elif not self._begin_known():
                 return False
         except Exception as error:
-            self._permit = None
             self._refused(error)
             return True
         if meters:
@@ -196,7 +186,6 @@ class LeafCall:
         try:
             self._permit.wait()
         except Exception as error:
-            self._permit = None
             self._refused(error)
         else:
             if meters:
@@ -208,7 +197,6 @@ class LeafCall:
         try:
             await self._permit.wait_on_loop()
         except Exception as error:
-            self._permit = None
             self._refused(error)
         else:
             if meters:
@@ -262,6 +250,7 @@ class LeafCall:
         return inside(self, self._identity)
 
     def _refused(self, error: Exception) -> None:
+        self._permit = None
         fail_open(self._identity.accelerator, error, self._engine)
         note_leaf(self.obj, self._args, None, self._method, _FAILED)
 

@@ -9,7 +9,6 @@ before is kept in the wrapper itself, so nothing here grows with the number of c
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -39,6 +38,7 @@ from rag_accel.interception.leaf_table import (
     wrapped_in,
 )
 from rag_accel.interception.wrappers import wrap
+from rag_accel.system.locks import ForkedAnew
 
 
 def _hear_of(cls: type) -> None:
@@ -68,16 +68,16 @@ class _Kept:
     wrapper: Any
 
 
-class Patches:
+class Patches(ForkedAnew):
     """The leaf methods of all classes, patched while any ``Interception`` needs them."""
 
     def __init__(self) -> None:
-        self.renew_lock()
+        super().__init__()
         self._users: dict[object, None] = {}
         self._stand = False
 
-    def renew_lock(self) -> None:
-        """Replace the lock in a forked child, where the thread that held it is gone."""
+    def renew(self) -> None:
+        """Put a new free lock in the place of the old one."""
         # Re-entrant: a program may be collected, and so release, while its thread patches.
         self._lock = threading.RLock()
 
@@ -143,7 +143,6 @@ class Patches:
 
 
 patches = Patches()
-os.register_at_fork(after_in_child=patches.renew_lock)
 
 
 def intercept(framework: Framework) -> None:

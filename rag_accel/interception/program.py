@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Protocol
+from typing import Any
 
 from rag_accel.accelerator import (
     Accelerator,
@@ -24,12 +26,8 @@ from rag_accel.leaves.identity import leaf_depth
 _numbers = count(1)
 
 
-class Shape(Protocol):
-    """The properties of a program known before it runs."""
-
-    def here(self) -> int | None:
-        """Return how far the place that runs is from the program's end; None if unknown."""
-        ...
+#: returns how far the place that runs is from a program's end; None if unknown
+Shape = Callable[[], int | None]
 
 
 class AcceleratedProgram:
@@ -69,12 +67,18 @@ class AcceleratedProgram:
         """Return the accelerator that schedules it."""
         return self.own or activated() or default_accelerator()
 
-    def run(self) -> AbstractContextManager[StreamScope]:
+    @contextmanager
+    def run(self) -> Iterator[StreamScope]:
         """Run a stream as a request or as part of one; give the scope that its code runs in."""
         call = self._call()
         if call is None:
-            return nullcontext(nullcontext)
-        return _Request(call)
+            yield nullcontext
+            return
+        call.begin()
+        try:
+            yield call.scope
+        finally:
+            call.close()
 
     def call(self) -> AbstractContextManager[ProgramCall | None]:
         """Run a block as a request or as part of one; give it, or ``None`` if it is neither."""
@@ -107,6 +111,7 @@ class AcceleratedProgram:
 _NOTHING = nullcontext[None]()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ProgramCall:
     """A block that runs as a request of its own, or as part of one.
 
@@ -117,76 +122,53 @@ class ProgramCall:
         lent_ids: ids of its leaves that its framework calls in threads without a context.
     """
 
-    __slots__ = ("_depth", "_lent", "_run", "_shape", "identity", "is_new")
-
-    def __init__(
-        self,
-        identity: RequestIdentity,
-        is_new: bool,
-        shape: Shape | None = None,
-        lent_ids: frozenset[int] = frozenset(),
-    ) -> None:
-        self.identity = identity
-        self.is_new = is_new
-        self._shape = shape
-        self._lent = lent_ids
+    identity: RequestIdentity
+    is_new: bool
+    shape: Shape | None = None
+    lent_ids: frozenset[int] = frozenset()
+    _depth: Any = field(init=False)
+    _run: Any = field(init=False)
 
     @property
     def scope(self) -> StreamScope:
         """Return scopes in which work that outlives the block is part of the request."""
-        if self._shape is None:
+        if self.shape is None:
             return partial(inside, None, self.identity)
-        return partial(ProgramCall, self.identity, False, self._shape)
+        return partial(ProgramCall, self.identity, False, self.shape)
 
     def begin(self) -> None:
         """Begin the request, if it is this block's."""
-        if self._lent and self.is_new:
-            lent[self.identity] = self._lent
+        if self.lent_ids and self.is_new:
+            lent[self.identity] = self.lent_ids
 
     def close(self) -> None:
         """End the request, if it is this block's."""
         if self.is_new:
-            if self._lent:
+            if self.lent_ids:
                 lent.pop(self.identity, None)
             self.identity.close()
 
     def keep(self) -> ExitStack:
         """Return a function that ends the request in place of this block."""
         kept = ExitStack()
-        kept.callback(ProgramCall(self.identity, self.is_new, None, self._lent).close)
+        kept.callback(ProgramCall(self.identity, self.is_new, None, self.lent_ids).close)
         self.is_new = False
         return kept
 
     def __enter__(self) -> ProgramCall:
-        if self._lent:
+        if self.lent_ids:
             self.begin()
-        if self._shape is not None:
-            self._depth = leaf_depth.set(leaf_depth.get() or self._shape.here)
+        if self.shape is not None:
+            self._depth = leaf_depth.set(leaf_depth.get() or self.shape)
         self._run = current_request.set(self.identity)
         return self
 
     def __exit__(self, *raised: object) -> None:
         try:
             current_request.reset(self._run)
-            if self._shape is not None:
+            if self.shape is not None:
                 leaf_depth.reset(self._depth)
         except ValueError:
             pass  # a coroutine that nobody ended is closed by the garbage collector, anywhere
         if self.is_new:
             self.close()
-
-
-class _Request:
-    """A request that is open while the block runs, outside of its scopes."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: ProgramCall) -> None:
-        self._call = call
-
-    def __enter__(self) -> StreamScope:
-        self._call.begin()
-        return self._call.scope
-
-    def __exit__(self, *raised: object) -> None:
-        self._call.close()

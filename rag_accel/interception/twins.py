@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +21,7 @@ from rag_accel.interception.patches import Interception
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.wrappers import FindIdentity, wrap
 from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.locks import RenewedLock
 
 #: Where it keeps what made its scheduled methods.
 _MAKE = "__rag_accel_make__"
@@ -30,15 +29,7 @@ _MAKE = "__rag_accel_make__"
 #: Returns the scheduled methods of a class's twins, by name, for an accelerator or for none.
 MakeMethods = Callable[[type, Accelerator | None], dict[str, Any]]
 
-_lock = threading.RLock()  # making a class runs code of its bases, which may accelerate something
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)  # who held it there before is gone
+_lock = RenewedLock()  # reentrant: making a class runs code of its bases, which may accelerate more
 #: What a twin was made of, and the patches on what that holds: in a slot of its own, so that a
 #: program that reaches its twin is collected with it.
 _ORIGIN = "__rag_accel_origin__"
@@ -192,7 +183,7 @@ def _original(made: Any) -> Any:
 def _subclass(cls: type, accelerator: Accelerator | None, make: MakeMethods) -> type:
     """Return the one subclass for this class and accelerator; it goes with its last twin."""
     key = (id(cls), id(accelerator))
-    with _lock:
+    with _lock.lock:
         known = _classes.get(key)
         if known is None or plain_class(known) is not cls or getattr(known, OWN) is not accelerator:
             known = _classes[key] = _make_subclass(cls, accelerator, make)

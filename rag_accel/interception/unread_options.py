@@ -21,6 +21,7 @@ from rag_accel.interception.option_reach import (
     PartsOf,
     reach,
 )
+from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.weak_maps import WeakIdDict
 
 #: Values that hold of themselves where nothing reads the option: defaults, and those that keep
@@ -126,21 +127,23 @@ def check_options(
         found = unread(parts_of(obj, options), options, accelerator)
     except Exception as error:  # of the program's own attributes, which are its business
         # Text only: a kept record would keep the error, its frames and so the program alive.
-        logger.warning("what %s reads of its options is unknown: %s", _name(obj), repr(error))
+        logger.warning(
+            "what %s reads of its options is unknown: %s", full_name(type(obj)), repr(error)
+        )
         return
     for row in found:
         if row.option == "mode" and own_options is not None and _is_argument(own_options):
             raise TranslationError(
                 "an object of this kind cannot run translated",
                 where="mode",
-                found=_name(obj),
+                found=full_name(type(obj)),
                 valid=READERS["mode"],
                 hint="leave mode out: what the object calls is intercepted",
             )
         warn_unread(
             obj,
             row.option,
-            f"{_name(obj)}: {row.option}={row.value!r}: {_why(row.option)}",
+            f"{full_name(type(obj))}: {row.option}={row.value!r}: {_why(row.option)}",
             stacklevel=4,
         )
 
@@ -160,10 +163,6 @@ def _given(accelerator: Accelerator | None) -> Options | None:
 
 def _is_argument(options: Options) -> bool:
     return options.origins()["mode"] == "argument"
-
-
-def _name(obj: Any) -> str:
-    return f"{type(obj).__module__}.{type(obj).__qualname__}"
 
 
 def _why(option: str) -> str:

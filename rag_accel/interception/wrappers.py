@@ -122,7 +122,7 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
     seek = find if is_inherited else functools.partial(_leafs_run, find, leaf.name)
     if leaf.within(cls):
         seek = functools.partial(_run_within, find, seek, leaf)
-    wrapper = mark(_LOOKING[leaf.flavour](original, scheduled, seek, leaf), original)
+    wrapper = mark(_WRAPPING[leaf.flavour][0](original, scheduled, seek, leaf), original)
     setattr(wrapper, SCHEDULED_CALL, scheduled)
     return wrapper
 
@@ -131,7 +131,7 @@ def noting(scheduled: Method, framework: Framework) -> Method:
     """Return a scheduled version whose results the run remembers, for prompts made of them."""
 
     def note(identity: RequestIdentity, found: Any, given: Iterable[Any]) -> None:
-        asked = [question for one in given if (question := framework.question(one))]
+        asked = [question for value in given if (question := framework.question(value))]
         identity.retrieved.add(framework.documents, found, asked)
         accelerator = identity.accelerator
         if accelerator.takes_hints:
@@ -156,17 +156,7 @@ def noting(scheduled: Method, framework: Framework) -> Method:
 
 def borrowed(original: Method, leaf: LeafMethod) -> Method:
     """Return the scheduled version for objects that are admitted and run where their caller is."""
-    if leaf.flavour == "coroutine":
-        return _coroutine(original, leaf)
-    if leaf.flavour == "generator":
-        return _generator(original, leaf)
-    if leaf.flavour == "async_generator":
-        return _async_generator(original, leaf)
-    if leaf.flavour == "stream":
-        return _stream(original, leaf)
-    if leaf.flavour == "async_stream":
-        return _async_stream(original, leaf)
-    return _plain(original, leaf)
+    return _WRAPPING[leaf.flavour][1](original, leaf)
 
 
 def _leafs_run(find: FindIdentity, name: str, obj: Any) -> RequestIdentity | None:
@@ -266,16 +256,6 @@ def _looking_async_generator(
                 yield item
 
     return wrapper
-
-
-_LOOKING: dict[Flavour, Callable[[Method, Method, FindIdentity, LeafMethod], Method]] = {
-    "plain": _looking_plain,
-    "coroutine": _looking_coroutine,
-    "generator": _looking_generator,
-    "async_generator": _looking_async_generator,
-    "stream": _looking_plain,
-    "async_stream": _looking_coroutine,
-}
 
 
 def _composite(original: Method, spread: Callable[[Method], Method]) -> Method:
@@ -468,3 +448,15 @@ def _off_loop(original: Method, leaf: LeafMethod, sync_name: str) -> Method:
         return await (original(self, *args, **kwargs) if running is None else running)
 
     return scheduled
+
+
+Looking = Callable[[Method, Method, FindIdentity, LeafMethod], Method]
+#: what looks for the run of a call, and what is scheduled then, by flavour
+_WRAPPING: dict[Flavour, tuple[Looking, Callable[[Method, LeafMethod], Method]]] = {
+    "plain": (_looking_plain, _plain),
+    "coroutine": (_looking_coroutine, _coroutine),
+    "generator": (_looking_generator, _generator),
+    "async_generator": (_looking_async_generator, _async_generator),
+    "stream": (_looking_plain, _stream),
+    "async_stream": (_looking_coroutine, _async_stream),
+}

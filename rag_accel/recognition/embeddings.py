@@ -203,7 +203,7 @@ def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:
         model=adopt_server,  # one engine asks all servers, and keeps no object alive
         variant="",
         make=_hosted,
-        prepare=_as_it_is,
+        prepare=as_it_is,
         describe=_describe_hosted,
         hosted=hosted,
     )
@@ -215,7 +215,8 @@ def _hosted(options: Options) -> Engine:
     return HostedEmbeddingEngine()
 
 
-def _as_it_is(text: str) -> str:
+def as_it_is(text: str) -> str:
+    """Return a text; what is none is left for the model to refuse."""
     return text
 
 

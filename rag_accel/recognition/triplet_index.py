@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,12 +100,6 @@ class TripletIndex:
             offsets = before[offsets]
             places, forward, others = places[kept], forward[kept], others[kept]
         return Touching(offsets, places, others, forward)
-
-    def hops(self, names: Iterable[str], depth: int) -> Iterator[Places]:
-        """Yield the places of each hop, as ``TripletWalk`` has them."""
-        walk = TripletWalk(self, names, depth)
-        while len(walk.frontier):
-            yield walk.take(self.around(walk.frontier))
 
     def _at(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """Return where the ends of each node stand: offsets ``[n + 1]``, and their positions."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engine_api import MOST_NUMBER, ExpandBatch, LinkQuery
-from rag_accel.engines.knowledge.engine import KnowledgeEngine
 from rag_accel.engines.knowledge.paths import Paths, start
 from rag_accel.engines.knowledge.protocol import Edges, Expansion, GraphView, Ids, as_ids
 from rag_accel.recognition.triplet_index import Numbers, Places, Touching, TripletIndex
@@ -118,11 +117,6 @@ class TripletGraph:
 
     def close(self) -> None:
         """Do nothing: the triplets are the store's."""
-
-
-def engine_of(graph: TripletGraph) -> KnowledgeEngine:
-    """Return an engine for the hops over a store's triplets."""
-    return KnowledgeEngine(graph)
 
 
 def hop_from(view: TripletView, numbers: Numbers, namespace: str) -> ExpandBatch:

@@ -8,9 +8,8 @@ version is told by its source, so that one which is not known runs as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
@@ -18,50 +17,28 @@ from langchain_core.runnables.config import patch_config
 
 from rag_accel.recognition.sources import digest_of
 
-T = TypeVar("T")
 Method = Callable[..., Any]
-
-
-class RunAll(Protocol):
-    """A function that runs calls which do not need each other.
-
-    Returns their results in order; raises the error of the first, in order, that fails.
-    """
-
-    def __call__(
-        self, calls: Sequence[Callable[[], T]], config: RunnableConfig | None = None
-    ) -> list[T]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Composite:
-    """One method that makes independent calls one by one.
-
-    Args:
-        spread: the same with its calls run by its first argument.
-        digests: of the sources that do the same.
-    """
-
-    spread: Method
-    digests: frozenset[str]
+#: Runs calls that do not need each other, given them and perhaps the config that they share.
+#: Returns their results in order; raises the error of the first, in order, that fails.
+RunAll = Callable[..., list[Any]]
 
 
 def spread(method: Method, run_all: RunAll) -> Method:
     """Return a known method with its calls run by ``run_all``; any other as it is."""
     known = composite_of(method)
-    return method if known is None else partial(known.spread, run_all)
+    return method if known is None else partial(known, run_all)
 
 
-def composite_of(method: Method | None) -> Composite | None:
-    """Return what is known of a method, ``None`` for one that is not known.
+def composite_of(method: Method | None) -> Method | None:
+    """Return the same with its calls run by its first argument, ``None`` if it is not known.
 
     Nothing is known of another's wrapper, which has the name and source of what it wraps.
     """
     if hasattr(method, "__wrapped__"):
         return None
     place = f"{getattr(method, '__module__', '')}.{getattr(method, '__qualname__', '')}"
-    known = _KNOWN.get(place)
-    return known if known is not None and digest_of(method) in known.digests else None
+    body, digest = _KNOWN.get(place, (None, ""))
+    return body if body is not None and digest_of(method) == digest else None
 
 
 def _rank_fusion(
@@ -154,20 +131,21 @@ def _text(chain: Any, answer: Any) -> Any:
 
 _RETRIEVERS = "langchain_classic.retrievers"
 _TRANSFORMER = "langchain_experimental.graph_transformers.llm.LLMGraphTransformer"
-_KNOWN = {
-    f"{_TRANSFORMER}.convert_to_graph_documents": Composite(
-        _convert_documents, frozenset({"c841c430fa24afad"})
+#: By place, methods whose calls are run by their first argument, with the digests of those that do
+#: the same one by one.
+_KNOWN: dict[str, tuple[Method, str]] = {
+    f"{_TRANSFORMER}.convert_to_graph_documents": (_convert_documents, "c841c430fa24afad"),
+    f"{_RETRIEVERS}.ensemble.EnsembleRetriever.rank_fusion": (_rank_fusion, "9955a96eda0b2c18"),
+    f"{_RETRIEVERS}.multi_query.MultiQueryRetriever.retrieve_documents": (
+        _retrieve_documents,
+        "27635c692b5aa01f",
     ),
-    f"{_RETRIEVERS}.ensemble.EnsembleRetriever.rank_fusion": Composite(
-        _rank_fusion, frozenset({"9955a96eda0b2c18"})
-    ),
-    f"{_RETRIEVERS}.multi_query.MultiQueryRetriever.retrieve_documents": Composite(
-        _retrieve_documents, frozenset({"27635c692b5aa01f"})
-    ),
-    f"{_RETRIEVERS}.merger_retriever.MergerRetriever.merge_documents": Composite(
-        _merge_documents, frozenset({"283a296237177ca4"})
+    f"{_RETRIEVERS}.merger_retriever.MergerRetriever.merge_documents": (
+        _merge_documents,
+        "283a296237177ca4",
     ),
     f"{_RETRIEVERS}.document_compressors.chain_extract.LLMChainExtractor.compress_documents": (
-        Composite(_compress_documents, frozenset({"71bbe46008effe0e"}))
+        _compress_documents,
+        "71bbe46008effe0e",
     ),
 }

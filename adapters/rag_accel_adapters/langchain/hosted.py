@@ -11,40 +11,36 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel_adapters.libraries.as_shipped import PlainMethod, is_class_as_shipped, package_of
 from rag_accel_adapters.libraries.openai_clients import (
     InOrder,
-    changed_since,
+    ask_unchanged,
     client_values,
+    group_of,
     is_value,
-    may_log_what_is_sent,
 )
 
 
 def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None:
     """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``; ``None``: borrowed."""
-    try:
-        values = _values(obj, cls, method)
-    except (AttributeError, TypeError):  # a version whose insides are others
+    values = partial(_values, cls, method)
+    group = group_of(values, obj)
+    if group is None:
         return None
-    if values is None:
-        return None
+    ask = partial(_ask, method(cls, "embed_documents"))
     return HostedCalls(
-        group=values,
+        group=group,
         max_texts=obj.chunk_size,
-        ask=partial(_ask, _copied(obj), method(cls, "embed_documents"), values, cls, method),
+        ask=partial(ask_unchanged, values, _copied(obj), group, ask),
         alone=partial(_alone, obj),
     )
 
 
-def _values(obj: Any, cls: type, method: PlainMethod) -> str | None:
-    """Return a digest of everything that decides a call, or ``None`` if a caller might."""
-    if may_log_what_is_sent():
-        return None
+def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...] | None:
+    """Return everything that decides a call, or ``None`` if a caller might."""
     if not (_is_known(cls) and is_class_as_shipped(cls, method)):
         return None
     fields = vars(obj)
@@ -63,8 +59,7 @@ def _values(obj: Any, cls: type, method: PlainMethod) -> str | None:
     asks, asks_async = client_values(obj.client), client_values(obj.async_client)
     if asks is None or asks != asks_async:  # async callers use the sync client too
         return None
-    text = repr((id(obj.client), id(obj.client._client), cls.__qualname__, settings, asks))
-    return sha256(text.encode()).hexdigest()  # it holds the key
+    return id(obj.client), id(obj.client._client), cls.__qualname__, settings, asks
 
 
 #: Settings that may act for a caller, or carry what differs between callers.
@@ -102,18 +97,11 @@ def _copied(obj: Any) -> Any:
 
 
 def _ask(
-    copied: Any,
-    embed_documents: Callable[..., Sequence[Any]],
-    values: str,
-    cls: type,
-    method: PlainMethod,
-    texts: list[str],
+    embed_documents: Callable[..., Sequence[Any]], own: Any, texts: list[str]
 ) -> Sequence[Any]:
     """Ask the server once, by LangChain's own method on a copy of the object."""
-    if _values(copied, cls, method) != values:
-        raise changed_since()
-    asking = copied.model_copy()
-    asking.client = InOrder(copied.client._client.with_options(max_retries=0).embeddings)
+    asking = own.model_copy()
+    asking.client = InOrder(own.client._client.with_options(max_retries=0).embeddings)
     return embed_documents(asking, texts)
 
 

@@ -16,7 +16,7 @@ from rag_accel.recognition.clients import (
 from rag_accel.recognition.generation import Report
 from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
-from rag_accel_adapters.libraries.hf_pipelines import is_text_generation, with_client
+from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, is_text_generation
 
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
@@ -56,7 +56,7 @@ def _is_local_llm(llm: Any) -> bool:
 
 
 def _pipeline_llm(llm: Any, ask: Ask) -> Any:
-    pipeline = with_client(llm.pipeline, ask, llm.batch_size)
+    pipeline = SpreadPipeline(llm.pipeline, ask, llm.batch_size)
     return replaced(llm, pipeline=pipeline, batch_size=_ALL)
 
 
@@ -68,7 +68,7 @@ def _tell(pipeline: Any, found: Any) -> Any:
         generation if isinstance(generation, list) else [generation]
         for generation in found.generations
     ]
-    generations = [one for group in groups for one in group]
+    generations = [generation for group in groups for generation in group]
     if len(generations) == len(pipeline.reports):
         for generation, report in zip(generations, pipeline.reports, strict=True):
             _add(generation, report)

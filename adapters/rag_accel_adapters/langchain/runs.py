@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import Context, copy_context
+from dataclasses import KW_ONLY, dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -108,55 +109,34 @@ class CallState:
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CompositeRun:
     """One composite that has started and not yet ended, as its children see it.
 
     Args:
         part: what it is; a program that is one whole part has a scope without a run.
-        context: where its own code runs; ``None`` is wherever its caller is.
         given: its input.
+        context: where its own code runs; ``None`` is wherever its caller is.
         in_batch: whether it is a sequence that runs as part of ``batch``: LangChain then calls
             its steps without putting their config into the context.
     """
 
-    __slots__ = (
-        "_run",
-        "aside",
-        "config",
-        "context",
-        "failed",
-        "given",
-        "in_batch",
-        "kwargs",
-        "parent",
-        "part",
-        "request",
-    )
+    part: ProgramPart
+    request: CallState
+    config: Any
+    given: Any
+    kwargs: Mapping[str, Any]
+    _: KW_ONLY
+    parent: CompositeRun | None = None
+    context: Context | None = None
+    in_batch: bool = False
+    #: what branches done aside have returned, and raised, by key
+    aside: dict[str, Any] = field(init=False, default_factory=dict[str, Any])
+    failed: dict[str, BaseException] = field(init=False, default_factory=dict[str, BaseException])
+    _run: Any = field(init=False, default=None)
 
-    def __init__(
-        self,
-        part: ProgramPart,
-        request: CallState,
-        config: RunnableConfig | None,
-        given: Any,
-        kwargs: Mapping[str, Any],
-        *,
-        parent: CompositeRun | None = None,
-        context: Context | None = None,
-        in_batch: bool = False,
-    ) -> None:
-        self.part = part
-        self.request = request
-        self.given = given
-        self.kwargs = kwargs
-        self.parent = parent
-        self.context = context
-        self.in_batch = in_batch and part.kind == "sequence"
-        self.config: Any = config
-        #: what branches done aside have returned, and raised, by key
-        self.aside: dict[str, Any] = {}
-        self.failed: dict[str, BaseException] = {}
-        self._run: Any = None
+    def __post_init__(self) -> None:
+        self.in_batch = self.in_batch and self.part.kind == "sequence"
 
     # Starting, in the context it belongs to ---------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.recognition.copied_vectors import Rows, rows_of
+from rag_accel.recognition.copied_vectors import rows_of
 from rag_accel.recognition.known_classes import is_written_in
 from rag_accel.recognition.store_copies import Look
 
@@ -55,9 +55,7 @@ class InMemoryStores:
         """Return lists of ids, of texts and of metadata, which may change in their entries."""
         return [list(map(itemgetter(part), held)) for part in ("id", "text", "metadata")]
 
-    def rows(self, vectors: Sequence[Any]) -> Rows | None:
-        """Return vectors ``[n, d]`` as float64; None unless they are finite and of one length."""
-        return rows_of(vectors)
+    rows = staticmethod(rows_of)
 
     def scores(self, vector: Any, vectors: list[Any]) -> Any:
         """Return the cosine with each of these as LangChain computes it."""

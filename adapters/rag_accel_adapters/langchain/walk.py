@@ -135,7 +135,9 @@ def _fallbacks(obj: RunnableWithFallbacks[Any, Any]) -> Iterator[tuple[str, Any]
         yield f"fallback{index}", fallback
 
 
-def _lambda(obj: RunnableLambda[Any, Any]) -> Iterator[tuple[str, Any]]:
+def _functions(
+    obj: RunnableLambda[Any, Any] | RunnablePassthrough[Any],
+) -> Iterator[tuple[str, Any]]:
     for name in ("func", "afunc"):
         function = getattr(obj, name, None)
         if function is not None:
@@ -152,12 +154,6 @@ def _tool(obj: BaseTool) -> Iterator[tuple[str, Any]]:
             yield obj.name, getattr(obj, name)
 
 
-def _passthrough(obj: RunnablePassthrough[Any]) -> Iterator[tuple[str, Any]]:
-    for name in ("func", "afunc"):
-        if getattr(obj, name) is not None:
-            yield "", getattr(obj, name)
-
-
 def _field_values(obj: BaseModel) -> Iterator[tuple[str, Any]]:
     values = {name: getattr(obj, name, None) for name in type(obj).model_fields}
     yield from wanted_in({**values, **(obj.__pydantic_private__ or {})}, _is_part)
@@ -171,10 +167,11 @@ def _attribute_values(obj: Any) -> Iterator[tuple[str, Any]]:
             values["embeddings"] = made
     yield from wanted_in(values, _is_part)
     if isinstance(obj, Runnable):  # of a framework built on LangChain: its functions matter
-        yield from ((name, value) for name, value in values.items() if _is_function(value))
+        yield from ((name, value) for name, value in values.items() if is_function(value))
 
 
-def _is_function(value: Any) -> bool:
+def is_function(value: Any) -> bool:
+    """Tell whether something is a function, a method or a partial of one."""
     return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
@@ -185,11 +182,10 @@ _CHILDREN: tuple[
     (RunnableSequence, _sequence),
     (RunnableParallel, lambda obj: obj.steps__.items()),
     (RunnableAssign, lambda obj: [("mapper", obj.mapper)]),
-    (RunnablePassthrough, _passthrough),
     (RunnableBranch, _branches),
     (RouterRunnable, lambda obj: obj.runnables.items()),
     (RunnableWithFallbacks, _fallbacks),
     ((RunnableBindingBase, RunnableEachBase), lambda obj: [("", obj.bound)]),
-    (RunnableLambda, _lambda),
+    ((RunnableLambda, RunnablePassthrough), _functions),
     (BaseTool, _tool),
 )

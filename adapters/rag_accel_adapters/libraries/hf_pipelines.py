@@ -55,22 +55,16 @@ def is_text_generation(pipeline: Any) -> bool:
     )
 
 
-def with_client(pipeline: Any, ask: AskGenerate, batch: int) -> SpreadPipeline:
-    """Return what stands for a pipeline, of the same settings, whose model is a client.
-
-    Args:
-        pipeline: as ``is_text_generation`` knows it.
-        ask: has an engine compute.
-        batch: the prompts that its caller hands over at once.
-    """
-    return SpreadPipeline(pipeline, ask, batch)
-
-
 class SpreadPipeline:
     """A pipeline that works on all parts of a list of prompts at once, if an engine may run them.
 
     The parts are what it would work on one after another: prompts that are padded to one length
     stay together.
+
+    Args:
+        pipeline: as ``is_text_generation`` knows it; its settings are kept, its model is a client.
+        ask: has an engine compute.
+        batch: the prompts that its caller hands over at once.
     """
 
     def __init__(self, pipeline: Any, ask: AskGenerate, batch: int) -> None:
@@ -149,4 +143,4 @@ def stop_tokens(criterion: Any) -> frozenset[int] | None:
     function = type(criterion).__call__
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     found = cells[name].cell_contents
-    return frozenset(one for one in found if isinstance(one, int))
+    return frozenset(token for token in found if isinstance(token, int))

@@ -7,7 +7,8 @@ package made it, its key is a value, and no hook, header, transport or option is
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import chain
 from operator import attrgetter
 from types import MethodType
@@ -69,9 +70,21 @@ _OWN_HEADERS = frozenset({"accept", "accept-encoding", "connection", "user-agent
 _AZURE_AGENT = {"User-Agent": "langchain-partner-python-azure-openai"}
 
 
-def may_log_what_is_sent() -> bool:
-    """Tell whether clients may log what they send, with the context of the thread that sends."""
-    return logging.getLogger("openai._base_client").isEnabledFor(logging.DEBUG)
+def group_of(values: Callable[[Any], object], obj: Any) -> str | None:
+    """Return a digest of everything that decides an object's calls, or ``None`` if a caller might.
+
+    Args:
+        values: returns what decides them; None if a caller might, or nobody knows.
+        obj: the object.
+    """
+    # Clients that log what they send do so with the context of the thread that sends.
+    if logging.getLogger("openai._base_client").isEnabledFor(logging.DEBUG):
+        return None
+    try:
+        found = values(obj)
+    except (AttributeError, KeyError, TypeError):  # a version whose insides are others
+        return None
+    return None if found is None else sha256(repr(found).encode()).hexdigest()  # it holds the key
 
 
 def client_values(resource: Any) -> str | None:
@@ -149,7 +162,7 @@ class InOrder:
 
 def _in_order(data: Iterable[Any], count: int) -> list[Any]:
     ordered = sorted(data, key=attrgetter("index"))
-    if [one.index for one in ordered] != list(range(count)):
+    if [found.index for found in ordered] != list(range(count)):
         raise EngineOutputError(
             "a server's answer does not say which vector is whose",
             where="HostedEmbeddingEngine",
@@ -159,10 +172,22 @@ def _in_order(data: Iterable[Any], count: int) -> list[Any]:
     return ordered
 
 
-def changed_since() -> EngineOutputError:
-    """Return the error of a shared call that is not sent, since its client is another by now."""
-    return EngineOutputError(
-        "the client has changed since the call was made",
-        where="HostedEmbeddingEngine",
-        hint="each caller asks alone",
-    )
+def ask_unchanged(
+    values: Callable[[Any], object],
+    own: Any,
+    group: str,
+    ask: Callable[[Any, list[str]], Sequence[Any]],
+    texts: list[str],
+) -> Sequence[Any]:
+    """Return ``ask(own, texts)``.
+
+    Raises:
+        EngineOutputError: the object's ``group_of`` these values is another by now.
+    """
+    if group_of(values, own) != group:
+        raise EngineOutputError(
+            "the client has changed since the call was made",
+            where="HostedEmbeddingEngine",
+            hint="each caller asks alone",
+        )
+    return ask(own, texts)

@@ -8,7 +8,7 @@ truth: that neither a triplet nor a node was added, removed or replaced is seen 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import is_
 from typing import Any, Final
@@ -134,7 +134,9 @@ class _Answers:
         if len(given) > 1:
             places = np.intersect1d(places, self._index.touching(given[1]))
         found = self.native(places)
-        return [one for one in found if not relation_names or one[1].id in relation_names]
+        return [
+            triplet for triplet in found if not relation_names or triplet[1].id in relation_names
+        ]
 
     def get_rel_map(
         self, graph_nodes: Any, depth: Any = 2, limit: Any = 30, ignore_rels: Any = None
@@ -192,6 +194,7 @@ class _ChangedInPlaceError(Exception):
 _LEFT_TO_STORE = (_ChangedInPlaceError, TypeError, AttributeError, LookupError)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RelMap:
     """One ``get_rel_map``, a hop at a time.
 
@@ -202,30 +205,25 @@ class RelMap:
         ignored: labels of relations that are not.
     """
 
-    def __init__(
-        self,
-        walk: TripletWalk,
-        native: Callable[[Places], Iterable[tuple[Any, Any, Any]]],
-        limit: int,
-        ignored: Any,
-    ) -> None:
-        self._walk, self._native = walk, native
-        self._limit, self._ignored = limit, ignored
-        self.found: list[Any] = []
+    walk: TripletWalk
+    native: Callable[[Places], Iterable[tuple[Any, Any, Any]]]
+    limit: int
+    ignored: Any
+    found: list[Any] = field(init=False, default_factory=list[Any])
 
     @property
     def frontier(self) -> Numbers:
         """Return the nodes to make the next hop from; none where nothing more is to be found."""
-        frontier = self._walk.frontier
-        return frontier if len(self.found) < self._limit else frontier[:0]
+        frontier = self.walk.frontier
+        return frontier if len(self.found) < self.limit else frontier[:0]
 
     def take(self, around: Places) -> None:
         """Take what touches the frontier; what is beyond the limit is not looked at."""
-        for one in self._native(self._walk.take(around)):
-            if len(self.found) >= self._limit:
+        for triplet in self.native(self.walk.take(around)):
+            if len(self.found) >= self.limit:
                 return
-            if one[1].id not in self._ignored:
-                self.found.append(one)
+            if triplet[1].id not in self.ignored:
+                self.found.append(triplet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +344,8 @@ def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
     return (
         all(is_written_in(simple_labelled, method(cls, name)) for name in _SEARCHES)
         and all(is_written_in(types, method(cls, name)) for name in _ASYNC_SEARCHES)
-        and all(is_written_in(types, getattr(LabelledPropertyGraph, one)) for one in _GRAPH_METHODS)
+        and all(
+            is_written_in(types, getattr(LabelledPropertyGraph, name)) for name in _GRAPH_METHODS
+        )
         and issubclass(cls, PropertyGraphStore)
     )

@@ -1,8 +1,7 @@
 """Embeddings on a server, recognised where a call is the same whichever caller makes it.
 
 As for LangChain's objects: LlamaIndex's own class with nothing replaced, the clients that it makes
-itself, a key that is a value, and no client, header or option of the user's. What counts is looked
-at in every call. Anything unknown leaves the object borrowed.
+itself, a key that is a value, and no client, header or option of the user's.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import partial
-from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,10 +21,10 @@ from rag_accel_adapters.libraries.as_shipped import (
 )
 from rag_accel_adapters.libraries.openai_clients import (
     InOrder,
-    changed_since,
+    ask_unchanged,
     client_values,
+    group_of,
     is_value,
-    may_log_what_is_sent,
 )
 
 #: functions of the class's module by which it asks
@@ -35,27 +33,25 @@ _ASKING = ("get_embedding", "get_embeddings", "aget_embedding", "aget_embeddings
 
 def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None:
     """Return how to ask for an ``OpenAIEmbedding`` of plain class ``cls``; ``None``: borrowed."""
-    try:
-        values = _values(obj, cls, method)
-    except (AttributeError, KeyError, TypeError):  # a version whose insides are others
-        return None
-    if values is None:
+    values = partial(_values, cls, method)
+    group = group_of(values, obj)
+    if group is None:
         return None
     # With settings of its own, so that a later change is not this call's.
     own = replaced(obj, additional_kwargs=copy.deepcopy(obj.additional_kwargs))
-    ask = partial(_ask, own, values, cls, method)
+    ask = partial(ask_unchanged, values, own, group)
     return HostedCalls(
-        group=values,
+        group=group,
         max_texts=obj.embed_batch_size,
-        ask=partial(ask, obj._text_engine),
-        ask_queries=partial(ask, obj._query_engine),
+        ask=partial(ask, partial(_ask, obj._text_engine)),
+        ask_queries=partial(ask, partial(_ask, obj._query_engine)),
         alone=partial(_alone, obj),
     )
 
 
-def _values(obj: Any, cls: type, method: PlainMethod) -> str | None:
-    """Return a digest of everything that decides a call, or ``None`` if a caller might."""
-    if may_log_what_is_sent() or not _is_as_shipped(cls, method):
+def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...] | None:
+    """Return everything that decides a call, or ``None`` if a caller might."""
+    if not _is_as_shipped(cls, method):
         return None
     private = obj.__pydantic_private__
     if not vars(obj).keys() <= cls.model_fields.keys() or _has_more(private):  # type: ignore[attr-defined]
@@ -68,8 +64,7 @@ def _values(obj: Any, cls: type, method: PlainMethod) -> str | None:
         return None  # async callers use the sync client too
     engines = (obj._query_engine, obj._text_engine)
     settings = (obj.additional_kwargs, obj.embed_batch_size)
-    text = repr((id(client), cls.__qualname__, engines, settings, asks))
-    return sha256(text.encode()).hexdigest()  # it holds the key
+    return id(client), cls.__qualname__, engines, settings, asks
 
 
 def _is_as_shipped(cls: type, method: PlainMethod) -> bool:
@@ -112,14 +107,10 @@ def _asks(client: Any) -> str | None:
     return client_values(resource)
 
 
-def _ask(
-    own: Any, values: str, cls: type, method: PlainMethod, engine: str, texts: list[str]
-) -> Sequence[Any]:
+def _ask(engine: str, own: Any, texts: list[str]) -> Sequence[Any]:
     """Ask the server once, by LlamaIndex's own function."""
     from llama_index.embeddings.openai import base
 
-    if _values(own, cls, method) != values:
-        raise changed_since()
     resource = InOrder(own._get_client().with_options(max_retries=0).embeddings)
     client: Any = SimpleNamespace(embeddings=resource)
     return base.get_embeddings(client, texts, engine=engine, **own.additional_kwargs)

@@ -64,13 +64,10 @@ _LOOP_BOUND = frozenset[str]().union(
     _names("llama_index.embeddings.openai.base", "OpenAIEmbedding"),
 )
 _PROMPTS = frozenset[str]().union(
-    _names(
-        f"{_CORE}.prompts.base",
-        "PromptTemplate ChatPromptTemplate SelectorPromptTemplate",
-    ),
+    _names(f"{_CORE}.prompts.base", "PromptTemplate ChatPromptTemplate SelectorPromptTemplate"),
     _names(f"{_CORE}.prompts.rich", "RichPromptTemplate"),
 )
-_SYNTHESIZERS = frozenset[str]().union(
+_OTHERS = frozenset[str]().union(
     _names(f"{_CORE}.response_synthesizers.compact_and_refine", "CompactAndRefine"),
     _names(f"{_CORE}.response_synthesizers.refine", "Refine"),
     _names(f"{_CORE}.response_synthesizers.simple_summarize", "SimpleSummarize"),
@@ -81,8 +78,6 @@ _SYNTHESIZERS = frozenset[str]().union(
     _names(f"{_CORE}.utilities.token_counting", "TokenCounter"),
     _names(f"{_CORE}.base.llms.types", "ChatMessage TextBlock"),
     _names(f"{_CORE}.output_parsers.pydantic", "PydanticOutputParser"),
-)
-_ENGINES = frozenset[str]().union(
     _names(f"{_CORE}.query_engine.retriever_query_engine", "RetrieverQueryEngine"),
     _names(f"{_CORE}.query_engine.transform_query_engine", "TransformQueryEngine"),
     _names(f"{_CORE}.query_engine.multistep_query_engine", "MultiStepQueryEngine"),
@@ -105,17 +100,12 @@ _ENGINES = frozenset[str]().union(
     _names(f"{_CORE}.output_parsers.selection", "SelectionOutputParser"),
     _names(f"{_CORE}.tools.query_engine", "QueryEngineTool"),
     _names(f"{_CORE}.tools.types", "ToolMetadata"),
-)
-_RETRIEVERS = frozenset[str]().union(
     _names(f"{_CORE}.indices.vector_store.retrievers.retriever", "VectorIndexRetriever"),
     _names(f"{_CORE}.indices.list.retrievers", "SummaryIndexRetriever"),
     _names(f"{_CORE}.storage.docstore.simple_docstore", "SimpleDocumentStore"),
-    _names(f"{_CORE}.postprocessor.node", "SimilarityPostprocessor"),
-    _names(f"{_CORE}.postprocessor.node", "LongContextReorder"),
+    _names(f"{_CORE}.postprocessor.node", "SimilarityPostprocessor LongContextReorder"),
     _names(f"{_CORE}.postprocessor.metadata_replacement", "MetadataReplacementPostProcessor"),
     _names(f"{_CORE}.node_parser.text.sentence", "SentenceSplitter"),
-)
-_MODELS = frozenset[str]().union(
     _names(f"{_CORE}.llms.mock", "MockLLM"),
     _names(f"{_CORE}.embeddings.mock_embed_model", "MockEmbedding"),
     _names("llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"),
@@ -163,7 +153,7 @@ _LOOKS: dict[str, Look] = {
 
 THREAD_SAFETY = ThreadSafety(
     opaque=_OPAQUE,
-    composed=_PROMPTS | _SYNTHESIZERS | _ENGINES | _RETRIEVERS | _MODELS,
+    composed=_PROMPTS | _OTHERS,
     looping=_LOOPING,
     loop_bound=_LOOP_BOUND,
     packages=(_CORE,),

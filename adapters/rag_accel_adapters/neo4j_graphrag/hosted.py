@@ -2,15 +2,13 @@
 
 As for LangChain's objects: neo4j-graphrag's own class with nothing replaced, a client that the
 openai package made, a key that is a value, no header, transport or option of the user's, and one of
-neo4j-graphrag's own handlers of rate limits. What counts is looked at in every call. Anything
-unknown leaves the object borrowed.
+neo4j-graphrag's own handlers of rate limits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,9 +22,9 @@ from rag_accel_adapters.libraries.as_shipped import (
 )
 from rag_accel_adapters.libraries.openai_clients import (
     InOrder,
-    changed_since,
+    ask_unchanged,
     client_values,
-    may_log_what_is_sent,
+    group_of,
 )
 
 #: texts in one call, well below what OpenAI's interface takes
@@ -39,25 +37,22 @@ _FIELDS = frozenset({"_rate_limit_handler", "client", "model", "openai"})
 
 def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None:
     """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``; ``None``: borrowed."""
-    try:
-        values = _values(obj, cls, method)
-    except (AttributeError, TypeError):  # a version whose insides are others
+    values = partial(_values, cls, method)
+    group = group_of(values, obj)
+    if group is None:
         return None
-    if values is None:
-        return None
-    # An object of its own, so that another model or client, set later, is not this call's.
-    own = replaced(obj)
     return HostedCalls(
-        group=values,
+        group=group,
         max_texts=_MAX_TEXTS,
-        ask=partial(_ask, own, values, cls, method),
+        # An object of its own, so that another model or client, set later, is not this call's.
+        ask=partial(ask_unchanged, values, replaced(obj), group, _ask),
         alone=partial(_alone, obj),
     )
 
 
-def _values(obj: Any, cls: type, method: PlainMethod) -> str | None:
-    """Return a digest of everything that decides a call, or ``None`` if a caller might."""
-    if may_log_what_is_sent() or not _is_as_shipped(obj, cls, method):
+def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...] | None:
+    """Return everything that decides a call, or ``None`` if a caller might."""
+    if not _is_as_shipped(obj, cls, method):
         return None
     client = obj.client
     if type(obj.model) is not str or client.embeddings._client is not client:
@@ -68,8 +63,7 @@ def _values(obj: Any, cls: type, method: PlainMethod) -> str | None:
     asks = client_values(client.embeddings)
     if asks is None:
         return None
-    text = repr((id(client), cls.__qualname__, obj.model, asks))
-    return sha256(text.encode()).hexdigest()  # it holds the key
+    return id(client), cls.__qualname__, obj.model, asks
 
 
 def _is_as_shipped(obj: Any, cls: type, method: PlainMethod) -> bool:
@@ -84,15 +78,11 @@ def _is_as_shipped(obj: Any, cls: type, method: PlainMethod) -> bool:
     )
 
 
-def _ask(
-    own: Any, values: str, cls: type, method: PlainMethod, texts: list[str]
-) -> Sequence[list[float]]:
+def _ask(own: Any, texts: list[str]) -> Sequence[list[float]]:
     """Ask the server once; for one text as the class does, which sends no list then."""
-    if _values(own, cls, method) != values:
-        raise changed_since()
     resource = InOrder(own.client.with_options(max_retries=0).embeddings)
     answer = resource.create(input=texts if len(texts) > 1 else texts[0], model=own.model)
-    return [one.embedding for one in answer.data]
+    return [found.embedding for found in answer.data]
 
 
 def _alone(obj: Any) -> Any:

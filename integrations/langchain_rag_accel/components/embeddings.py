@@ -10,14 +10,14 @@ from langchain_core.embeddings import Embeddings
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.embedder_lists import component_devices
-from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed
+from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel.recognition.embeddings import adopt_sentence_transformer
+from rag_accel.recognition.embeddings import adopt_sentence_transformer, as_it_is
 
 
 class RagAccelEmbeddings(Embeddings):
@@ -57,7 +57,7 @@ class RagAccelEmbeddings(Embeddings):
         documents = {"show_progress_bar": False, **(encode_kwargs or {})}
         queries = {"show_progress_bar": False, **(query_encode_kwargs or documents)}
         self._kwargs: dict[Role, dict[str, Any]] = {"query": queries, "document": documents}
-        self._adopted = adopt_sentence_transformer(self.model, queries, documents, str, listed)
+        self._adopted = adopt_sentence_transformer(self.model, queries, documents, as_it_is, listed)
         self._accelerator = accelerator
 
     def explain_on(self, accelerator: Accelerator) -> str:
@@ -94,7 +94,7 @@ class RagAccelEmbeddings(Embeddings):
             return self._plain(texts, role)
         return with_fallback(
             identity.accelerator,
-            lambda: embed(identity, self._adopted, self, texts, role),
+            EmbeddingCall(identity, self._adopted, self, texts, role).embed,
             lambda: self._plain(texts, role),
             "embedding",
         )
@@ -110,7 +110,7 @@ class RagAccelEmbeddings(Embeddings):
             return await plain()
         return await awith_fallback(
             identity.accelerator,
-            lambda: aembed(identity, self._adopted, self, texts, role),
+            EmbeddingCall(identity, self._adopted, self, texts, role).aembed,
             plain,
             "embedding",
         )

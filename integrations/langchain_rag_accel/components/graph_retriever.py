@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -27,15 +26,6 @@ from rag_accel.engine_api import Direction, GraphHit
 from rag_accel.graph.stages.graph_retrieval import Link
 
 _OPTIONS = ("k", "hops", "seeds", "link", "relations", "direction", "fan_out", "max_paths")
-
-
-@dataclass(frozen=True, slots=True)
-class _Scheduled:
-    """Embeddings and their accelerator as they were, and the accelerated ones."""
-
-    embedding: Embeddings
-    accelerator: Accelerator | None
-    made: Embeddings
 
 
 class RagAccelGraphRetriever(BaseRetriever):
@@ -83,7 +73,8 @@ class RagAccelGraphRetriever(BaseRetriever):
     max_paths: int = 256
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
-    _scheduled: _Scheduled | None = PrivateAttr(None)
+    #: the embeddings and the accelerator as they were, and these embeddings accelerated
+    _scheduled: tuple[Any, Accelerator | None, Embeddings] | None = PrivateAttr(None)
 
     def __init__(self, **options: Any) -> None:
         # Here and not in validators, which would wrap these errors into another one.
@@ -132,17 +123,13 @@ class RagAccelGraphRetriever(BaseRetriever):
         return GraphSearch(self.graph, calls, self, self.accelerator)
 
     def _embedder(self) -> Embeddings:
-        embedding, accelerator = self.embedding, self.accelerator
         known = self._scheduled
-        if (
-            known is None
-            or known.embedding is not embedding
-            or known.accelerator is not accelerator
-        ):
+        if known is None or known[0] is not self.embedding or known[1] is not self.accelerator:
+            embedding, accelerator = self.embedding, self.accelerator
             _check_embedding(embedding)
             made = accelerate(embedding, accelerator=accelerator)
-            known = self._scheduled = _Scheduled(embedding, accelerator, made)
-        return known.made
+            known = self._scheduled = (embedding, accelerator, made)
+        return known[2]
 
 
 def _check_embedding(given: Any) -> None:

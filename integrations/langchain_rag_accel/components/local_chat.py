@@ -70,13 +70,11 @@ class ChatRagAccel(BaseChatModel):
         top_k: so many most probable tokens are kept.
         seed: of each call's own generator.
         chat_template: a template in place of the tokenizer's.
-        bounds: the bounds of a ``LocalLLM``: ``pool_bytes``, ``prefix_lanes``, ``kv_reuse``,
-            ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``, ``kv_disk_bytes``, ``kv_max_age_s``
-            and ``kv_recipe``. Components that ask for other bounds of one model have an engine
-            each. Bounds not named are the accelerator's: those of its ``LocalLLM`` of the same
-            model, if it has one, and its options ``kv_reuse`` and ``kv_folder``. Reused texts are
-            known where a search of the same accelerated run found them, or where a call names
-            them: ``invoke(messages, documents=[...])``.
+        bounds: those of a ``LocalLLM``, which says what holds for those not named: ``pool_bytes``,
+            ``prefix_lanes``, ``kv_reuse``, ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``,
+            ``kv_disk_bytes``, ``kv_max_age_s`` and ``kv_recipe``. Reused texts are known where a
+            search of the same accelerated run found them, or where a call names them:
+            ``invoke(messages, documents=[...])``.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -151,7 +149,7 @@ class ChatRagAccel(BaseChatModel):
         """Answer several inputs, in steps that they share; ``max_concurrency`` is honoured."""
         many = min(len(inputs), MAX_CONCURRENCY) or 1
         if isinstance(config, list):
-            config = [{"max_concurrency": many, **one} for one in config]
+            config = [{"max_concurrency": many, **given} for given in config]
         else:
             config = {"max_concurrency": many, **(config or {})}
         return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
@@ -200,10 +198,10 @@ class ChatRagAccel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        asked, ahead = self._asked(messages, stop, kwargs), _ahead.get()
+        request, ahead = self._asked(messages, stop, kwargs), _ahead.get()
         if ahead is not None and ahead.calls.holder is self:
-            return self._result(ahead.generate(asked))
-        return self._result(self._calls.generate(asked))
+            return self._result(ahead.generate(request))
+        return self._result(self._calls.generate(request))
 
     async def _agenerate(
         self,
@@ -252,11 +250,11 @@ class ChatRagAccel(BaseChatModel):
         self, messages: Sequence[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
     ) -> GenerationInput:
         documents = named_documents(kwargs.pop("documents", None))
-        asked = generation_input(
+        request = generation_input(
             messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return locate_chunks(asked, documents) if self._calls.model.reuses_texts else asked
+        return locate_chunks(request, documents) if self._calls.model.reuses_texts else request
 
     def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call: its own, known or not, before those of the model."""

@@ -270,11 +270,7 @@ class RagAccelVectorStore(HybridStoreSearch):
         index = self._shared.index
         if index is not None and index.spec.metric is Metric.L2:
             return VectorStore._euclidean_relevance_score_fn
-        return _at_least_zero
-
-
-def _at_least_zero(score: float) -> float:
-    return max(0.0, score)
+        return lambda score: max(0.0, score)
 
 
 def _with_ids(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,36 +50,15 @@ def run_load(chain: Any, questions: Sequence[str], users: int, shape: Shape) -> 
 
 
 def _run_threads(chain: Any, questions: Sequence[str], users: int) -> Load:
-    answers: list[Any] = [None] * len(questions)
-    latencies = [0.0] * len(questions)
-    failures: list[BaseException] = []
-    waiting = iter(range(len(questions)))
-    lock = threading.Lock()
+    def ask(question: str) -> tuple[Any, float]:
+        started = time.perf_counter()
+        return chain.invoke(question), time.perf_counter() - started
 
-    def user() -> None:
-        while not failures:
-            with lock:
-                index = next(waiting, None)
-            if index is None:
-                return
-            started = time.perf_counter()
-            try:
-                answers[index] = chain.invoke(questions[index])
-            except BaseException as error:
-                failures.append(error)
-                return
-            latencies[index] = time.perf_counter() - started
-
-    threads = [threading.Thread(target=user) for _ in range(users)]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    wall = time.perf_counter() - started
-    if failures:
-        raise failures[0]
-    return Load(tuple(answers), tuple(latencies), wall)
+    with ThreadPoolExecutor(users) as pool:
+        started = time.perf_counter()
+        found = list(pool.map(ask, questions))
+        wall = time.perf_counter() - started
+    return Load(tuple(answer for answer, _ in found), tuple(took for _, took in found), wall)
 
 
 async def _run_tasks(chain: Any, questions: Sequence[str], users: int) -> Load:

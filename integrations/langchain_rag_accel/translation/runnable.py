@@ -144,8 +144,7 @@ class TranslatedRunnable(AcceleratedRunnable):
     ) -> list[Any]:
         calls = self._batch_calls("batch", inputs, config, kwargs)
         if not calls:
-            given = {"return_exceptions": return_exceptions, **kwargs}
-            return super().batch(inputs, config, **given)
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         return run_batch(calls, inputs, return_exceptions)
 
     async def abatch(
@@ -158,8 +157,9 @@ class TranslatedRunnable(AcceleratedRunnable):
     ) -> list[Any]:
         calls = self._batch_calls("abatch", inputs, config, kwargs)
         if not calls:
-            given = {"return_exceptions": return_exceptions, **kwargs}
-            return await super().abatch(inputs, config, **given)
+            return await super().abatch(
+                inputs, config, return_exceptions=return_exceptions, **kwargs
+            )
         return await arun_batch(calls, inputs, return_exceptions)
 
     # One request per input ---------------------------------------------------------------------

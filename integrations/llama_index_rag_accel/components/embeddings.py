@@ -12,15 +12,15 @@ from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.accelerator.embedder_lists import component_devices
-from rag_accel.adoption.embedding_calls import Role, Vectors, aembed, embed, submit
+from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices
-from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, current_prefetch
+from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, taking_from
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
-from rag_accel.interception.identity import identity_for, scoped
+from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_transformer
+from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_transformer, as_it_is
 
 # Without the span around them: overriding methods get one of their own.
 _batch: Any = inspect.unwrap(BaseEmbedding.get_text_embedding_batch)
@@ -118,27 +118,15 @@ class RagAccelEmbedding(BaseEmbedding):
 
         Events and progress are those of chunks of ``embed_batch_size`` texts.
         """
-        ahead = self._hand_over(texts, on_loop=False)
-        if ahead is None:
+        with taking_from(self._hand_over(texts, on_loop=False)):
             return _batch(self, texts, show_progress, **kwargs)
-        try:
-            with scoped(current_prefetch, ahead):
-                return _batch(self, texts, show_progress, **kwargs)
-        finally:
-            ahead.close()
 
     async def aget_text_embedding_batch(
         self, texts: list[str], show_progress: bool = False, **kwargs: Any
     ) -> Vectors:
         """Do as ``get_text_embedding_batch`` without blocking the loop."""
-        ahead = self._hand_over(texts, on_loop=True)
-        if ahead is None:
+        with taking_from(self._hand_over(texts, on_loop=True)):
             return await _abatch(self, texts, show_progress, **kwargs)
-        try:
-            with scoped(current_prefetch, ahead):
-                return await _abatch(self, texts, show_progress, **kwargs)
-        finally:
-            ahead.close_on_loop()
 
     def _hand_over(self, texts: list[str], *, on_loop: bool) -> EmbeddingPrefetch | None:
         """Hand texts over, unless a cache or a limiter has a say in what is computed."""
@@ -148,7 +136,7 @@ class RagAccelEmbedding(BaseEmbedding):
         if identity is None or len(texts) <= self.embed_batch_size:
             return None
         try:
-            return submit(identity, self._adopted(), self, texts, on_loop=on_loop)
+            return self._call(identity, texts, "document").submit(on_loop=on_loop)
         except Exception as error:
             fail_open(identity.accelerator, error, "embedding")
             return None
@@ -177,7 +165,7 @@ class RagAccelEmbedding(BaseEmbedding):
             return self._plain(texts, role)
         return with_fallback(
             identity.accelerator,
-            lambda: embed(identity, self._adopted(), self, texts, role),
+            lambda: self._call(identity, texts, role).embed(),
             lambda: self._plain(texts, role),
             "embedding",
         )
@@ -192,10 +180,13 @@ class RagAccelEmbedding(BaseEmbedding):
             return await plain()
         return await awith_fallback(
             identity.accelerator,
-            lambda: aembed(identity, self._adopted(), self, texts, role),
+            lambda: self._call(identity, texts, role).aembed(),
             plain,
             "embedding",
         )
+
+    def _call(self, identity: RequestIdentity, texts: list[str], role: Role) -> EmbeddingCall:
+        return EmbeddingCall(identity, self._adopted(), self, texts, role)
 
     def _identity(self) -> RequestIdentity | None:
         identity = identity_for(self._accelerator)
@@ -206,9 +197,9 @@ class RagAccelEmbedding(BaseEmbedding):
         return self._model.encode(texts, show_progress_bar=False, **self._arguments(role)).tolist()
 
     def _adopted(self) -> AdoptedEmbeddings:
-        # Made anew each time: fields may be set.
+        # Made each time: fields may be set.
         queries, documents = self._arguments("query"), self._arguments("document")
-        return adopt_sentence_transformer(self._model, queries, documents, str, self._devices)
+        return adopt_sentence_transformer(self._model, queries, documents, as_it_is, self._devices)
 
     def _arguments(self, role: Role) -> dict[str, Any]:
         prompt = self.query_instruction if role == "query" else self.text_instruction

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -11,6 +10,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from llama_index_rag_accel.accelerate import accelerate
+from llama_index_rag_accel.components.retrievers import aquestion_vector, question_vector
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.graph_search import (
     GraphSearch,
@@ -102,9 +102,9 @@ class RagAccelGraphRetriever(BaseRetriever):
         check_graph(self.graph)
         model = self._model()
         calls = PathEmbedder(
-            query=partial(_vector, model, bundle),
+            query=lambda _: question_vector(model, bundle),
             texts=model.get_text_embedding_batch,
-            aquery=partial(_avector, model, bundle),
+            aquery=lambda _: aquestion_vector(model, bundle),
             atexts=model.aget_text_embedding_batch,
         )
         return GraphSearch(self.graph, calls, self, self.accelerator)
@@ -116,19 +116,6 @@ class RagAccelGraphRetriever(BaseRetriever):
             made = accelerate(model, accelerator=self.accelerator)
             known = self._scheduled = (self.embed_model, self.accelerator, made)
         return known[2]
-
-
-def _vector(model: BaseEmbedding, bundle: QueryBundle, query: str) -> list[float]:
-    """Return the vector of a question: the caller's own, else that of its texts."""
-    if bundle.embedding is not None:
-        return bundle.embedding
-    return model.get_agg_embedding_from_queries(bundle.embedding_strs)
-
-
-async def _avector(model: BaseEmbedding, bundle: QueryBundle, query: str) -> list[float]:
-    if bundle.embedding is not None:
-        return bundle.embedding
-    return await model.aget_agg_embedding_from_queries(bundle.embedding_strs)
 
 
 def _checked_embedding(given: Any) -> BaseEmbedding:

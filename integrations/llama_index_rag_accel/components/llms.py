@@ -76,13 +76,11 @@ class RagAccelLLM(LLM):
         seed: of each call's own generator.
         stop: strings that end an answer, or one.
         chat_template: a template in place of the tokenizer's.
-        bounds: the bounds of a ``LocalLLM``: ``pool_bytes``, ``prefix_lanes``, ``kv_reuse``,
-            ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``, ``kv_disk_bytes``, ``kv_max_age_s``
-            and ``kv_recipe``. Components that ask for other bounds of one model have an engine
-            each. Bounds not named are the accelerator's: those of its ``LocalLLM`` of the same
-            model, if it has one, and its options ``kv_reuse`` and ``kv_folder``. Reused texts are
-            known where a search of the same accelerated run found them, or where a call names
-            them: ``chat(messages, documents=nodes)``.
+        bounds: those of a ``LocalLLM``, which says what holds for those not named: ``pool_bytes``,
+            ``prefix_lanes``, ``kv_reuse``, ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``,
+            ``kv_disk_bytes``, ``kv_max_age_s`` and ``kv_recipe``. Reused texts are known where a
+            search of the same accelerated run found them, or where a call names them:
+            ``chat(messages, documents=nodes)``.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -226,14 +224,14 @@ class RagAccelLLM(LLM):
                 hint="use an agent that asks in text, such as ReActAgent",
             )
         documents = named_documents(kwargs.get("documents"))
-        asked = GenerationInput(
+        request = GenerationInput(
             tuple(_turn(message, at) for at, message in enumerate(messages)),
             stop_strings(kwargs.get("stop") or self.stop),
             kwargs.get("max_tokens", self.max_tokens),
             {name: value for name, value in options.items() if value is not None},
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return locate_chunks(asked, documents) if self._calls.model.reuses_texts else asked
+        return locate_chunks(request, documents) if self._calls.model.reuses_texts else request
 
     def _chat_response(self, output: GenerationOutput) -> ChatResponse:
         message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)

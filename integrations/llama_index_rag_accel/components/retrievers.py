@@ -79,16 +79,12 @@ class RagAccelRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         store, model = self._scheduled
-        vector = query_bundle.embedding
-        if vector is None:
-            vector = model.get_agg_embedding_from_queries(query_bundle.embedding_strs)
+        vector = question_vector(model, query_bundle)
         return _scored(store.query(self._query(query_bundle, vector)))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         store, model = self._scheduled
-        vector = query_bundle.embedding
-        if vector is None:
-            vector = await model.aget_agg_embedding_from_queries(query_bundle.embedding_strs)
+        vector = await aquestion_vector(model, query_bundle)
         return _scored(await store.aquery(self._query(query_bundle, vector)))
 
     def _query(self, bundle: QueryBundle, vector: list[float]) -> VectorStoreQuery:
@@ -104,6 +100,20 @@ class RagAccelRetriever(BaseRetriever):
             sparse_top_k=self.sparse_top_k,
             hybrid_top_k=self.hybrid_top_k,
         )
+
+
+def question_vector(model: BaseEmbedding, bundle: QueryBundle) -> list[float]:
+    """Return the vector of a question: the caller's own, else that of its texts."""
+    if bundle.embedding is not None:
+        return bundle.embedding
+    return model.get_agg_embedding_from_queries(bundle.embedding_strs)
+
+
+async def aquestion_vector(model: BaseEmbedding, bundle: QueryBundle) -> list[float]:
+    """Do as ``question_vector`` without blocking the loop."""
+    if bundle.embedding is not None:
+        return bundle.embedding
+    return await model.aget_agg_embedding_from_queries(bundle.embedding_strs)
 
 
 def _scored(found: VectorStoreQueryResult) -> list[NodeWithScore]:

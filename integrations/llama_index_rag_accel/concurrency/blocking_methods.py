@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.graph_stores.types import PropertyGraphStore
@@ -24,21 +24,9 @@ from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
 from rag_accel.interception.leaf_table import plain_class, plain_method
 from rag_accel.recognition.sources import digest_of
 
-
-class Outcome(Protocol):
-    """The result of a call, or what it has raised."""
-
-    def result(self) -> Any:
-        """Return what it returned or raise what it raised."""
-        ...
-
-
-class Elsewhere(Protocol):
-    """A function that makes a blocking call elsewhere than on the running loop."""
-
-    def __call__(self, call: Method, *args: Any, **kwargs: Any) -> Awaitable[Outcome]: ...
-
-
+#: makes a blocking call elsewhere than on the running loop, given it and its arguments; awaiting it
+#: gives its outcome, whose ``result()`` returns what the call returned or raises what it raised
+Elsewhere = Callable[..., Awaitable[Any]]
 Body = Callable[..., Awaitable[Any]]
 
 
@@ -53,14 +41,14 @@ class BlockingMethod:
     Args:
         body: the same with that call made by its first argument.
         uses: returns what that call may use, of the method's object.
-        digests: of the sources that do the same.
+        digest: of the source that does the same.
         given: returns what that call may use of the method's arguments.
         only_named: whether it is moved for objects of the classes alone that the user has named.
     """
 
     body: Body
     uses: Callable[[Any], list[object]]
-    digests: frozenset[str]
+    digest: str
     given: Callable[[tuple[Any, ...], dict[str, Any]], list[object]] = _query_given
     only_named: bool = False
 
@@ -91,7 +79,7 @@ def _one_of_each_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[ob
     given = list[object]()
     for value in (*args, *kwargs.values()):
         if type(value) in (list, tuple):
-            given.extend({type(one): one for one in value}.values())
+            given.extend({type(item): item for item in value}.values())
         else:
             given.append(value)
     return given
@@ -155,26 +143,19 @@ async def _several_steps(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -
     return response
 
 
-async def _whole_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
-    return (await elsewhere(engine._query, query_bundle)).result()
+def _sync_form(name: str) -> Body:
+    """Return a body that calls the method of this name, with the same arguments."""
 
+    async def body(elsewhere: Elsewhere, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        return (await elsewhere(getattr(obj, name), *args, **kwargs)).result()
 
-async def _retrieval(elsewhere: Elsewhere, retriever: Any, query_bundle: Any) -> Any:
-    return (await elsewhere(retriever._retrieve, query_bundle)).result()
-
-
-async def _text_embedding(elsewhere: Elsewhere, embedding: Any, text: str) -> Any:
-    return (await elsewhere(embedding._get_text_embedding, text)).result()
+    return body
 
 
 async def _completion(
     elsewhere: Elsewhere, llm: Any, prompt: str, formatted: bool = False, **kwargs: Any
 ) -> Any:
     return (await elsewhere(llm.complete, prompt, formatted=formatted, **kwargs)).result()
-
-
-async def _chat(elsewhere: Elsewhere, llm: Any, messages: Any, **kwargs: Any) -> Any:
-    return (await elsewhere(llm.chat, messages, **kwargs)).result()
 
 
 async def _guided_query(elsewhere: Elsewhere, engine: Any, query_bundle: Any) -> Any:
@@ -211,48 +192,45 @@ def _guided(engine: Any) -> list[object]:
 
 _ENGINES = "llama_index.core.query_engine"
 _TRANSFORM = f"{_ENGINES}.transform_query_engine.TransformQueryEngine"
-_QUERY_ITSELF = frozenset({"d69840932b7fb534"})
+_QUERY_ITSELF = "d69840932b7fb534"
 _CORE = "llama_index.core"
 #: Async methods that classes inherit, and their digests.
 _DEFAULTS = {
-    f"{_CORE}.base.base_retriever.BaseRetriever._aretrieve": (_retrieval, "9f5d3a865ba95531"),
+    f"{_CORE}.base.base_retriever.BaseRetriever._aretrieve": (
+        _sync_form("_retrieve"),
+        "9f5d3a865ba95531",
+    ),
     f"{_CORE}.base.embeddings.base.BaseEmbedding._aget_text_embedding": (
-        _text_embedding,
+        _sync_form("_get_text_embedding"),
         "31be2c85aa6b343a",
     ),
     f"{_CORE}.llms.custom.CustomLLM.acomplete": (_completion, "6a5857269703f35f"),
-    f"{_CORE}.llms.custom.CustomLLM.achat": (_chat, "8545783bbf3e6621"),
+    f"{_CORE}.llms.custom.CustomLLM.achat": (_sync_form("chat"), "8545783bbf3e6621"),
 }
 _BLOCKING: Mapping[str, BlockingMethod] = {
     **{
-        place: BlockingMethod(body, _with_handlers, frozenset({digest}), only_named=True)
+        place: BlockingMethod(body, _with_handlers, digest, only_named=True)
         for place, (body, digest) in _DEFAULTS.items()
     },
     **{
         f"{base.__module__}.{base.__qualname__}.{name}": BlockingMethod(
-            _stored(base, name),
-            _itself,
-            frozenset({digest}),
-            _one_of_each_class,
-            only_named=True,
+            _stored(base, name), _itself, digest, _one_of_each_class, only_named=True
         )
         for base, digests in _OF_STORES.items()
         for name, digest in digests.items()
     },
-    f"{_TRANSFORM}._aquery": BlockingMethod(
-        _transformed_query, _its_transform, frozenset({"d16f958f49a25a02"})
-    ),
+    f"{_TRANSFORM}._aquery": BlockingMethod(_transformed_query, _its_transform, "d16f958f49a25a02"),
     f"{_TRANSFORM}.asynthesize": BlockingMethod(
-        _transformed_synthesis, _its_transform, frozenset({"878445668e1ba5fb"})
+        _transformed_synthesis, _its_transform, "878445668e1ba5fb"
     ),
     f"{_ENGINES}.multistep_query_engine.MultiStepQueryEngine._aquery": BlockingMethod(
-        _several_steps, _itself, frozenset({"e966d52b03ba3f19"})
+        _several_steps, _itself, "e966d52b03ba3f19"
     ),
     f"{_ENGINES}.retry_query_engine.RetryGuidelineQueryEngine._aquery": BlockingMethod(
         _guided_query, _guided, _QUERY_ITSELF
     ),
     **{
-        f"{_ENGINES}.{name}._aquery": BlockingMethod(_whole_query, _itself, _QUERY_ITSELF)
+        f"{_ENGINES}.{name}._aquery": BlockingMethod(_sync_form("_query"), _itself, _QUERY_ITSELF)
         for name in (
             "retry_query_engine.RetryQueryEngine",
             "retry_source_query_engine.RetrySourceQueryEngine",
@@ -270,5 +248,5 @@ def blocking_method(method: Method | None) -> BlockingMethod | None:
         return None
     known = _BLOCKING.get(f"{layers.function.__module__}.{layers.function.__qualname__}")
     # Of its code: a function that has been decorated leads to another.
-    is_read = known is not None and digest_of(layers.function.__code__) in known.digests
+    is_read = known is not None and digest_of(layers.function.__code__) == known.digest
     return known if is_read else None

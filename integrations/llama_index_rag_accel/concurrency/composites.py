@@ -53,9 +53,9 @@ def _fused_queries(run_all: RunCalls, fusion: Any, queries: Any) -> Any:
     if len(queries) == 1:
         found = [_found_by_all(run_all, retrievers, queries[0], uses)]
     else:
-        one_by_one = _OneByOne()
         found = run_all(
-            [partial(_found_by_all, one_by_one, retrievers, query, uses) for query in queries], uses
+            [partial(_found_by_all, _one_by_one, retrievers, query, uses) for query in queries],
+            uses,
         )
     results: dict[tuple[str, int], Any] = {}
     for query, of_query in zip(queries, found, strict=True):
@@ -79,11 +79,8 @@ def _found_by_all(run_all: RunCalls, retrievers: Any, query: Any, uses: Sequence
     return [*found, *run_all([partial(other.retrieve, query) for other in others], uses)]
 
 
-class _OneByOne:
-    """Calls made in order, in the caller's thread."""
-
-    def __call__(self, calls: Sequence[Callable[[], T]], uses: Sequence[object]) -> list[T]:
-        return [call() for call in calls]
+def _one_by_one(calls: Sequence[Callable[[], T]], uses: Sequence[object]) -> list[T]:
+    return [call() for call in calls]
 
 
 def _accumulated(

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from llama_index.core.async_utils import run_jobs
 
-from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls, RunTasks
+from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls
 from rag_accel.interception.leaf_table import plain_class
 
 _TRANSFORMATIONS = "llama_index.core.indices.property_graph.transformations"
@@ -24,7 +24,7 @@ _SCHEMA = f"{_TRANSFORMATIONS}.schema_llm.SchemaLLMPathExtractor"
 
 async def _extracted(
     desc: str,
-    run_all: RunTasks,
+    run_all: Any,
     extractor: Any,
     nodes: Sequence[Any],
     show_progress: bool = False,

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from llama_index_rag_accel.concurrency.layers import Method, layers_of
 from rag_accel.interception.leaf_table import plain_class, plain_method
 from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.sources import digest_of
 
-
-class RunCalls(Protocol):
-    """A function that runs calls which do not need each other, or one by one if it must.
-
-    Returns their results in order; raises the error of the first, in order, that fails. Of
-    coroutines, it returns one itself. ``uses`` is what the calls may use.
-    """
-
-    def __call__(self, calls: Sequence[Callable[[], Any]], uses: Sequence[object]) -> Any: ...
-
-
-class RunTasks(RunCalls, Protocol):
-    """The same for coroutines, which also tells a method that runs tasks itself how many."""
-
-    def at_once(self, own: int, uses: Sequence[object]) -> int:
-        """Return how many tasks run at once: ``own`` if what they use is not thread-safe."""
-        ...
+#: Runs calls that do not need each other, or one by one if it must, given what they may use, too.
+#: Returns their results in order; raises the error of the first, in order, that fails. Of
+#: coroutines, it returns one itself.
+RunCalls = Callable[[Sequence[Callable[[], Any]], Sequence[object]], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ def use_everything() -> None:
 def test_a_lock_held_by_another_thread_is_free_in_the_child(place: str) -> None:
     locks = {
         "patches": lambda: patches.patches._lock,
-        "twins": lambda: twins._lock,
-        "blocks": lambda: identity._lock,
+        "twins": lambda: twins._lock.lock,
+        "blocks": lambda: identity._lock.lock,
     }
     held, done = threading.Event(), threading.Event()
 
