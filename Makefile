@@ -16,6 +16,8 @@ export TRANSFORMERS_OFFLINE ?= 1
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
+# Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test test-all check conformance bench peers clean
 

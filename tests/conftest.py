@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["neo4j_server", "arcadedb_server"]
@@ -32,6 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run every case of the tests marked cross_product, not a sample of each",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Judge no example by its time, which is other processes', and draw half as many in a sample.
+
+    A test that names its number of examples keeps it; ``--hypothesis-profile`` takes precedence.
+    """
+    every = settings(deadline=None)
+    settings.register_profile("every-case", every)
+    settings.register_profile("sample", every, max_examples=every.max_examples // 2)
+    settings.load_profile("every-case" if config.getoption("--every-case") else "sample")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,10 +18,10 @@ _told: set[Any] = set()
 def still_patched() -> list[Any]:
     """Return what stays patched though threads of the program had time to end."""
     until = time.monotonic() + PATIENCE_S
-    gc.collect()
-    while (left := _untold()) and time.monotonic() < until:
-        time.sleep(0.01)
+    while _untold() and time.monotonic() < until:  # who held the list would hold classes in it
         gc.collect()
+        time.sleep(0.001)
+    left = _untold()
     _told.update(left)
     return left
 

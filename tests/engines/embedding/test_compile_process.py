@@ -164,6 +164,7 @@ def test_a_forked_process_leaves_the_child_alone(
     assert not failed
 
 
+@pytest.mark.processes  # test_compiled_transformer.py compiles models, one at a time
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
 def test_two_models_compile_at_once_and_no_trace_of_the_user_fails(small_model: Any) -> None:
     made: list[CompiledTransformer] = []

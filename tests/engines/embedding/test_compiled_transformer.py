@@ -147,6 +147,7 @@ def st_module(name: str) -> Any:
     return getattr(pytest.importorskip("sentence_transformers.sentence_transformer.modules"), name)
 
 
+@pytest.mark.cross_product(keep=3)
 @pytest.mark.parametrize(
     "mode", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 )
@@ -282,9 +283,8 @@ def test_a_reranker_gives_the_same_order_compiled(model: Any) -> None:
     assert np.argsort(found, kind="stable").tolist() == np.argsort(plain, kind="stable").tolist()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 def test_a_reranker_computes_on_all_threads_that_it_is_granted(
-    model: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+    model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled_engine(model)
     scorer = MaxSimScorer(model)  # made for all threads, as the engine is: both share a form
@@ -295,9 +295,12 @@ def test_a_reranker_computes_on_all_threads_that_it_is_granted(
         return start(self, tables, number, output)
 
     monkeypatch.setattr(CompiledTransformer, "start", noted)
-    with thread_count(threads):
-        scorer([("who crosses?", f"{text} {n}") for text in TEXTS for n in range(40)])
-    assert granted == {threads}
+    for threads in (1, 2):
+        granted.clear()
+        with thread_count(threads):
+            texts = [f"{text} {n} of {threads}" for text in TEXTS for n in range(40)]
+            scorer([("who crosses?", text) for text in texts])
+        assert granted == {threads}
 
 
 @pytest.mark.processes  # test_runtime.py forks with what stands for a compiled model

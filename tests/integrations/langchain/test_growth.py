@@ -23,7 +23,7 @@ from rag_accel.engine_api import PrimitiveKind
 MAX_RSS_BYTES = 8 * 2**20
 
 MANY = pytest.mark.parametrize(
-    "number", [100, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+    "number", [40, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 )
 STORES = pytest.mark.parametrize(
     "number", [40, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]

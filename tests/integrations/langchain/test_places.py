@@ -85,7 +85,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     return Pair(_plain(case), run(case.program, case.kind, case.entry, arm))
 
 
-@pytest.mark.cross_product(keep=40)
+@pytest.mark.cross_product(keep=20)
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_two_plain_runs_do_the_same(case: Case) -> None:
     again = run(case.program, case.kind, case.entry, "plain")

