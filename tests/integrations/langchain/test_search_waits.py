@@ -85,7 +85,7 @@ class Gate:
 async def test_all_that_come_while_a_step_is_under_way_are_in_the_next(
     store: FAISS, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(SEARCHES, monkeypatch, accelerator.leaves._driver)
+    gate = Gate(SEARCHES, monkeypatch, accelerator.leaves.driver)
     queries = np.random.default_rng(2).normal(size=(SEARCHES, DIMENSION)).tolist()
     plain = [store.similarity_search_by_vector(one, 3) for one in queries]
     with activate(accelerator):
@@ -122,7 +122,7 @@ def test_threads_with_filters_and_other_ks_share_steps_and_a_wrong_search_fails_
 
     with thread_count(1):
         plain = [search(at) for at in range(CALLERS)]
-    gate = Gate(CALLERS, monkeypatch, accelerator.leaves._driver)
+    gate = Gate(CALLERS, monkeypatch, accelerator.leaves.driver)
     monkeypatch.setattr(flat_index_engine, "MIN_NUMBERS", 0)
     monkeypatch.setattr(flat_index_engine, "fetch_together", fetched)
     monkeypatch.setattr(FlatIndexEngine, "_scan", scanned)
