@@ -5,10 +5,11 @@ VENV ?= .venv
 PY ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Processes that run tests; each needs up to 2 GiB. Each begins with a share of its own, in order:
-# both rarely make the same module's fixtures or wait for the one database. Whoever ends first takes
-# over half of what the other has left.
-WORKERS ?= 2
+# Processes that run tests; each needs up to 2 GiB. Two left two cores idle a tenth of the time, as
+# tests wait for servers and processes. Each begins with a share of its own, in order: they rarely
+# make the same module's fixtures or wait for the one database. Whoever ends first takes over half of
+# what another has left.
+WORKERS ?= 3
 XDIST := -n $(WORKERS) --dist worksteal
 
 export HF_HUB_OFFLINE ?= 1
