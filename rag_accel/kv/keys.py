@@ -45,6 +45,10 @@ class ChunkSource:
         _add_tokens(digest, ids)
         return digest.digest()
 
+    def __getstate__(self) -> dict[str, object]:
+        # A digest can be neither copied by ``copy`` nor pickled; it is hashed again.
+        return {name: value for name, value in vars(self).items() if name != "_before_ids"}
+
     @cached_property
     def _before_ids(self) -> _Hash:
         """The digest of all but a text's tokens, hashed once for all texts behind a head."""

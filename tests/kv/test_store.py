@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 import torch
 
@@ -27,6 +31,13 @@ def test_keys_are_those_of_folders_that_there_are() -> None:
     assert SOURCE.key((5, 6)).hex().startswith("3a2de623e854b17485c4c70db4847fc9")
     behind = SOURCE.behind([(1,), (-3, 2**40)])
     assert behind.key(range(9)).hex().startswith("900ccc3a02c5f380a40fa095a6250288")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_copy_of_a_source_that_was_used_has_its_keys(copied: Any) -> None:
+    key = SOURCE.key((5, 6))
+    assert copied(SOURCE) == SOURCE
+    assert copied(SOURCE).key((5, 6)) == key
 
 
 @pytest.mark.parametrize(
