@@ -17,8 +17,9 @@ from typing import Any, get_args
 
 import torch
 
-from rag_accel.engines.embedding.compile_process import convert, private_folder, require_time
-from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino, to_eight_bits
+from rag_accel.engines.compiled.compile_process import convert, private_folder, require_time
+from rag_accel.engines.compiled.compiled_forms import CompiledForms, openvino
+from rag_accel.engines.compiled.eight_bits import to_eight_bits
 from rag_accel.engines.embedding.model_watch import ModelWatch
 from rag_accel.engines.embedding.rebuilt_network import GRAPH, WEIGHTS, describe, tensors
 from rag_accel.engines.embedding.runtime import Output, Tables

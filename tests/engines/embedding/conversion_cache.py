@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.embedding import compile_process, rebuilt_network
-from rag_accel.engines.embedding.compile_process import convert
+from rag_accel.engines.compiled import compile_process
+from rag_accel.engines.compiled.compile_process import convert
+from rag_accel.engines.embedding import rebuilt_network
 from rag_accel.engines.embedding.rebuilt_network import GRAPH, WEIGHTS
 
 _PROGRAM = str(Path(__file__).with_name("conversion_server.py"))

@@ -24,7 +24,7 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.embedding import compile_process
+from rag_accel.engines.compiled import compile_process
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine
 
 PATIENCE_S = 60.0
@@ -34,8 +34,8 @@ TEXTS = ("a", "Who may cross the bridge in winter?")
 PROGRAM = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from rag_accel.engines.embedding import compile_process
-from rag_accel.engines.embedding.background_task import BackgroundTask
+from rag_accel.engines.compiled import compile_process
+from rag_accel.engines.compiled.background_task import BackgroundTask
 
 compile_process._library_path = lambda: [sys.argv[2]]
 
@@ -135,7 +135,7 @@ def test_an_interrupt_while_it_compiles_leaves_no_child_and_no_file(compiling: C
 #: Writes weights and never ends with it.
 WRITING = """
 import pathlib, time
-from rag_accel.engines.embedding import compile_process
+from rag_accel.engines.compiled import compile_process
 
 with compile_process.private_folder() as folder:
     def write():

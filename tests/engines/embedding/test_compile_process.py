@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
-from rag_accel.engines.embedding import compile_process  # noqa: E402
-from rag_accel.engines.embedding.compile_process import (  # noqa: E402
+from rag_accel.engines.compiled import compile_process  # noqa: E402
+from rag_accel.engines.compiled.compile_process import (  # noqa: E402
     CompileError,
     convert,
     private_folder,
@@ -77,8 +77,8 @@ def test_the_end_of_a_process_ends_its_child_at_once(tmp_path: Path) -> None:
     )
     text = (
         "import pathlib, time\n"
-        "from rag_accel.engines.embedding import compile_process\n"
-        "from rag_accel.engines.embedding.background_task import BackgroundTask\n"
+        "from rag_accel.engines.compiled import compile_process\n"
+        "from rag_accel.engines.compiled.background_task import BackgroundTask\n"
         f"compile_process._PROGRAM = {str(tmp_path / 'program.py')!r}\n"
         "def build():\n"
         "    with compile_process.private_folder() as folder:\n"

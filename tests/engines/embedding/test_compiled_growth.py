@@ -24,8 +24,8 @@ from rag_accel.engine_api import (  # noqa: E402
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.embedding import compile_process  # noqa: E402
-from rag_accel.engines.embedding.compile_process import convert, private_folder  # noqa: E402
+from rag_accel.engines.compiled import compile_process  # noqa: E402
+from rag_accel.engines.compiled.compile_process import convert, private_folder  # noqa: E402
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
 
 PATIENCE_S = 100.0
