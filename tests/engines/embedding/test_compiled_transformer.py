@@ -321,7 +321,7 @@ def test_a_forked_child_gives_the_models_vectors_on_torch(model: Any) -> None:
         "busy = Engine(engine.model)\n"
         "busy.submit([EngineRequest(WorkId('b'), '2', PrimitiveKind.EMBEDDING,"
         " TextBatch(('word ' * 200,) * 40, 'query'))])\n"
-        "busy.step(StepBudget(0.0, 2)); assert len(busy._under_way)\n"
+        "busy.step(StepBudget(0.0, 2)); assert len(busy._microbatches)\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    found = np.abs(embed(engine) - mine).max() <= 1e-6\n"
