@@ -13,6 +13,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
 KvRecipe = Literal["alone", "neighbours"]
+RunnerName = Literal["auto", "torch", "paged"]
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
 #: The bytes kept of retrieved texts, if none are given.
@@ -41,6 +42,9 @@ class LocalOptions:
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike; 16 by
             default.
         max_threads: most threads a forward can use; None for all cores this process may use.
+        runner: what computes the model: ``torch``; ``paged``, OpenVINO's paged attention, with the
+            extra ``fast``, on processors; ``auto`` takes the one that was measured faster on this
+            machine. Both are proved equal to the model's own forward when it is loaded.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
             have behind the prompt's head (FusionRAG section 3.1), which is approximate; ``fused``,
             a part of their tokens is computed again in the prompt (section 4.2), approximate, too.
@@ -70,6 +74,7 @@ class LocalOptions:
     max_requests: int = 64
     prefix_lanes: int = PREFIX_LANES
     max_threads: int | None = None
+    runner: RunnerName = "auto"
     kv_reuse: KvReuse = "exact"
     recompute_ratio: float = RECOMPUTE_RATIO
     recompute_layer: int | None = None
@@ -92,6 +97,7 @@ class LocalOptions:
         check_whole("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         _check_known("unknown way of reuse", "kv_reuse", self.kv_reuse, get_args(KvReuse))
+        _check_known("unknown runner", "runner", self.runner, get_args(RunnerName))
         _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
         asked = getattr(self.selector, "asked", None)
         _check_known(
