@@ -34,7 +34,8 @@ class LocalOptions:
         max_tokens_default: most tokens of a completion whose request does not say.
         pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
-            computed in pieces of what is left. An interrupt is obeyed between forwards.
+            computed in pieces of what is left. An interrupt is obeyed between forwards. A prompt
+            that is alone may have four times as many in a forward, if they keep to ``stall_s``.
         stall_s: seconds that decoding may be held up by a forward, about, by those before it.
             Pieces of prompts are cut smaller to keep to it; where nothing decodes, a forward may
             take four times as long.
