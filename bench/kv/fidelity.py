@@ -107,7 +107,11 @@ class Reader:
             name: ForcedEngine(self._load(), options_of(way), threads)
             for name, way in {**self._forced, **self._answering}.items()
         }
-        self._runner = self._load().runner
+        # What is compared with scores every layer, which torch alone can.
+        torch_only = LocalOptions(runner="torch")
+        self._runner = load(
+            model, tokenizer, context=context, pool_bytes=POOL_BYTES, options=torch_only
+        ).runner
         #: looked at beside other choices, once they were found
         self.critical: CriticalLayers | None = None
 

@@ -21,6 +21,15 @@ def test_the_question_chooses_what_it_looks_at(count: int, chosen: list[int]) ->
     assert list(QuestionGuided().choose(SCORES, PLACES, count)) == chosen
 
 
+@pytest.mark.parametrize(
+    ("count", "chosen"),
+    [(0, []), (1, [3]), (2, [2, 3]), (3, [2, 3, 8]), (5, [2, 3, 4, 7, 8])],
+    ids=["none", "no block fits", "one", "and part of another text's", "all"],
+)
+def test_blocks_are_chosen_by_the_sum_of_their_scores(count: int, chosen: list[int]) -> None:
+    assert list(QuestionGuided(block=2).choose(SCORES, PLACES, count)) == chosen
+
+
 @pytest.mark.parametrize("selector", [QuestionGuided(), QuestionGuided("question")])
 @pytest.mark.parametrize("count", [0, 2, 99])
 def test_a_choice_is_among_the_texts(selector: TokenSelector, count: int) -> None:

@@ -135,6 +135,10 @@ class FakeRunner:
         return 1
 
     @property
+    def row_block(self) -> int:
+        return 1
+
+    @property
     def computed(self) -> int:
         return sum(len(rows) for forward in self.forwards for rows in forward)
 

@@ -111,7 +111,7 @@ class LocalLLMEngine(OwnEngine):
             runner.pool,
             store,
             model=identity,
-            recompute=Recompute.of(self._options, runner.layers),
+            recompute=Recompute.of(self._options, runner),
             clock=self._clock,
         )
         self._hints = None

@@ -111,6 +111,11 @@ class LocalOptions:
         """Tell whether states of texts may be where reading them takes long."""
         return self.kv_reuse != "exact" and self.kv_folder is not None
 
+    def scored_layer(self, layers: int) -> int:
+        """Return the layer whose attention is scored, of so many."""
+        layer = self.recompute_layer
+        return min(round((layers - 1) * 2 / 3) if layer is None else layer, layers - 1)
+
     @classmethod
     def of(cls, **given: Any) -> LocalOptions:
         """Return options by name; None stands for the default."""

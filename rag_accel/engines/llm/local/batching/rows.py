@@ -130,6 +130,11 @@ class Runner(Protocol):
         """Return the most tokens of a sequence, prompt and completion together."""
         ...
 
+    @property
+    def row_block(self) -> int:
+        """Return by blocks of how many neighbours rows among others are fastest; 1 for any."""
+        ...
+
     def identity(self) -> str:
         """Return the identity of this model's states; may take seconds."""
         ...

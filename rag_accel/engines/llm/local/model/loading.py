@@ -30,7 +30,6 @@ from rag_accel.engines.llm.local.model.runner_choice import (
 from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, packed_copy
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.llm.local.reuse.prompt_state import Recompute
 from rag_accel.errors import ConfigError
 from rag_accel.kv.rotation import rotation_of
 from rag_accel.system.processor import usable_cores
@@ -154,13 +153,12 @@ def _chosen(
             found=context,
             valid=f"1 to {shape.context}",
         )
-    recompute = Recompute.of(options, shape.layers)
     wish = RunnerWish(
         name=options.runner,
         threads=usable_cores() if options.max_threads is None else options.max_threads,
         pool_bytes=options.pool_bytes if pool_bytes is None else pool_bytes,
         context=context,
-        probed=None if recompute is None else recompute.layer,
+        probed=options.scored_layer(shape.layers),
         waits=waits,
     )
 

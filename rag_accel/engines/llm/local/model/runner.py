@@ -24,6 +24,9 @@ class PackedRunner:
         vocabulary: the number of logits of a row.
     """
 
+    #: tokens of texts that are computed again are chosen one by one: any rows cost the same
+    row_block = 1
+
     def __init__(self, model: Any, pool: TensorPool, vocabulary: int) -> None:
         self._model = model
         self.pool = pool

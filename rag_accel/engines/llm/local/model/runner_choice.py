@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
+from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
 from rag_accel.engines.llm.local.model.self_check import check_equality, check_runner
 from rag_accel.engines.llm.local.options import RunnerName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
-from rag_accel.system.files import replaced_file
-from rag_accel.system.processor import cpu_model
+
+if TYPE_CHECKING:
+    from rag_accel.engines.llm.local.paged.runner import PagedRunner
 
 logger = logging.getLogger("rag_accel.llm")
 
 #: Weights below which a model stays on torch unless the user says otherwise: its steps take so
 #: little that tracing it would not pay.
 LEAST_WEIGHTS = 1 << 24
-#: What is measured: a piece of a prompt, and a token behind it, of which an answer has some.
-_PROMPT, _TOKENS, _TIMES = 128, 32, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +113,25 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
     if wish.name == "auto" and not wish.waits and not topology.is_kept(spec):
         topology.trace_in_background(spec)
         raise _UnavailableError("it is traced meanwhile, for engines that are made later")
-    runner = _made(source, wish, spec)
-    size = sum(weight.nbytes for weight in source.parameters())
-    held = f"; its compiled form holds another copy of the weights, {size >> 20} MiB"
-    if wish.name == "paged":
-        return ChosenRunner(runner, "paged", f"as asked for{held}")
-    measured = _Measured.of(topology.folder_of(spec), wish.threads)
+    folder = topology.folder_of(spec)
+    measured = RunnerCosts.of(folder, wish.threads)
+    if wish.name == "auto" and measured is not None and not measured.is_faster:
+        raise _UnavailableError(str(measured))
+    runner = _made(source, wish, spec, is_new=measured is None)
     if measured is None:
         check_equality(source)
-        measured = _Measured.measure(runner, packed(), wish.threads)
-        measured.keep(topology.folder_of(spec))
-    if measured.is_faster:
-        return ChosenRunner(runner, "paged", f"{measured}{held}")
-    raise _UnavailableError(str(measured))
+        try:
+            measured = RunnerCosts.measure(runner, packed(), wish.threads)
+        except (RuntimeError, ValueError) as error:
+            raise _UnavailableError(f"its seconds cannot be measured: {error}") from error
+        measured.keep(folder)
+    if wish.name == "auto" and not measured.is_faster:
+        raise _UnavailableError(str(measured))
+    runner.row_block = measured.row_block
+    size = sum(weight.nbytes for weight in source.parameters())
+    held = f"its compiled form holds another copy of the weights, {size >> 20} MiB"
+    asked = "as asked for" if wish.name == "paged" else str(measured)
+    return ChosenRunner(runner, "paged", f"{asked}; {held}")
 
 
 def _require_suited(source: Any, wish: RunnerWish) -> None:
@@ -142,8 +144,15 @@ def _require_suited(source: Any, wish: RunnerWish) -> None:
         raise _UnavailableError(f"a model of {size:,} weights gains nothing by another")
 
 
-def _made(source: Any, wish: RunnerWish, spec: dict[str, Any]) -> Runner:
+def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) -> PagedRunner:
     """Return the runner on paged attention once it is proved equal.
+
+    Args:
+        source: the model.
+        wish: what is asked for.
+        spec: what its trace depends on.
+        is_new: whether nothing of this trace was proved on this machine; else the model's own
+            forward is proof enough.
 
     Raises:
         _UnavailableError: it cannot be made, or was not; says why.
@@ -157,7 +166,7 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any]) -> Runner:
         compilation = Compilation(source, traced(spec), threads=wish.threads, probed=wish.probed)
         runner = compilation.runner(wish.pool_bytes, wish.context)
         with thread_count(wish.threads):
-            check_runner(source, runner, wish.probed)
+            check_runner(source, runner, wish.probed, reused=is_new)
     except (CompileError, PagedGraphError) as error:
         raise _UnavailableError(str(error)) from error
     except ConfigError as error:
@@ -165,76 +174,3 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any]) -> Runner:
     except (ImportError, OSError, RuntimeError, MemoryError) as error:
         raise _UnavailableError(f"{type(error).__name__}: {error}") from error
     return runner
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Seconds of a piece of a prompt and of a token, by both runners."""
-
-    threads: int
-    paged: tuple[float, float]
-    torch: tuple[float, float]
-
-    @property
-    def is_faster(self) -> bool:
-        """Tell whether a short answer takes less time by paged attention."""
-        paged, torch = (prompt + _TOKENS * token for prompt, token in (self.paged, self.torch))
-        return paged <= torch
-
-    def __str__(self) -> str:
-        paged, torch = (
-            f"{1000 * token:.0f} ms a token and {1000 * prompt:.0f} ms for {_PROMPT} of a prompt"
-            for prompt, token in (self.paged, self.torch)
-        )
-        return f"{paged} by paged attention, {torch} by torch, measured on {self.threads} threads"
-
-    @classmethod
-    def measure(cls, paged: Runner, torch: Runner, threads: int) -> _Measured:
-        """Return what both take now; the least of a few runs, which other load changes least."""
-        with thread_count(threads):
-            return cls(threads, _seconds(paged), _seconds(torch))
-
-    @classmethod
-    def of(cls, folder: Path, threads: int) -> _Measured | None:
-        """Return what was measured on this machine before; None if nothing was."""
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            kept = json.loads(_file(folder, threads).read_text(encoding="utf-8"))
-            paged, torch = (tuple(map(float, kept[name])) for name in ("paged", "torch"))
-            if len(paged) == len(torch) == 2:
-                return cls(threads, (paged[0], paged[1]), (torch[0], torch[1]))
-        return None
-
-    def keep(self, folder: Path) -> None:
-        """Write it beside the trace; where that cannot be written it is measured again."""
-        told = json.dumps({"paged": self.paged, "torch": self.torch})
-        with suppress(OSError), replaced_file(_file(folder, self.threads)) as file:
-            file.write(told.encode())
-
-
-def _file(folder: Path, threads: int) -> Path:
-    machine = "".join(letter if letter.isalnum() else "-" for letter in cpu_model())
-    return folder / f"measured-{machine[:80]}-{threads}.json"
-
-
-def _seconds(runner: Runner) -> tuple[float, float]:
-    size = min(_PROMPT, runner.context - _TIMES - 1)
-    lane = runner.pool.take(size + _TIMES + 1)
-    if lane is None:
-        raise _UnavailableError("the pool has no room for a measurement")
-    prompts, tokens = [], []
-    try:
-        for _ in range(_TIMES):
-            rows = SequenceRows(lane, [1] * size, range(size), range(size), (size - 1,))
-            prompts.append(_time(runner, rows))
-        for at in range(size, size + _TIMES + 1):
-            place = range(at, at + 1)
-            tokens.append(_time(runner, SequenceRows(lane, [1], place, place, (0,))))
-    finally:
-        runner.pool.free(lane)
-    return min(prompts), min(tokens)
-
-
-def _time(runner: Runner, rows: SequenceRows) -> float:
-    started = time.perf_counter()
-    runner.run([rows])
-    return time.perf_counter() - started

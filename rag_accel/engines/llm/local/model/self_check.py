@@ -58,7 +58,9 @@ def check_equality(model: Any) -> None:
         _check(own, packed, f"packed rows past a window of {WINDOW}")
 
 
-def check_runner(model: Any, runner: Runner, probed: int | None = None) -> None:
+def check_runner(
+    model: Any, runner: Runner, probed: int | None = None, *, reused: bool = True
+) -> None:
     """Check that a runner gives the logits of a model's own forward, and packed rows' for the rest.
 
     The rest is what no own forward has: states that were moved, tokens of texts computed again, and
@@ -68,6 +70,7 @@ def check_runner(model: Any, runner: Runner, probed: int | None = None) -> None:
         model: the model that it runs.
         runner: on paged attention.
         probed: the layer whose attention it can record; None for none.
+        reused: whether the rest is checked, too.
 
     Raises:
         ConfigError: they differ by more than the bound for its dtype, or cannot be computed.
@@ -78,7 +81,7 @@ def check_runner(model: Any, runner: Runner, probed: int | None = None) -> None:
         *(lambda: own_logits(shared_copy(model), prompts), lambda: runner_logits(runner, prompts)),
         *(what, PAGED_BOUNDS[model.dtype]),
     )
-    if runner.context < _BEHIND.stop or rotation_of(model) is None:
+    if not reused or runner.context < _BEHIND.stop or rotation_of(model) is None:
         return
     packed = _packed_runner(packed_copy(model), runner.context)
     _compare(

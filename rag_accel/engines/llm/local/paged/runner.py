@@ -93,6 +93,8 @@ class PagedRunner:
         self.pool = pool
         self.layers = layers
         self.vocabulary = vocabulary
+        #: neighbouring rows that are computed again are chosen by blocks of so many
+        self.row_block = 1
         self._heads = heads
         self._probed = probed
         self._identify = identify

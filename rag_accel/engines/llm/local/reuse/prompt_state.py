@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.segments import Segment, SegmentedPrompt
-from rag_accel.kv.selection import TokenSelector
+from rag_accel.kv.selection import QuestionGuided, TokenSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,14 @@ class Recompute:
     selector: TokenSelector
 
     @classmethod
-    def of(cls, options: LocalOptions, layers: int) -> Recompute | None:
-        """Return the choice for a model of so many layers; None where nothing is recomputed."""
+    def of(cls, options: LocalOptions, runner: Runner) -> Recompute | None:
+        """Return the choice for a runner's model; None where nothing is recomputed."""
         if options.kv_reuse != "fused" or options.recompute_ratio == 0:
             return None
-        layer = options.recompute_layer
-        if layer is None:
-            layer = round((layers - 1) * 2 / 3)
-        return cls(options.recompute_ratio, min(layer, layers - 1), options.selector)
+        selector = options.selector
+        if isinstance(selector, QuestionGuided) and selector.block is None:
+            selector = replace(selector, block=runner.row_block)
+        return cls(options.recompute_ratio, options.scored_layer(runner.layers), selector)
 
     def count(self, tokens: int) -> int:
         """Return the number of recomputed tokens of so many."""

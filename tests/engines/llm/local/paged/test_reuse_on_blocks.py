@@ -1,0 +1,68 @@
+"""Engines reuse retrieved texts over blocks as they do over lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from chunk_prompts import A, B, C, answer, asked
+from fake_runner import tokenizer
+from tiny_chat import model
+from tiny_models import paged_runner_for, runner_for
+
+from rag_accel.engine_api import GenerationOutput
+from rag_accel.engines.llm.local.engine import LocalLLMEngine
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.paged.sequences import BLOCK
+from rag_accel.kv.rotation import rotation_of
+
+ORDERS = ((A, B, C), (C, A, B), (B, C))
+
+
+def answers(runner: Any, **options: Any) -> list[GenerationOutput]:
+    """Return the answers of one engine to prompts over the same texts."""
+    engine = LocalLLMEngine(
+        runner, tokenizer(), options=LocalOptions(reuse_always=True, **options)
+    )
+    try:
+        return [answer(engine, asked(str(at), *texts)) for at, texts in enumerate(ORDERS)]
+    finally:
+        engine.close()
+
+
+def on_blocks(row_block: int = 1, **options: Any) -> list[GenerationOutput]:
+    scored = LocalOptions(**options).scored_layer(model().config.num_hidden_layers)
+    runner = paged_runner_for(model(), scored)
+    runner.row_block = row_block
+    return answers(runner, **options)
+
+
+def on_lanes(**options: Any) -> list[GenerationOutput]:
+    runner = runner_for(model())
+    runner.pool.frequencies = rotation_of(model())
+    return answers(runner, **options)
+
+
+def ways() -> Iterator[dict[str, Any]]:
+    yield {"kv_reuse": "full"}
+    for ratio in (0.15, 0.5):
+        yield {"kv_reuse": "fused", "recompute_ratio": ratio}
+
+
+@pytest.mark.parametrize("options", list(ways()), ids=["full", "fused", "half"])
+def test_answers_are_those_of_torch(options: dict[str, Any]) -> None:
+    found, expected = on_blocks(**options), on_lanes(**options)
+    assert [(one.text, one.use) for one in found] == [(one.text, one.use) for one in expected]
+
+
+@pytest.mark.parametrize("row_block", [1, BLOCK])
+def test_all_tokens_computed_again_give_the_whole_prompts_answers(row_block: int) -> None:
+    again = on_blocks(row_block, kv_reuse="fused", recompute_ratio=1.0)
+    assert [one.text for one in again] == [one.text for one in on_lanes()]
+
+
+def test_tokens_are_computed_again_by_whole_blocks() -> None:
+    found = on_blocks(4, kv_reuse="fused", recompute_ratio=0.5)
+    assert all(one.use is not None and one.use.recomputed for one in found)
+    assert [one.prompt_tokens for one in found] == [one.prompt_tokens for one in on_lanes()]
