@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from rag_accel.errors import EngineError
 
@@ -105,7 +105,7 @@ class PeerProcess:
                     pipe.close()
 
     def _answer(self) -> Any:
-        stdout: TextIO | None = self._process.stdout
+        stdout = self._process.stdout
         line = "" if stdout is None else stdout.readline()
         if not line:
             raise self._ended()

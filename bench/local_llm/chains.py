@@ -54,6 +54,11 @@ class PlainModel:
         """Return its tokenizer."""
         return self.pipeline.pipeline.tokenizer
 
+    @property
+    def dtype_name(self) -> str:
+        """Return the dtype it has, without torch's prefix."""
+        return str(self.pipeline.pipeline.model.dtype).removeprefix("torch.")
+
     def chain(self, tokens: int) -> Chain:
         """Return the chain that answers in at most so many tokens."""
         model = self.pipeline.bind(pipeline_kwargs={"max_new_tokens": tokens})
