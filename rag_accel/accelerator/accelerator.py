@@ -156,7 +156,8 @@ class Accelerator(ProgramRequests):
         if llm is not None:
             local = self.local_llms.add(llm)
             make = partial(local.make, self.options)
-            self._keep_engine(name, NamedEngine(*self._table.add(local, name, make)))
+            joined, profile = self._table.add(local, name, make)
+            self._keep_engine(name, NamedEngine(joined, profile, describe=local.describe_parts))
             return
         taken = role_engine(name, engine)
         if is_engine(taken):

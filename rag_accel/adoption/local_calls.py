@@ -48,7 +48,8 @@ class LocalCalls:
         local = accelerator.local_llms.model(self.llm)
         engine = accelerator.engine_of(local) or "of its own, made with its first call"
         shared = "all that name this model and these bounds share its steps"
-        return f"engine {engine}; kv_reuse is {local.bounds.kv_reuse}; {shared}"
+        kv_reuse = f"kv_reuse is {local.bounds.kv_reuse}"
+        return "; ".join((f"engine {engine}", *local.describe_parts(), kv_reuse, shared))
 
     def generate(self, request: GenerationInput) -> GenerationOutput:
         """Return a completion."""

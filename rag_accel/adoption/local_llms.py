@@ -130,15 +130,16 @@ def describe(accelerator: Accelerator, model: Any) -> str:
     reason = why_plain(accelerator, model)
     if reason is not None:
         return f"local language model, plain: {reason}"
-    kv_reuse = accelerator.local_llms.bounds(model).kv_reuse
+    bounds = accelerator.local_llms.bounds(model)
+    kv_reuse = bounds.kv_reuse
+    local = _seen[model].locals.get(bounds)
+    runs = () if local is None else local.describe_parts()
     if kv_reuse != "exact":
         kind = f"kv_reuse is {kv_reuse}, approximate"
     else:
         kind = "exact" if _dtype(model) == "float32" else "batched, approximate"
-    return (
-        f"recognised local language model: owned engine ({kind}), greedy calls of all requests"
-        " share steps, others run plainly"
-    )
+    owned = f"recognised local language model: owned engine ({kind}), greedy calls of all requests"
+    return "; ".join((f"{owned} share steps, others run plainly", *runs))
 
 
 def _adopted(accelerator: Accelerator, model: Any) -> LocalModel | None:

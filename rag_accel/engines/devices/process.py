@@ -196,7 +196,7 @@ class ProcessMember:
 
 
 def _require_interpreter() -> None:
-    from rag_accel.engines.embedding.compile_process import has_interpreter
+    from rag_accel.engines.compiled.compile_process import has_interpreter
 
     if not has_interpreter():
         raise ConfigError(

@@ -17,10 +17,14 @@ from typing import Any, get_args
 
 import torch
 
-from rag_accel.engines.embedding.compile_process import convert, private_folder, require_time
-from rag_accel.engines.embedding.compiled_forms import CompiledForms, openvino, to_eight_bits
+from rag_accel.engines.compiled.child_program import GRAPH
+from rag_accel.engines.compiled.compile_process import convert, private_folder, require_time
+from rag_accel.engines.compiled.compiled_forms import CompiledForms, openvino
+from rag_accel.engines.compiled.eight_bits import to_eight_bits
+from rag_accel.engines.compiled.network_description import describe, tensors
+from rag_accel.engines.embedding import rebuilt_network
 from rag_accel.engines.embedding.model_watch import ModelWatch
-from rag_accel.engines.embedding.rebuilt_network import GRAPH, WEIGHTS, describe, tensors
+from rag_accel.engines.embedding.rebuilt_network import WEIGHTS
 from rag_accel.engines.embedding.runtime import Output, Tables
 
 #: Most bytes that the weights of all forms of a model may take besides its own.
@@ -195,7 +199,8 @@ def _converted(
     }
     with private_folder() as folder:
         size = sum(weight.nbytes for weight in weights.values())
-        convert(folder, spec, size, partial(_write, weights, folder / WEIGHTS))
+        write = partial(_write, weights, folder / WEIGHTS)
+        convert(rebuilt_network.__file__, folder, spec, size, write)
         # Mapped into memory, or read: valid when the folder has gone.
         return openvino().Core().read_model(folder / GRAPH)
 

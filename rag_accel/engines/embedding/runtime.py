@@ -13,8 +13,8 @@ from weakref import WeakSet, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_accel.engines.embedding.background_task import BackgroundTask, never_free
-from rag_accel.engines.embedding.compile_process import CompileError, turn_of
+from rag_accel.engines.compiled.background_task import BackgroundTask, never_free
+from rag_accel.engines.compiled.compile_process import CompileError, turn_of
 
 logger = logging.getLogger("rag_accel.embedding")
 

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from rag_accel.config import EmbeddingRuntime
-from rag_accel.engines.embedding.compile_process import require_time
+from rag_accel.engines.compiled.compile_process import require_time
 from rag_accel.engines.embedding.runtime import BackgroundRuntime, Compiled
 
 #: Texts on which a compiled model is compared with the model itself, alone and side by side.

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 #: Tests of the conversion itself.
-CONVERTING = ("test_compile_process.py", "test_compile_ends.py")
+CONVERTING = ("test_conversion.py",)
 
 
 @pytest.fixture

@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.embedding import compile_process, rebuilt_network
-from rag_accel.engines.embedding.compile_process import convert
-from rag_accel.engines.embedding.rebuilt_network import GRAPH, WEIGHTS
+from rag_accel.engines.compiled import child_program, compile_process
+from rag_accel.engines.compiled.child_program import GRAPH
+from rag_accel.engines.compiled.compile_process import convert
+from rag_accel.engines.embedding import rebuilt_network
+from rag_accel.engines.embedding.rebuilt_network import WEIGHTS
 
 _PROGRAM = str(Path(__file__).with_name("conversion_server.py"))
 _kept: dict[str, Path] = {}
@@ -39,6 +41,7 @@ def use(monkeypatch: pytest.MonkeyPatch, into: Any) -> None:
 
 def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
     def cached(
+        program: str,
         folder: Path,
         spec: Mapping[str, Any],
         weights_bytes: int,
@@ -48,7 +51,7 @@ def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
         told = json.dumps(spec, sort_keys=True, default=str).encode()
         key = sha256(told + sha256((folder / WEIGHTS).read_bytes()).digest()).hexdigest()
         if key not in _kept:
-            real(folder, spec, weights_bytes)
+            real(program, folder, spec, weights_bytes)
             place = Path(tempfile.mkdtemp(prefix="rag-accel-tests-"))
             for path in folder.glob(f"{Path(GRAPH).stem}.*"):
                 shutil.copy(path, place)
@@ -59,13 +62,13 @@ def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
     return cached
 
 
-Run = Callable[[Path, Callable[[], None]], int]
+Run = Callable[[str, Path, Callable[[], None], float], int]
 
 
 def _by_server(real: Run) -> Run:
-    def run(folder: Path, fill: Callable[[], None]) -> int:
-        if rebuilt_network.__file__ != compile_process._PROGRAM:
-            return real(folder, fill)  # a test has put another program there
+    def run(program: str, folder: Path, fill: Callable[[], None], limit_s: float) -> int:
+        if program != rebuilt_network.__file__:
+            return real(program, folder, fill, limit_s)  # a test has another program
         fill()
         if os.getpid() not in _servers:
             _servers[os.getpid()] = _started()
@@ -80,7 +83,8 @@ def _by_server(real: Run) -> Run:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    arguments = [_PROGRAM, rebuilt_network.__file__, *compile_process._library_path()]
+    programs = [child_program.__file__, rebuilt_network.__file__]
+    arguments = [_PROGRAM, *programs, *compile_process._library_path()]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", *arguments],
         stdin=subprocess.PIPE,

@@ -1,7 +1,8 @@
 """Converts models in forks of itself, with the libraries that a conversion takes seconds to import.
 
-Run as ``python conversion_server.py PROGRAM PATH...``: the converting program, and what to add to
-the search path. Each line of its input is a folder, and each line of its output an exit status.
+Run as ``python conversion_server.py FRAME PROGRAM PATH...``: the file that frames a child, the
+converting program, and what to add to the search path. Each line of its input is a folder, and each
+line of its output an exit status.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ LIBRARIES = (
 )
 
 
-def loaded(program: str) -> Any:
-    """Return the converting program as a module."""
-    spec = importlib.util.spec_from_file_location("converting", program)
+def loaded(frame: str) -> Any:
+    """Return the frame of a child as the module that its program imports, too."""
+    spec = importlib.util.spec_from_file_location("frame", frame)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    return module.shared()
 
 
-def convert_in_fork(converting: Any, folder: Path) -> int:
+def convert_in_fork(frame: Any, program: Path, folder: Path) -> int:
     """Convert in a child, which is told that this process is its parent; return its status."""
     child = os.fork()
     if child == 0:
@@ -43,9 +44,9 @@ def convert_in_fork(converting: Any, folder: Path) -> int:
         try:
             said = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(said, 2)
-            told = json.loads((folder / converting.SPEC).read_text())
-            (folder / converting.SPEC).write_text(json.dumps({**told, "parent": os.getppid()}))
-            status = converting.main(folder)
+            told = json.loads((folder / frame.SPEC).read_text())
+            (folder / frame.SPEC).write_text(json.dumps({**told, "parent": os.getppid()}))
+            status = frame.main(program, folder)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -55,15 +56,16 @@ def convert_in_fork(converting: Any, folder: Path) -> int:
 
 def main() -> None:
     """Import all, then convert until the input ends."""
-    program, *path = sys.argv[1:]
+    given_frame, program, *path = sys.argv[1:]
     sys.path.extend(path)
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     for name in LIBRARIES:
         with suppress(ImportError):  # the conversion that needs it says so
             importlib.import_module(name)
-    converting = loaded(program)
+    frame = loaded(given_frame)
     while line := sys.stdin.buffer.raw.readline():  # type: ignore[attr-defined]
-        print(convert_in_fork(converting, Path(os.fsdecode(line[:-1]))), flush=True)
+        folder = Path(os.fsdecode(line[:-1]))
+        print(convert_in_fork(frame, Path(program), folder), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,11 @@ from rag_accel.engine_api import (  # noqa: E402
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.embedding import compile_process  # noqa: E402
-from rag_accel.engines.embedding.compile_process import convert, private_folder  # noqa: E402
+from rag_accel.engines.compiled.compile_process import (  # noqa: E402
+    CompileError,
+    convert,
+    private_folder,
+)
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
 
 PATIENCE_S = 100.0
@@ -141,17 +144,17 @@ def test_nothing_is_traced_in_this_process(
 
 
 @pytest.mark.parametrize("ends", ["with a graph", "refused", "killed"])
-def test_children(temporary: Path, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
-    words = {"with a graph": "", "refused": "raise SystemExit(3)"}
+def test_children(temporary: Path, ends: str) -> None:
+    words = {"with a graph": "pass", "refused": "raise SystemExit(3)"}
     program = temporary / "program.py"
-    program.write_text(words.get(ends, "import os; os.kill(os.getpid(), 9)"))
-    monkeypatch.setattr(compile_process, "_PROGRAM", str(program))
+    body = words.get(ends, "os.kill(os.getpid(), 9)")
+    program.write_text(f"import os\ndef convert(folder, spec):\n    {body}\n")
     before = settled()[:3]
     for _ in range(MODELS):
         try:
             with private_folder() as folder:
-                convert(folder, {}, 0)
-        except compile_process.CompileError:
+                convert(str(program), folder, {}, 0)
+        except CompileError:
             assert ends != "with a graph"
     assert settled()[:3] == before
     assert list(temporary.iterdir()) == [program]

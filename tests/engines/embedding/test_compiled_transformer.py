@@ -22,7 +22,7 @@ from rag_accel.engine_api import (  # noqa: E402
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.embedding.compiled_forms import CompiledForm  # noqa: E402
+from rag_accel.engines.compiled.compiled_forms import CompiledForm  # noqa: E402
 from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
     CompiledTransformer,
     NotCompilableError,
@@ -321,7 +321,7 @@ def test_a_forked_child_gives_the_models_vectors_on_torch(model: Any) -> None:
         "busy = Engine(engine.model)\n"
         "busy.submit([EngineRequest(WorkId('b'), '2', PrimitiveKind.EMBEDDING,"
         " TextBatch(('word ' * 200,) * 40, 'query'))])\n"
-        "busy.step(StepBudget(0.0, 2)); assert len(busy._under_way)\n"
+        "busy.step(StepBudget(0.0, 2)); assert len(busy._microbatches)\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    found = np.abs(embed(engine) - mine).max() <= 1e-6\n"
@@ -342,7 +342,7 @@ def test_torch_is_what_runs_where_the_user_says_so(model: Any) -> None:
 def test_no_telemetry_is_loaded_or_sent() -> None:
     program = (
         "import sys\n"
-        "from rag_accel.engines.embedding.compiled_forms import openvino\n"
+        "from rag_accel.engines.compiled.compiled_forms import openvino\n"
         "openvino()\n"
         "print([name for name in sys.modules if name.startswith('openvino_telemetry')])\n"
     )

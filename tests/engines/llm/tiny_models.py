@@ -7,6 +7,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -22,11 +23,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rag_accel.engines.llm.local.batching.rows import SequenceRows
+from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.model.families import ModelShape
 from rag_accel.engines.llm.local.model.pool import TensorPool
 from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.engines.llm.local.model.shared_weights import packed_copy
+from rag_accel.engines.llm.local.paged.making import Compilation, trace_spec
+from rag_accel.engines.llm.local.paged.runner import PagedRunner
+from rag_accel.engines.llm.local.paged.topology import traced
 
 VOCABULARY = 256
 WINDOW = 16
@@ -99,6 +103,13 @@ def runner_for(model: Any, limit_bytes: int = 1 << 26) -> PackedRunner:
     return PackedRunner(packed_copy(model), pool, shape.vocabulary)
 
 
+def paged_runner_for(model: Any, probed: int | None = None) -> PagedRunner:
+    """Return a runner on paged attention over the model's weights; traced once a machine."""
+    pytest.importorskip("openvino")
+    topology = traced(trace_spec(model))
+    return Compilation(model, topology, threads=2, probed=probed).runner(1 << 26)
+
+
 def part(lane: int | None, ids: Sequence[int], start: int, end: int) -> SequenceRows:
     """Return the rows of a sequence from a token up to another, all asked for."""
     assert lane is not None
@@ -107,7 +118,7 @@ def part(lane: int | None, ids: Sequence[int], start: int, end: int) -> Sequence
 
 
 def packed_logits(
-    runner: PackedRunner, prompts: Sequence[Sequence[int]], random: Random
+    runner: Runner, prompts: Sequence[Sequence[int]], random: Random
 ) -> list[torch.Tensor]:
     """Return each prompt's logits, computed in chunks drawn at random, together with others."""
     lanes = [runner.pool.take(len(ids)) for ids in prompts]

@@ -52,6 +52,8 @@ class LocalModel:
         self.dtype = dtype
         self.template = template
         self.bounds = bounds
+        #: what runs it and why, in a few words; None before it is loaded
+        self.runs: str | None = None
         #: tell whether the model is still what each engine of it was made of
         self._watches: list[Callable[[], bool]] = []
 
@@ -68,6 +70,10 @@ class LocalModel:
         """Tell whether it reuses the retrieved texts of prompts."""
         return self.bounds.kv_reuse != "exact"
 
+    def describe_parts(self) -> tuple[str, ...]:
+        """Return what runs it and why, one line; none before it is loaded; from any thread."""
+        return () if self.runs is None else (self.runs,)
+
     def make(self, options: Options) -> Engine:
         """Load the model and return its engine. Takes long.
 
@@ -80,9 +86,8 @@ class LocalModel:
         from rag_accel.engines.llm.local.model.loading import load
         from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
-        loaded = load(
-            self.model, self.tokenizer, dtype=self.dtype, pool_bytes=self.bounds.pool_bytes
-        )
+        loaded = load(self.model, self.tokenizer, dtype=self.dtype, options=self.bounds)
+        self.runs = loaded.chosen.describe()
         source = None if isinstance(self.model, str | Path) else self.model
         settings = SettingsWatch(
             source, loaded.tokenizer, template=self.template is None, used=loaded.settings
@@ -107,7 +112,8 @@ class LocalModel:
         """
         from rag_accel.engines.llm.local.model.loading import load
 
-        loaded = load(self.model, pool_bytes=self.bounds.pool_bytes, needs_tokenizer=False)
+        loaded = load(self.model, options=self.bounds, needs_tokenizer=False, waits=False)
+        self.runs = loaded.chosen.describe()
         self._watches.append(loaded.is_same)
         return loaded
 

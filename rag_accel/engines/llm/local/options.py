@@ -13,6 +13,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
 KvRecipe = Literal["alone", "neighbours"]
+RunnerName = Literal["auto", "torch", "paged"]
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
 #: The bytes kept of retrieved texts, if none are given.
@@ -33,7 +34,8 @@ class LocalOptions:
         max_tokens_default: most tokens of a completion whose request does not say.
         pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
-            computed in pieces of what is left. An interrupt is obeyed between forwards.
+            computed in pieces of what is left. An interrupt is obeyed between forwards. A prompt
+            that is alone may have four times as many in a forward, if they keep to ``stall_s``.
         stall_s: seconds that decoding may be held up by a forward, about, by those before it.
             Pieces of prompts are cut smaller to keep to it; where nothing decodes, a forward may
             take four times as long.
@@ -41,6 +43,9 @@ class LocalOptions:
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike; 16 by
             default.
         max_threads: most threads a forward can use; None for all cores this process may use.
+        runner: what computes the model: ``torch``; ``paged``, OpenVINO's paged attention, with the
+            extra ``fast``, on processors; ``auto`` takes the one that was measured faster on this
+            machine. Both are proved equal to the model's own forward when it is loaded.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
             have behind the prompt's head (FusionRAG section 3.1), which is approximate; ``fused``,
             a part of their tokens is computed again in the prompt (section 4.2), approximate, too.
@@ -70,6 +75,7 @@ class LocalOptions:
     max_requests: int = 64
     prefix_lanes: int = PREFIX_LANES
     max_threads: int | None = None
+    runner: RunnerName = "auto"
     kv_reuse: KvReuse = "exact"
     recompute_ratio: float = RECOMPUTE_RATIO
     recompute_layer: int | None = None
@@ -92,6 +98,7 @@ class LocalOptions:
         check_whole("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         _check_known("unknown way of reuse", "kv_reuse", self.kv_reuse, get_args(KvReuse))
+        _check_known("unknown runner", "runner", self.runner, get_args(RunnerName))
         _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
         asked = getattr(self.selector, "asked", None)
         _check_known(

@@ -107,8 +107,10 @@ class RunningWorks:
 
     def forward(self) -> list[EngineOutput]:
         """Compute the next rows; return the outputs of their works."""
-        most_rows = self._forward_cost.rows(decodes=self._schedule.decodes)
-        plan = self._schedule.next(most_rows)
+        schedule = self._schedule
+        # Works that wait for kept texts are not in the schedule yet, but for the next forward, too.
+        is_alone = schedule.is_alone and len(self._works) == 1
+        plan = schedule.next(self._forward_cost.rows(decodes=schedule.decodes, is_alone=is_alone))
         if not plan:
             return self._no_room(next(iter(self._schedule)))
         logits = self._run([planned.rows for planned in plan])

@@ -70,6 +70,11 @@ class Schedule:
         """Tell whether a completion is under way that has not only just begun."""
         return any(len(sequence.generated) > JUST_BEGUN for sequence in self._order)
 
+    @property
+    def is_alone(self) -> bool:
+        """Tell whether there is one sequence, and none that waits for it."""
+        return len(self._order) == 1
+
     def add(self, sequence: TokenSequence) -> None:
         """Take a sequence that has no lane yet."""
         number = next(self._numbers)

@@ -12,26 +12,22 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
 
 from rag_accel.engines.llm.local.batching.rows import SequenceRows
+from rag_accel.engines.llm.local.model.blocks import Block, placed, row_blocks
 from rag_accel.engines.llm.local.model.pool import TensorPool
 from rag_accel.engines.llm.local.model.split_attention import can_split, split_attention
 
 #: The name of the function among those of transformers.
 NAME = "rag_accel_rows"
-#: Rows of a prompt that look at their lane together: at least so many, and more while the
-#: positions of all lie this close, since each row of a block is multiplied with all that its last
-#: row sees. Blocks this size are enough for two threads to share out evenly.
-LEAST_BLOCK = 32
-BLOCK_SPAN = 256
-#: Slots before a full block from which on two products take less time than one with a mask.
+#: Slots before a block, and rows of it, from which on two products take less time than one with a
+#: mask: of nine heads with three of keys, 64 rows take 0.95 times as long behind 1,024 slots and as
+#: long behind 512, and 32 rows gain nothing behind 4,096. Both dtypes are alike.
 LEAST_BEFORE = 1024
-#: A product of several lanes may compute so many times the scores that are needed.
-MOST_PADDING = 2.0
+LEAST_ROWS = 64
 
 
 def register() -> None:
@@ -79,74 +75,6 @@ def attention(
     return packed.attend(module.layer_idx, query[0], scaling, sliding_window)[None], None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows that look at neighbouring lanes in one product, as many in each lane.
-
-    Args:
-        lanes: the first lane and the one behind the last.
-        reach: how many slots of the lanes are looked at.
-        rows: which rows of the forward look, lane by lane; in a lane that is only passed over, any.
-        kept: the results that are used, by their place in ``rows``; None for all.
-    """
-
-    lanes: tuple[int, int]
-    reach: int
-    rows: Sequence[int]
-    kept: Sequence[int] | None = None
-
-
-def prompt_blocks(rows: SequenceRows, start: int, pool: TensorPool) -> Iterator[Block]:
-    """Yield blocks of the rows of one sequence, which begin at row ``start`` of the forward."""
-    first = 0
-    while first < len(rows):
-        behind = _block_end(rows.positions, first)
-        reach = pool.reach(rows.lane, max(rows.positions[first:behind]))
-        yield Block((rows.lane, rows.lane + 1), reach, range(start + first, start + behind))
-        first = behind
-
-
-def _block_end(positions: Sequence[int], first: int) -> int:
-    near = positions[first] + BLOCK_SPAN
-    behind = min(first + LEAST_BLOCK, len(positions))
-    while behind < len(positions) and positions[behind] < near:
-        behind += 1
-    return behind
-
-
-def decoding_blocks(rows: Sequence[tuple[int, int, int]]) -> Iterator[Block]:
-    """Yield blocks of sequences with one row each.
-
-    Neighbouring lanes are taken together, passing over others between them, as long as padding
-    to the longest costs less than ``MOST_PADDING``.
-
-    Args:
-        rows: of each sequence its lane, how many slots it looks at, and its row in the forward.
-    """
-    group: list[tuple[int, int, int]] = []
-    for row in sorted(rows):
-        if group and _padding([*group, row]) > MOST_PADDING:
-            yield _decoding_block(group)
-            group = []
-        group.append(row)
-    if group:
-        yield _decoding_block(group)
-
-
-def _padding(group: Sequence[tuple[int, int, int]]) -> float:
-    lanes = group[-1][0] - group[0][0] + 1
-    return lanes * max(reach for _, reach, _ in group) / sum(reach for _, reach, _ in group)
-
-
-def _decoding_block(group: Sequence[tuple[int, int, int]]) -> Block:
-    first, last = group[0][0], group[-1][0]
-    row_of = {lane: row for lane, _, row in group}
-    lanes = range(first, last + 1)
-    rows = [row_of.get(lane, group[0][2]) for lane in lanes]
-    kept = None if len(group) == len(lanes) else [lane - first for lane in row_of]
-    return Block((first, last + 1), max(reach for _, reach, _ in group), rows, kept)
-
-
 class Packed:
     """The rows of one forward, placed: their slots in the pool, and the slots each may see.
 
@@ -169,7 +97,8 @@ class Packed:
         self._slots = _indices((slot for row in rows for slot in row.slots), device)
         self._lanes = _indices((row.lane for row in rows for _ in row.ids), device)
         pool.claim(self._lanes, self._slots, self.positions)
-        self._parts = [_Part(block, pool, self.positions) for block in _blocks(rows, pool)]
+        self._parts = [_Part(block, pool, self.positions) for block in row_blocks(rows, pool)]
+        self._written = _written(rows, self._lanes, self._slots)
         self._probed = [
             (item.probe, item.lane, [start + row for row in item.probe.rows])
             for item, start in placed(rows)
@@ -178,8 +107,11 @@ class Packed:
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write the rows of a layer, ``[kv head, row, dim]``, to their slots."""
-        self._pool.keys[layer][self._lanes, :, self._slots] = keys.transpose(0, 1)
-        self._pool.values[layer][self._lanes, :, self._slots] = values.transpose(0, 1)
+        for held, new in ((self._pool.keys[layer], keys), (self._pool.values[layer], values)):
+            for lane, slots, rows in self._written.runs:
+                held[lane, :, slots] = new[:, rows]
+            if (rest := self._written.rest) is not None:
+                held[rest.lanes, :, rest.slots] = new[:, rest.rows].transpose(0, 1)
 
     def attend(
         self, layer: int, queries: torch.Tensor, scaling: float | None, window: int | None
@@ -189,7 +121,7 @@ class Packed:
         out = torch.empty_like(by_row, memory_format=torch.contiguous_format)
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         for part in self._parts:
-            out.index_copy_(0, part.targets, part.attend(by_row, keys, values, scaling, window))
+            part.put(out, part.attend(by_row, keys, values, scaling, window))
         for probe, lane, rows in self._probed:
             if probe.layer == layer:
                 probe.scores = self._looks(by_row[rows], rows, keys[lane], lane, scaling, window)
@@ -218,24 +150,57 @@ class Packed:
         return looks.mean(dim=(0, 1)).sum(dim=0)
 
 
+def _selection(rows: Sequence[int], device: torch.device) -> slice | torch.Tensor:
+    """Return what selects rows of a forward: a slice for a range, else their indices."""
+    if isinstance(rows, range):
+        return slice(rows.start, rows.stop)
+    return _indices(iter(rows), device)
+
+
 def _indices(values: Iterator[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.int64, device=device)
 
 
-def placed(rows: Sequence[SequenceRows]) -> list[tuple[SequenceRows, int]]:
-    """Return items with the place of their first row in the forward."""
-    starts = [0, *accumulate(map(len, rows))]
-    return list(zip(rows, starts, strict=False))
+@dataclass(frozen=True, slots=True)
+class _Scattered:
+    """Rows of a forward with the lane and the slot of each: int64 tensors ``[row]``.
+
+    All rows of the forward are a slice, so that decoding copies nothing.
+    """
+
+    rows: slice | torch.Tensor
+    lanes: torch.Tensor
+    slots: torch.Tensor
 
 
-def _blocks(rows: Sequence[SequenceRows], pool: TensorPool) -> list[Block]:
-    decoding = [
-        (item.lane, pool.reach(item.lane, item.positions[0]), start)
-        for item, start in placed(rows)
-        if len(item) == 1
-    ]
-    prompts = [prompt_blocks(item, start, pool) for item, start in placed(rows) if len(item) > 1]
-    return [*decoding_blocks(decoding), *(block for blocks in prompts for block in blocks)]
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The places of a forward's rows in the pool.
+
+    Args:
+        runs: neighbouring rows in neighbouring slots: a lane, its slots, and the rows.
+        rest: all other rows.
+    """
+
+    runs: Sequence[tuple[int, slice, slice]]
+    rest: _Scattered | None
+
+
+def _written(rows: Sequence[SequenceRows], lanes: torch.Tensor, slots: torch.Tensor) -> _Written:
+    runs: list[tuple[int, slice, slice]] = []
+    rest: list[int] = []
+    for item, start in placed(rows):
+        first, behind = item.slots[0], item.slots[0] + len(item)
+        if len(item) > 1 and list(item.slots) == list(range(first, behind)):
+            runs.append((item.lane, slice(first, behind), slice(start, start + len(item))))
+        else:
+            rest += range(start, start + len(item))
+    if not runs:
+        return _Written(runs, _Scattered(slice(None), lanes, slots))
+    if not rest:
+        return _Written(runs, None)
+    at = _indices(iter(rest), lanes.device)
+    return _Written(runs, _Scattered(at, lanes[at], slots[at]))
 
 
 class _Part:
@@ -246,14 +211,30 @@ class _Part:
         self._lanes = slice(first, behind)
         self._reach = block.reach
         device = positions.device
-        self._rows = _indices(iter(block.rows), device)
+        # A prompt's rows are neighbours: a slice is a view where indices would copy.
+        self._rows = _selection(block.rows, device)
         self._kept = None if block.kept is None else _indices(iter(block.kept), device)
-        self.targets = self._rows if self._kept is None else self._rows[self._kept]
+        self._targets = self._rows
+        if self._kept is not None:
+            self._targets = _indices(iter(block.rows), device)[self._kept]
         self._own = positions[self._rows].view(behind - first, 1, -1, 1)
         self._held = pool.positions[self._lanes, None, None, : block.reach]
         self._is_decoding = self._own.shape[2] == 1
         self._masks: dict[int | None, torch.Tensor] = {}
         self._least_window = self._window_without_mask(pool.dtype)
+
+    def put(self, out: torch.Tensor, outputs: torch.Tensor) -> None:
+        """Put outputs of the rows that are kept into those of the forward, ``[row, head, dim]``."""
+        if isinstance(self._targets, slice):
+            out[self._targets] = outputs
+        else:
+            out.index_copy_(0, self._targets, outputs)
+
+    def _own_queries(self, queries: torch.Tensor, kv_heads: int) -> torch.Tensor:
+        """Return ``[row, kv head, query head, dim]`` of the block's rows."""
+        if isinstance(self._rows, slice):
+            return queries[self._rows].unflatten(1, (kv_heads, -1))
+        return queries.index_select(0, self._rows).unflatten(1, (kv_heads, -1))
 
     def attend(
         self,
@@ -268,7 +249,7 @@ class _Part:
             return self._attend_split(queries, keys, values, scaling)
         kv_heads = keys.shape[1]
         seen = [tensor[self._lanes, :, : self._reach] for tensor in (keys, values)]
-        grouped = queries.index_select(0, self._rows).unflatten(1, (kv_heads, -1))
+        grouped = self._own_queries(queries, kv_heads)
         if not self._is_decoding:
             # The query heads that share keys are the batch, so that one mask serves all of them.
             grouped = grouped.permute(2, 1, 0, 3)
@@ -287,7 +268,7 @@ class _Part:
         seen_keys, seen_values = (
             tensor[self._lanes.start, :, : self._reach] for tensor in (keys, values)
         )
-        grouped = queries.index_select(0, self._rows).unflatten(1, (keys.shape[1], -1))
+        grouped = self._own_queries(queries, keys.shape[1])
         out = split_attention(grouped.permute(1, 2, 0, 3), seen_keys, seen_values, scaling)
         return out.permute(2, 0, 1, 3).flatten(1, 2)
 
@@ -299,7 +280,9 @@ class _Part:
         """
         own, held = self._own.flatten(), self._held.flatten()
         before = self._reach - len(own)
-        if self._is_decoding or before < LEAST_BEFORE or not can_split(own.device, dtype):
+        if self._is_decoding or not can_split(own.device, dtype):
+            return None
+        if before < LEAST_BEFORE or len(own) < LEAST_ROWS:
             return None
         if not torch.equal(held[before:].long(), own) or not bool((own.diff() > 0).all()):
             return None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.families import (
     DTYPES,
     ModelShape,
@@ -21,13 +22,20 @@ from rag_accel.engines.llm.local.model.families import (
 )
 from rag_accel.engines.llm.local.model.pool import TensorPool
 from rag_accel.engines.llm.local.model.runner import PackedRunner
-from rag_accel.engines.llm.local.model.self_check import check_equality
+from rag_accel.engines.llm.local.model.runner_choice import (
+    ChosenRunner,
+    RunnerWish,
+    choose_runner,
+)
 from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, packed_copy
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
-from rag_accel.engines.llm.local.options import POOL_BYTES
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.reuse.prompt_state import Recompute
 from rag_accel.errors import ConfigError
 from rag_accel.kv.rotation import rotation_of
+from rag_accel.system.processor import usable_cores
 
+DEFAULT_OPTIONS = LocalOptions()
 #: What is fetched from the hub: no code, and no weights that can hold code.
 _FETCHED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 #: One of these is what a tokenizer is made of.
@@ -36,10 +44,10 @@ _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A language model that was proved to run by packed rows.
+    """A language model that was proved to run here.
 
     Args:
-        runner: computes rows of sequences.
+        chosen: what computes rows of sequences, and why that.
         tokenizer: the model's own.
         name: where it came from.
         config: the model's configuration.
@@ -47,12 +55,17 @@ class LoadedModel:
         watch: of a model object, whether it is still what was copied; None if it was loaded here.
     """
 
-    runner: PackedRunner
+    chosen: ChosenRunner
     tokenizer: Any
     name: str
     config: Any
     settings: UsedSettings
     watch: SourceWatch | None = None
+
+    @property
+    def runner(self) -> Runner:
+        """Return what computes rows of sequences."""
+        return self.chosen.runner
 
     @property
     def ends(self) -> frozenset[int]:
@@ -76,12 +89,14 @@ def load(
     dtype: str | None = None,
     device: str | None = None,
     context: int | None = None,
-    pool_bytes: int = POOL_BYTES,
+    pool_bytes: int | None = None,
+    options: LocalOptions = DEFAULT_OPTIONS,
     revision: str | None = None,
     local_files_only: bool = False,
     needs_tokenizer: bool = True,
+    waits: bool = True,
 ) -> LoadedModel:
-    """Return a model, loaded if it is named, that was proved to run by packed rows.
+    """Return a model, loaded if it is named, that was proved to run here.
 
     Only safetensors are read and no remote code is run. A model object is left as it is: what
     runs is a copy that shares its weights.
@@ -92,10 +107,13 @@ def load(
         dtype: ``float32`` or ``bfloat16``; None for that of the checkpoint.
         device: where a named model is loaded to; None for the CPU.
         context: the most tokens of a sequence; None for what the model was made for.
-        pool_bytes: the most bytes of keys and values.
+        pool_bytes: the most bytes of keys and values; None for those of the options.
+        options: name the runner, its threads, and whether attention is recorded.
         revision: of a name on the hub.
         local_files_only: whether nothing is asked of the hub, as when it is offline.
         needs_tokenizer: whether a model object must come with one.
+        waits: whether to wait some ten seconds for a model to be traced, once a machine; else it
+            runs on torch meanwhile.
 
     Raises:
         ConfigError: the model is not supported, not there, or was not proved equal.
@@ -111,10 +129,9 @@ def load(
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
-    check_equality(source)
-    runner = _runner(source, context, pool_bytes)
+    chosen = _chosen(source, context, pool_bytes, options, waits)
     settings = UsedSettings.of(source, tokenizer)
-    return LoadedModel(runner, tokenizer, name, source.config, settings, watch)
+    return LoadedModel(chosen, tokenizer, name, source.config, settings, watch)
 
 
 def _need_transformers() -> None:
@@ -126,7 +143,9 @@ def _need_transformers() -> None:
         ) from error
 
 
-def _runner(source: Any, context: int | None, pool_bytes: int) -> PackedRunner:
+def _chosen(
+    source: Any, context: int | None, pool_bytes: int | None, options: LocalOptions, waits: bool
+) -> ChosenRunner:
     shape = ModelShape.of(source.config)
     if context is not None and not 1 <= context <= shape.context:
         raise ConfigError(
@@ -135,17 +154,30 @@ def _runner(source: Any, context: int | None, pool_bytes: int) -> PackedRunner:
             found=context,
             valid=f"1 to {shape.context}",
         )
-    pool = TensorPool(
-        layers=shape.layers,
-        heads=shape.heads,
-        dim=shape.dim,
-        context=context or shape.context,
-        limit_bytes=pool_bytes,
-        dtype=source.dtype,
-        device=source.device,
-        frequencies=rotation_of(source),
+    recompute = Recompute.of(options, shape.layers)
+    wish = RunnerWish(
+        name=options.runner,
+        threads=usable_cores() if options.max_threads is None else options.max_threads,
+        pool_bytes=options.pool_bytes if pool_bytes is None else pool_bytes,
+        context=context,
+        probed=None if recompute is None else recompute.layer,
+        waits=waits,
     )
-    return PackedRunner(packed_copy(source), pool, shape.vocabulary)
+
+    def packed() -> PackedRunner:
+        pool = TensorPool(
+            layers=shape.layers,
+            heads=shape.heads,
+            dim=shape.dim,
+            context=context or shape.context,
+            limit_bytes=wish.pool_bytes,
+            dtype=source.dtype,
+            device=source.device,
+            frequencies=rotation_of(source),
+        )
+        return PackedRunner(packed_copy(source), pool, shape.vocabulary)
+
+    return choose_runner(source, wish, packed)
 
 
 def _checked(model: Any, dtype: str | None, device: str | None) -> Any:

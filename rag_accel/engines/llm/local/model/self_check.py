@@ -1,14 +1,14 @@
-"""The proof, at load, that packed rows give the logits of a model's own forward."""
+"""The proof, at load, that a runner gives the logits of a model's own forward."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from rag_accel.engines.llm.local.batching.rows import SequenceRows
+from rag_accel.engines.llm.local.batching.rows import Probe, Runner, SequenceRows
 from rag_accel.engines.llm.local.model.families import (
     ModelShape,
     has_windows,
@@ -19,18 +19,26 @@ from rag_accel.engines.llm.local.model.families import (
 from rag_accel.engines.llm.local.model.pool import TensorPool
 from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.engines.llm.local.model.shared_weights import packed_copy, shared_copy
+from rag_accel.kv.rotation import rotation_of
 
 #: The most that logits may differ, as a share of the largest one, or of 1 if that is larger.
 #: In bfloat16 a model's own logits change with the shape of a batch: each product is rounded to 8
 #: bits, and sums of another order round to other numbers. Thirty layers of SmolLM2-135M: 0.02 to
 #: 0.03 by packed rows, 0.02 by padding in a batch, 0.13 if scores were a tenth too large.
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2**-4}
+#: The same for paged attention. Both sides round, each product and sum at another place: SmolLM2's
+#: logits differ by 0.05 where each of both differs more than that from those in float32.
+PAGED_BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 0.1}
 #: Tokens of the prompts.
 LENGTHS = (41, 23, 9)
 #: How far the prompts are after each forward: chunks alone, with others, and single rows together.
 ENDS = ((24, 0, 0), (40, 10, 8), (41, 22, 9), (41, 23, 9))
 WINDOW = 8
 SEED = 7
+#: A prompt of reused states: its head, two texts with tokens between them, and a question; then the
+#: tokens of texts that are computed again.
+_HEAD, _FIRST, _SECOND, _BEHIND = range(8), range(8, 23), range(26, 54), range(54, 60)
+_BETWEEN, _CHOSEN = range(23, 26), (9, 10, 11, 30, 31, 40)
 
 
 def check_equality(model: Any) -> None:
@@ -50,14 +58,55 @@ def check_equality(model: Any) -> None:
         _check(own, packed, f"packed rows past a window of {WINDOW}")
 
 
+def check_runner(model: Any, runner: Runner, probed: int | None = None) -> None:
+    """Check that a runner gives the logits of a model's own forward, and packed rows' for the rest.
+
+    The rest is what no own forward has: states that were moved, tokens of texts computed again, and
+    positions far from their slots. The runner's pool is empty before and after it.
+
+    Args:
+        model: the model that it runs.
+        runner: on paged attention.
+        probed: the layer whose attention it can record; None for none.
+
+    Raises:
+        ConfigError: they differ by more than the bound for its dtype, or cannot be computed.
+    """
+    prompts = _prompts(ModelShape.of(model.config))
+    what = "paged attention"
+    _compare(
+        *(lambda: own_logits(shared_copy(model), prompts), lambda: runner_logits(runner, prompts)),
+        *(what, PAGED_BOUNDS[model.dtype]),
+    )
+    if runner.context < _BEHIND.stop or rotation_of(model) is None:
+        return
+    packed = _packed_runner(packed_copy(model), runner.context)
+    _compare(
+        *(lambda: _reused(packed, prompts, probed), lambda: _reused(runner, prompts, probed)),
+        *(f"{what} over reused states", PAGED_BOUNDS[model.dtype]),
+    )
+
+
 def _check(own: Any, packed: Any, what: str) -> None:
     prompts = _prompts(ModelShape.of(own.config))
+    _compare(
+        *(lambda: own_logits(own, prompts), lambda: packed_logits(packed, prompts)),
+        *(what, BOUNDS[own.dtype]),
+    )
+
+
+def _compare(
+    expect: Callable[[], torch.Tensor],
+    find: Callable[[], torch.Tensor],
+    what: str,
+    share: float,
+) -> None:
     try:
-        expected, found = own_logits(own, prompts), packed_logits(packed, prompts)
+        expected, found = expect(), find()
     except Exception as error:
         raise _unproved(what, f"{type(error).__name__}: {error}") from error
     difference = float((expected - found).abs().max())
-    bound = BOUNDS[own.dtype] * max(1.0, float(expected.abs().max()))
+    bound = share * max(1.0, float(expected.abs().max()))
     # Not the other way round: a difference that is no number proves nothing.
     if not difference <= bound:
         raise _unproved(what, f"logits that differ by {difference:.2g} (at most {bound:.2g})")
@@ -90,30 +139,85 @@ def own_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
 
 def packed_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Return the same logits by a copy that attends by packed rows, computed in chunks."""
+    return runner_logits(_packed_runner(model, max(map(len, prompts))), prompts)
+
+
+def _packed_runner(model: Any, context: int) -> PackedRunner:
     shape = ModelShape.of(model.config)
     pool = TensorPool(
         layers=shape.layers,
         heads=shape.heads,
         dim=shape.dim,
-        context=max(map(len, prompts)),
+        context=context,
         limit_bytes=2**62,
         dtype=model.dtype,
         device=model.device,
+        frequencies=rotation_of(model),
     )
-    runner = PackedRunner(model, pool, shape.vocabulary)
-    lanes = [pool.take(len(ids)) for ids in prompts]
+    return PackedRunner(model, pool, shape.vocabulary)
+
+
+def runner_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return the logits ``[token, vocabulary]`` of all prompts, computed in chunks, together."""
+    lanes = [runner.pool.take(len(ids)) for ids in prompts]
     found: list[list[torch.Tensor]] = [[] for _ in prompts]
     for before, after in pairwise([(0,) * len(prompts), *ENDS]):
         parts = {
-            lane: range(min(start, len(ids)), min(end, len(ids)))
-            for lane, ids, start, end in zip(lanes, prompts, before, after, strict=True)
+            number: range(min(start, len(ids)), min(end, len(ids)))
+            for number, (ids, start, end) in enumerate(zip(prompts, before, after, strict=True))
         }
-        rows = [
-            SequenceRows(lane, [prompts[lane][at] for at in part], part, part, range(len(part)))
-            for lane, part in parts.items()
-            if lane is not None and part
-        ]
-        logits = runner.run(rows).split([len(row) for row in rows]) if rows else ()
-        for item, rows_logits in zip(rows, logits, strict=True):
-            found[item.lane].append(rows_logits)
+        rows = {
+            number: SequenceRows(
+                _taken(lanes[number]),
+                [prompts[number][at] for at in part],
+                part,
+                part,
+                range(len(part)),
+            )
+            for number, part in parts.items()
+            if part
+        }
+        sizes = [len(row) for row in rows.values()]
+        logits = runner.run(list(rows.values())).split(sizes) if rows else ()
+        for number, rows_logits in zip(rows, logits, strict=True):
+            found[number].append(rows_logits)
+    for lane in lanes:
+        runner.pool.free(_taken(lane))
     return torch.cat([piece for pieces in found for piece in pieces])
+
+
+def _taken(lane: int | None) -> int:
+    if lane is None:
+        raise ValueError("the pool has no room for the proof")
+    return lane
+
+
+def _reused(runner: Runner, prompts: Sequence[Sequence[int]], probed: int | None) -> torch.Tensor:
+    """Return logits and recorded attention of prompts over states that were moved, in one row.
+
+    Behind them, the logits of a prompt whose positions are the last that the model was made for.
+    """
+    pool = runner.pool
+    lanes = [_taken(pool.take(len(ids))) for ids in prompts]
+    for lane, ids in zip(lanes, prompts, strict=True):
+        runner.run([SequenceRows(lane, ids, range(len(ids)), range(len(ids)), (0,))])
+    target = _taken(pool.take(_BEHIND.stop))
+    for slots, source, start in (_HEAD, 0, 0), (_FIRST, 1, 5), (_SECOND, 0, 8):
+        pool.write(target, slots.start, pool.read(lanes[source], range(start, start + len(slots))))
+    found: list[torch.Tensor] = []
+    for places in (*_BETWEEN, *_BEHIND), sorted((*_CHOSEN, *_BETWEEN, *_BEHIND)):
+        ids = [prompts[0][at % len(prompts[0])] for at in places]
+        probe = None
+        if probed is not None:
+            probe = Probe(probed, range(len(places) - len(_BEHIND), len(places)))
+        rows = SequenceRows(target, ids, places, places, (len(places) - 1,), probe=probe)
+        found.append(runner.run([rows])[0])
+        if probe is not None:
+            found.append(probe.scores)
+    last = prompts[-1]
+    lane = _taken(pool.take(len(last)))
+    positions = range(runner.context - len(last), runner.context)
+    found += runner.run([SequenceRows(lane, last, range(len(last)), positions, range(len(last)))])
+    for taken in (*lanes, target, lane):
+        pool.free(taken)
+    return torch.cat(found)

@@ -94,6 +94,31 @@ def test_where_nothing_decodes_a_forward_may_take_four_times_as_long() -> None:
     assert pace.rows(decodes=False) == 800
 
 
+@pytest.mark.parametrize(
+    ("seconds", "alone", "others", "decoding"),
+    [
+        (0.01, 2048, 512, 512),
+        (0.1, 2000, 512, 500),
+        (0.25, 800, 512, 200),
+        (0.5, 400, 400, LEAST_CHUNK),
+        (9.0, LEAST_CHUNK, LEAST_CHUNK, LEAST_CHUNK),
+    ],
+    ids=["bound in rows", "bound in time", "float32", "slow", "floor"],
+)
+def test_a_prompt_alone_is_cut_by_time_up_to_four_times_the_rows(
+    pace: ForwardCost, seconds: float, alone: int, others: int, decoding: int
+) -> None:
+    pace.ran(200, seconds)
+    assert pace.rows(decodes=False, is_alone=True) == alone
+    assert pace.rows(decodes=False) == others
+    assert pace.rows(decodes=True) == decoding
+    assert pace.rows(decodes=True, is_alone=True) == decoding
+
+
+def test_a_prompt_alone_has_no_more_rows_before_a_forward_was_measured(pace: ForwardCost) -> None:
+    assert pace.rows(decodes=False, is_alone=True) == 512
+
+
 def test_forwards_that_were_cut_never_make_the_next_ones_smaller(pace: ForwardCost) -> None:
     """Each forward has the rows that those before it allow, at a fifth of a second for 128 rows."""
     pace.ran(1, 0.06)

@@ -467,13 +467,18 @@ def test_no_forward_begins_once_the_time_is_over(runner: FakeRunner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stall_s", "rows"), [(2.0, 256), (3.0, 384), (1000.0, 512), (0.004, LEAST_CHUNK)]
+    ("stall_s", "rows"), [(2.0, 256), (3.0, 384), (7.0, 896), (1000.0, 2048), (0.004, LEAST_CHUNK)]
 )
 def test_pieces_of_prompts_take_about_the_time_that_a_forward_may(
     runner: FakeRunner, stall_s: float, rows: int
 ) -> None:
     _at_128_rows_a_second(runner, stall_s / ALONE, StepBudget())
     assert [len(forward[0]) for forward in runner.forwards] == [512, rows]
+
+
+def test_a_prompt_that_others_wait_for_has_no_more_rows_however_fast(runner: FakeRunner) -> None:
+    _at_128_rows_a_second(runner, 1000.0, StepBudget(), others="b")
+    assert [len(forward[0]) for forward in runner.forwards] == [512, 512]
 
 
 def test_pieces_of_prompts_are_not_cut_for_steps_that_are_shorter(runner: FakeRunner) -> None:
@@ -507,11 +512,13 @@ def test_the_first_tokens_of_a_completion_cut_no_prompt(runner: FakeRunner) -> N
     assert len(piece) > LEAST_CHUNK
 
 
-def _at_128_rows_a_second(runner: FakeRunner, stall_s: float, budget: StepBudget) -> None:
+def _at_128_rows_a_second(
+    runner: FakeRunner, stall_s: float, budget: StepBudget, others: str = ""
+) -> None:
     """Run a forward that the engine learns from, then one under ``budget``."""
     clock = ManualClock()
     engine = make(runner, stall_s=stall_s, clock=clock)
-    engine.submit([work("a", HEAD * 80)])
+    engine.submit([work("a", HEAD * 90), *(work(id, HEAD) for id in others)])
     engine.interrupt()
     runner.before = lambda: clock.advance(4.0)
     engine.step(StepBudget())

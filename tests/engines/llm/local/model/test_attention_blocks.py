@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engines.llm.local.batching.rows import SequenceRows
-from rag_accel.engines.llm.local.model.attention import (
+from rag_accel.engines.llm.local.model.attention import attention
+from rag_accel.engines.llm.local.model.blocks import (
     BLOCK_SPAN,
     LEAST_BLOCK,
     MOST_PADDING,
     Block,
-    attention,
     decoding_blocks,
     prompt_blocks,
 )

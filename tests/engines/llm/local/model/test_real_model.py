@@ -11,15 +11,18 @@ from real_model import chat, generated, model, tokenizer
 from rag_accel.engine_api import EngineRequest, GenerationInput, Message, PrimitiveKind, WorkId
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
 
 
 @cache
-def engine() -> LocalLLMEngine:
-    loaded = load(model(), tokenizer(), pool_bytes=1 << 28)
+def engine(runner: RunnerName) -> LocalLLMEngine:
+    options = LocalOptions(runner=runner, pool_bytes=1 << 28)
+    loaded = load(model(), tokenizer(), options=options)
+    assert loaded.chosen.name == runner, loaded.chosen.describe()
     return LocalLLMEngine(loaded.runner, loaded.tokenizer, eos=loaded.ends)
 
 
-def answers(chats: range, tokens: int) -> list[str]:
+def answers(chats: range, tokens: int, runner: RunnerName = "torch") -> list[str]:
     """Return the answers of chats that are computed together."""
     work_items = [
         EngineRequest(
@@ -30,8 +33,8 @@ def answers(chats: range, tokens: int) -> list[str]:
         )
         for at in chats
     ]
-    engine().submit(work_items)
-    outputs = finish(engine(), *map(str, chats))
+    engine(runner).submit(work_items)
+    outputs = finish(engine(runner), *map(str, chats))
     return [value(outputs, str(at)).text for at in chats]
 
 
@@ -44,9 +47,9 @@ def test_its_answer_is_right() -> None:
     assert "3776" in answers(range(1, 2), 16)[0]
 
 
-@pytest.mark.slow  # on tiny models it runs always, see test_greedy_text.py
-def test_chats_together_equal_generate() -> None:
-    assert answers(range(3), 8) == [generated(at, 8) for at in range(3)]
+@pytest.mark.parametrize("runner", [pytest.param("torch", marks=pytest.mark.slow), "paged"])
+def test_eight_chats_together_equal_generate(runner: RunnerName) -> None:
+    assert answers(range(8), 6, runner) == [generated(at, 6) for at in range(8)]
 
 
 @pytest.mark.slow

@@ -123,6 +123,7 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         monkeypatch.setattr(attention, "LEAST_BEFORE", 4)
+        monkeypatch.setattr(attention, "LEAST_ROWS", 2)
         monkeypatch.setattr(attention, "split_attention", self)
 
     def __call__(self, *given: torch.Tensor) -> torch.Tensor:
@@ -159,6 +160,17 @@ def test_a_window_that_cuts_keeps_the_mask(counted: Counted) -> None:
     found = torch.cat([runner.run([part(lane, ids, *ends)]) for ends in ((0, 30), (30, 70))])
     assert (found - own_logits(model, ids)).abs().max() <= 1e-5
     assert not counted.count
+
+
+def test_few_rows_keep_the_mask_however_much_lies_before(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "LEAST_ROWS", 8)
+    ids, runner = ids_of(47, 1), runner_for(shared("llama"))
+    lane = runner.pool.take(47)
+    for start, end, products in ((0, 32, 0), (32, 39, 0), (39, 47, runner.layers)):
+        runner.run([part(lane, ids, start, end)])
+        assert counted.count == products
 
 
 def outputs(positions: list[int], slots: list[int], held: list[int]) -> torch.Tensor:

@@ -21,10 +21,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from rag_accel.engines.embedding import rebuilt_network
-from rag_accel.engines.embedding.rebuilt_network import FAILED, OUT_OF_MEMORY, REFUSED, SPEC
+from rag_accel.engines.compiled import child_program
+from rag_accel.engines.compiled.child_program import FAILED, OUT_OF_MEMORY, REFUSED, SPEC
 
-#: Longest time of one child, in seconds: the imports alone take some of them on busy cores.
+#: Longest time of one child, in seconds, unless its caller allows another: the imports alone take
+#: some of them on busy cores.
 LIMIT_S = 300.0
 #: Seconds between two checks that its result is still wanted.
 _LOOK_S = 0.25
@@ -32,7 +33,7 @@ _LOOK_S = 0.25
 _WEIGHT_COPIES, _LEAST_BYTES = 8, 2**31
 _TRIES = 2
 _LIBRARIES = ("torch", "transformers", "sentence_transformers", "safetensors", "openvino", "numpy")
-_PROGRAM = rebuilt_network.__file__
+_FRAME = child_program.__file__
 _OURS = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMPDIR")
 
 
@@ -121,22 +122,28 @@ def private_folder() -> Iterator[Path]:
 
 
 def convert(
+    program: str,
     folder: Path,
     spec: Mapping[str, Any],
     weights_bytes: int,
     write: Callable[[], object] = lambda: None,
+    *,
+    limit_s: float = LIMIT_S,
 ) -> None:
     """Have a child convert the weights in a folder; another one if the first dies by chance.
 
     Args:
+        program: path of the file whose ``convert(folder, spec)`` the child calls; see
+            ``child_program``.
         folder: holds the weights and the graph.
         spec: the child's description of the network.
         weights_bytes: size of the weights.
         write: writes the weights. Called when there is a child, which removes the folder if this
             process is killed.
+        limit_s: longest time of one child, in seconds.
 
     Raises:
-        CompileError: if there is no graph.
+        CompileError: if the program did not end well.
     """
     _require_interpreter()
     told = {
@@ -154,7 +161,7 @@ def convert(
     status = 0
     with _children.turn:
         for _ in range(_TRIES):
-            status = _run(folder, fill)
+            status = _run(program, folder, fill, limit_s)
             if status == 0:
                 return
             if status == REFUSED:
@@ -167,13 +174,13 @@ def convert(
     raise CompileError(f"the process that compiles it ended with {how}")
 
 
-def _run(folder: Path, fill: Callable[[], None]) -> int:
+def _run(program: str, folder: Path, fill: Callable[[], None], limit_s: float) -> int:
     with (folder / "stderr").open("wb") as said:
         with _children.lock:
             require_time()
             # -I and -S: no file of the working directory, no PYTHON*, nothing of `site`.
             child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", _PROGRAM, str(folder), str(os.getpid())],
+                [sys.executable, "-I", "-S", "-B", _FRAME, program, str(folder), str(os.getpid())],
                 stdin=subprocess.PIPE,  # a byte starts it, its end means ours
                 stdout=subprocess.DEVNULL,
                 stderr=said,
@@ -187,7 +194,7 @@ def _run(folder: Path, fill: Callable[[], None]) -> int:
             assert child.stdin is not None, "a child is told to begin by its input"
             with suppress(BrokenPipeError):  # it has ended: its status says why
                 os.write(child.stdin.fileno(), b"\n")
-            return _status(child)
+            return _status(child, limit_s)
         finally:
             with _children.lock:
                 _children.running.discard(child)
@@ -198,14 +205,14 @@ def _run(folder: Path, fill: Callable[[], None]) -> int:
             require_time()
 
 
-def _status(child: subprocess.Popen[bytes]) -> int:
+def _status(child: subprocess.Popen[bytes], limit_s: float) -> int:
     """Wait for a child as long as its result is wanted, and return its status."""
-    end = time.monotonic() + LIMIT_S
+    end = time.monotonic() + limit_s
     while (left_s := end - time.monotonic()) > 0:
         with suppress(subprocess.TimeoutExpired):
             return child.wait(min(left_s, _LOOK_S))
         require_time()
-    raise CompileError(f"its compilation took longer than {LIMIT_S:.0f} s")
+    raise CompileError(f"its compilation took longer than {limit_s:.0f} s")
 
 
 def _environment() -> dict[str, str]:

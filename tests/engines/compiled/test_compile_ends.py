@@ -1,4 +1,4 @@
-"""Whatever ends a compilation, no process and no file of it stays, and the model is run plainly."""
+"""Whatever ends a compilation, no process and no file of it stays."""
 
 from __future__ import annotations
 
@@ -9,40 +9,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-pytest.importorskip("openvino")
-pytest.importorskip("torch")
-
-from rag_accel.engine_api import (
-    EngineRequest,
-    PrimitiveKind,
-    StepBudget,
-    TextBatch,
-    WorkId,
-)
-from rag_accel.engines.embedding import compile_process
-from rag_accel.engines.embedding.engine import SentenceTransformerEngine
-
 PATIENCE_S = 60.0
-TEXTS = ("a", "Who may cross the bridge in winter?")
 
-#: Compiles where a library is imported that never ends; the first word says in which thread.
+#: Compiles with a program that never ends; the first word says in which thread.
 PROGRAM = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from rag_accel.engines.embedding import compile_process
-from rag_accel.engines.embedding.background_task import BackgroundTask
-
-compile_process._library_path = lambda: [sys.argv[2]]
+from rag_accel.engines.compiled import compile_process
+from rag_accel.engines.compiled.background_task import BackgroundTask
 
 def compile_it():
     try:
         with compile_process.private_folder() as folder:
-            compile_process.convert(folder, {}, 0)
+            compile_process.convert(sys.argv[2], folder, {}, 0)
     except compile_process.CompileError:
         pass
 
@@ -52,11 +34,13 @@ if sys.argv[1] == "background":
         time.sleep(0.01)
 compile_it()
 """
-#: Stands for torch in the child, which imports it first.
+#: The program: says which process it is in.
 ENDLESS = """
 import os, pathlib, time
-pathlib.Path({begun!r}).write_text(str(os.getpid()))
-time.sleep(600)
+
+def convert(folder, spec):
+    pathlib.Path({begun!r}).write_text(str(os.getpid()))
+    time.sleep(600)
 """
 
 
@@ -81,13 +65,12 @@ class Compiling:
 
     def __init__(self, folder: Path, thread: str) -> None:
         self.temporary = folder / "temporary"
-        libraries = folder / "libraries"
+        program = folder / "program.py"
         begun = folder / "begun"
         self.temporary.mkdir()
-        libraries.mkdir()
-        (libraries / "torch.py").write_text(ENDLESS.format(begun=str(begun)))
+        program.write_text(ENDLESS.format(begun=str(begun)))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, thread, str(libraries)],
+            [sys.executable, "-c", PROGRAM, thread, str(program)],
             env={**os.environ, "TMPDIR": str(self.temporary)},
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -135,13 +118,13 @@ def test_an_interrupt_while_it_compiles_leaves_no_child_and_no_file(compiling: C
 #: Writes weights and never ends with it.
 WRITING = """
 import pathlib, time
-from rag_accel.engines.embedding import compile_process
+from rag_accel.engines.compiled import compile_process
 
 with compile_process.private_folder() as folder:
     def write():
         (folder / "weights.safetensors").write_bytes(bytes(1000))
         time.sleep(600)
-    compile_process.convert(folder, {}, 0, write)
+    compile_process.convert("never run", folder, {}, 0, write)
 """
 
 
@@ -158,32 +141,3 @@ def test_a_process_killed_while_it_writes_weights_leaves_none(
         process.send_signal(how)
         process.wait(PATIENCE_S)
     wait_for(lambda: list(tmp_path.glob("rag-accel-compile-*")) == [])
-
-
-def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
-    work = EngineRequest(WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(TEXTS, "query"))
-    engine.submit([work])
-    while True:
-        for output in engine.step(StepBudget(None, 2)):
-            assert output.kind == "final"
-            return np.asarray(output.value)
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs limits of memory")
-def test_a_child_over_its_memory_ends_and_the_model_stays_plain(
-    model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(compile_process, "_WEIGHT_COPIES", 0)
-    monkeypatch.setattr(compile_process, "_LEAST_BYTES", 2**20)
-    monkeypatch.setattr(compile_process, "_TRIES", 1)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    engine = SentenceTransformerEngine(model)
-    embedded(engine)
-    assert engine.runtime is not None
-    engine.runtime.wait(PATIENCE_S)
-    assert engine.runtime.describe() == (
-        "runs on torch: the process that compiles it had too little memory"
-    )
-    assert np.allclose(embedded(engine), model.encode(list(TEXTS)), atol=1e-6)
-    assert not compile_process._children.running  # pyright: ignore[reportPrivateUsage]
-    assert list(tmp_path.iterdir()) == []

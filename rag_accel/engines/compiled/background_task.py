@@ -7,7 +7,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 
-from rag_accel.engines.embedding.compile_process import end_all
+from rag_accel.engines.compiled.compile_process import end_all
 
 #: Longest wait at the end of the process, in seconds: for one call of native code. Conversions run
 #: in processes that are killed then, and between two calls a task looks whether it is to stop.

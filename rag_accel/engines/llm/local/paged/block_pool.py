@@ -1,0 +1,232 @@
+"""Keys and values of sequences in blocks of 32 slots, in memory that OpenVINO computes on."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rag_accel.engines.llm.local.paged.sequences import BLOCK, block_count
+from rag_accel.errors import ConfigError
+from rag_accel.kv.entry import KeyValues, LaneState
+from rag_accel.kv.rotation import rotated
+
+_MEMORY = {torch.float32: np.float32, torch.bfloat16: np.uint16}
+
+
+class BlockPool:
+    """Keys and values of sequences: two arrays ``[layer, block, kv head, slot, dim]``.
+
+    A lane has the blocks of all tokens it was taken for, anywhere in the pool. Address space is
+    taken once for all blocks, memory when a block is first written to; it is not given back before
+    the pool goes. Blocks are zero when they are taken: no sequence sees what an earlier one wrote.
+
+    Args:
+        layers: the layers of the model.
+        heads: the key and value heads of a layer.
+        dim: the components of a head.
+        context: the most tokens of a sequence.
+        limit_bytes: the most bytes of keys and values together.
+        dtype: of keys and values, ``float32`` or ``bfloat16``.
+        frequencies: of the rotation of keys, by which they are moved; None where they cannot be.
+
+    Raises:
+        ConfigError: not even one block fits, or the system does not give the memory.
+    """
+
+    @torch.inference_mode(False)
+    def __init__(
+        self,
+        *,
+        layers: int,
+        heads: int,
+        dim: int,
+        context: int,
+        limit_bytes: int,
+        dtype: torch.dtype = torch.float32,
+        frequencies: torch.Tensor | None = None,
+    ) -> None:
+        self.context = context
+        self.frequencies = frequencies
+        self._dtype = dtype
+        self._block_bytes = 2 * layers * heads * BLOCK * dim * dtype.itemsize
+        self._blocks = limit_bytes // self._block_bytes
+        if self._blocks < 1:
+            raise ConfigError(
+                "not even one block of keys and values fits",
+                where="pool bytes",
+                found=limit_bytes,
+                valid=f"at least {self._block_bytes}, which holds {BLOCK} tokens; better"
+                f" {self._block_bytes * block_count(context)}",
+            )
+        shape = (layers, self._blocks, heads, BLOCK, dim)
+        try:
+            arrays = [np.zeros(shape, _MEMORY[dtype]) for _ in range(2)]
+        except MemoryError as error:
+            raise ConfigError(
+                "there is no memory for the blocks of keys and values",
+                where="pool bytes",
+                found=limit_bytes,
+                valid="less than what the system gives this process",
+                hint="name a smaller pool_bytes",
+            ) from error
+        #: what is computed on: of each layer ``[block, kv head, slot, dim]``, bfloat16 as uint16
+        self.arrays: tuple[NDArray[np.generic], NDArray[np.generic]] = (arrays[0], arrays[1])
+        self._keys, self._values = (torch.from_numpy(array).view(dtype) for array in arrays)
+        self._free = list(range(self._blocks))  # a heap
+        self._tables: dict[int, NDArray[np.int32]] = {}
+        self._reserved: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        self._moved: set[int] = set()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return that of keys and values."""
+        return self._dtype
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Return the bytes of all blocks, taken or free."""
+        return self._blocks * self._block_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of the blocks that are taken."""
+        return (self._blocks - len(self._free)) * self._block_bytes
+
+    def fits(self, tokens: int) -> bool:
+        """Tell whether a sequence of so many tokens could be held if no other was."""
+        return tokens <= self.context and block_count(tokens) <= self._blocks
+
+    def take(self, tokens: int) -> int | None:
+        """Return a lane for a sequence of at most so many tokens; None while there is no room."""
+        needed = block_count(tokens)
+        if not self.fits(tokens) or needed > len(self._free):
+            return None
+        lane = next(number for number in range(len(self._tables) + 1) if number not in self._tables)
+        blocks = [heapq.heappop(self._free) for _ in range(needed)]
+        self._tables[lane] = np.array(blocks, dtype=np.int32)
+        self._reserved[lane] = tokens
+        self._written[lane] = 0
+        return lane
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first slots of a lane to another.
+
+        Raises:
+            ValueError: a lane is not taken, or holds or was taken for fewer tokens.
+        """
+        self._need(target, tokens)
+        if tokens > self._written.get(source, 0):
+            raise ValueError(f"lane {source} holds fewer than {tokens} tokens")
+        whole, rest = divmod(tokens, BLOCK)
+        there, here = (self._places(lane, whole) for lane in (source, target))
+        for memory in (self._keys, self._values):
+            memory[:, here] = memory[:, there]
+            if rest:
+                old, new = (int(self._tables[lane][whole]) for lane in (source, target))
+                memory[:, new, :, :rest] = memory[:, old, :, :rest]
+        self._written[target] = max(self._written[target], tokens)
+        if source in self._moved:
+            self._moved.add(target)
+
+    def read(self, lane: int, slots: range) -> KeyValues:
+        """Return a copy of the content of slots that were written in their places.
+
+        Raises:
+            ValueError: the lane is not taken, or holds fewer tokens.
+        """
+        if slots.stop > self._written.get(lane, 0) or lane in self._moved:
+            raise ValueError(f"lane {lane} holds fewer than {slots.stop} tokens in their places")
+        first, behind = slots.start // BLOCK, block_count(slots.stop)
+        blocks = torch.from_numpy(self._tables[lane][first:behind]).long()
+        skipped = slots.start - first * BLOCK
+        keys, values = (
+            memory[:, blocks]
+            .transpose(1, 2)
+            .flatten(2, 3)[:, :, skipped : skipped + len(slots)]
+            .clone()
+            for memory in (self._keys, self._values)
+        )
+        return KeyValues(keys, values, slots.start)
+
+    def write(self, lane: int, slot: int, state: LaneState) -> None:
+        """Put state into slots from this one on, moved to their positions.
+
+        Raises:
+            ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
+        """
+        assert isinstance(state, KeyValues)
+        stop = slot + len(state)
+        self._need(lane, stop)
+        if self.frequencies is None:
+            raise ValueError("the keys of this model cannot be moved to other positions")
+        keys = rotated(state.keys, slot - state.position, self.frequencies)
+        for memory, given in ((self._keys, keys), (self._values, state.values)):
+            for blocks, places, part in self._parts(lane, range(slot, stop)):
+                piece = given[:, :, part.start : part.stop]
+                if len(blocks) == 1:
+                    memory[:, int(blocks[0]), :, places.start : places.stop] = piece
+                else:
+                    memory[:, blocks] = piece.unflatten(2, (-1, BLOCK)).transpose(1, 2)
+        self.mark(lane, stop, is_moved=False)
+
+    def free(self, lane: int) -> None:
+        """Give a lane back.
+
+        Raises:
+            ValueError: the lane is not taken.
+        """
+        self._need(lane, 0)
+        written = block_count(self._written.pop(lane))
+        used = self._places(lane, written)
+        for memory in (self._keys, self._values):
+            memory[:, used] = 0
+        for block in self._tables.pop(lane).tolist():
+            heapq.heappush(self._free, block)
+        self._moved.discard(lane)
+        del self._reserved[lane]
+
+    def mark(self, lane: int, slots: int, is_moved: bool) -> None:
+        """Say that the slots of a lane are written up to ``slots``, in their places or moved.
+
+        Raises:
+            ValueError: the lane is not taken, or was taken for fewer tokens.
+        """
+        self._need(lane, slots)
+        self._written[lane] = max(self._written[lane], slots)
+        if is_moved:
+            self._moved.add(lane)
+
+    def written(self, lane: int) -> int:
+        """Return how many first slots of a lane hold anything."""
+        return self._written[lane]
+
+    def table(self, lane: int) -> NDArray[np.int32]:
+        """Return the blocks of a lane, in the order of its slots."""
+        return self._tables[lane]
+
+    def _places(self, lane: int, blocks: int) -> torch.Tensor:
+        return torch.from_numpy(self._tables[lane][:blocks]).long()
+
+    def _parts(self, lane: int, slots: range) -> Iterator[tuple[torch.Tensor, range, range]]:
+        """Yield blocks, the places in each of them, and the part of ``slots`` that goes there.
+
+        Whole blocks come together, those that are written in part alone.
+        """
+        at = slots.start
+        while at < slots.stop:
+            first, place = divmod(at, BLOCK)
+            whole = (slots.stop - at) // BLOCK if place == 0 else 0
+            end = at + whole * BLOCK if whole else min(slots.stop, (first + 1) * BLOCK)
+            blocks = torch.from_numpy(self._tables[lane][first : first + max(1, whole)]).long()
+            stop = BLOCK if whole else place + end - at
+            yield blocks, range(place, stop), range(at - slots.start, end - slots.start)
+            at = end
+
+    def _need(self, lane: int, slots: int) -> None:
+        if slots > self._reserved.get(lane, -1):
+            raise ValueError(f"lane {lane} was not taken for {slots} tokens")

@@ -1,0 +1,153 @@
+"""The making of a runner on paged attention from a model in memory."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rag_accel.engines.compiled.background_task import BackgroundTask
+from rag_accel.engines.compiled.compiled_forms import openvino
+from rag_accel.engines.llm.local.model.families import ModelShape
+from rag_accel.engines.llm.local.model.runner import states_identity
+from rag_accel.engines.llm.local.paged.block_pool import BlockPool
+from rag_accel.engines.llm.local.paged.graph import AttentionShape, paged_graph
+from rag_accel.engines.llm.local.paged.runner import PagedForm, PagedRunner
+from rag_accel.kv.rotation import rotation_of
+
+#: What OpenVINO calls the dtypes of weights.
+PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+
+class Compilation:
+    """A model compiled for all threads, and for one where a step is granted no more.
+
+    The compiled forms read the model's weights where they are; each keeps a copy of those that are
+    multiplied, in an order of its own.
+
+    Args:
+        model: of transformers, on the processor; kept, for its weights.
+        topology: the file of its trace.
+        threads: the most of a forward.
+        probed: the layer whose attention can be recorded; None for none.
+    """
+
+    def __init__(
+        self, model: Any, topology: Path, *, threads: int, probed: int | None = None
+    ) -> None:
+        config = model.config
+        self._model = model
+        self._threads = threads
+        self._probed = probed
+        self._shape = ModelShape.of(config)
+        self._heads = int(config.num_attention_heads)
+        #: what the graph's constants are made of; it does not keep them
+        self._weights = {
+            name: weight.detach().contiguous() for name, weight in model.named_parameters()
+        }
+        attention = AttentionShape(self._heads, self._shape.heads, self._shape.dim)
+        self._graph = paged_graph(topology, self._weights, attention, probed)
+        self._compiled = {threads: self._compile(threads)}
+
+    def runner(self, pool_bytes: int, context: int | None = None) -> PagedRunner:
+        """Return a runner with a pool of its own.
+
+        Args:
+            pool_bytes: the most bytes of keys and values.
+            context: the most tokens of a sequence; None for what the model was made for.
+
+        Raises:
+            ConfigError: the pool cannot be made.
+        """
+        shape = self._shape
+        pool = BlockPool(
+            layers=shape.layers,
+            heads=shape.heads,
+            dim=shape.dim,
+            context=context or shape.context,
+            limit_bytes=pool_bytes,
+            dtype=self._model.dtype,
+            frequencies=rotation_of(self._model),
+        )
+        return PagedRunner(
+            _Forms(self, pool),
+            pool,
+            layers=shape.layers,
+            vocabulary=shape.vocabulary,
+            heads=self._heads,
+            probed=self._probed,
+            identify=partial(states_identity, self._model),
+        )
+
+    @property
+    def threads(self) -> int:
+        """Return the most threads of a forward."""
+        return self._threads
+
+    def form(self, threads: int, pool: BlockPool) -> PagedForm:
+        """Return the form for a number of threads over a pool; takes long for a new number."""
+        if threads not in self._compiled:
+            self._compiled[threads] = self._compile(threads)
+        return PagedForm(self._compiled[threads], pool)
+
+    def _compile(self, threads: int) -> Any:
+        precision = PRECISIONS[self._model.dtype]
+        settings = {
+            "INFERENCE_PRECISION_HINT": precision,
+            "KV_CACHE_PRECISION": precision,
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": threads,
+            "ENABLE_CPU_PINNING": False,
+        }
+        return openvino().Core().compile_model(self._graph, "CPU", settings)
+
+
+class _Forms:
+    """The forms of a model over one pool: for all threads at once, for one when it is needed."""
+
+    def __init__(self, compilation: Compilation, pool: BlockPool) -> None:
+        self._compilation = compilation
+        self._pool = pool
+        self._whole = compilation.form(compilation.threads, pool)
+        self._single: PagedForm | None = None
+        self._task: BackgroundTask | None = None
+
+    def find(self, threads: int) -> PagedForm:
+        """Return the form for so many threads; that for all while the one for one is compiled."""
+        if threads > 1 or self._compilation.threads == 1:
+            return self._whole
+        if self._single is not None:
+            return self._single
+        if self._task is None:
+            self._task = BackgroundTask(self._make_single)
+            self._task.start()
+        return self._whole
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a form that is being compiled."""
+        if self._task is not None:
+            self._task.wait(timeout_s)
+
+    def _make_single(self) -> None:
+        self._single = self._compilation.form(1, self._pool)
+
+
+def trace_spec(model: Any) -> dict[str, Any]:
+    """Return what a trace of a model depends on, as JSON values."""
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    for name in ("_name_or_path", "transformers_version", "architectures"):
+        config.pop(name, None)
+    return {
+        "class": type(model).__name__,
+        "config_class": type(model.config).__name__,
+        "config": config,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "versions": {
+            name: importlib.import_module(name).__version__
+            for name in ("openvino", "torch", "transformers")
+        },
+    }

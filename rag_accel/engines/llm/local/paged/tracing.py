@@ -1,0 +1,196 @@
+"""The trace of a causal language model of transformers, without its weights.
+
+It runs in a process of its own, see ``topology``: torch keeps what was traced for ever, in a state
+that all threads share. The weights are inputs of the traced model, so that one trace serves every
+checkpoint of a configuration and takes little memory and no time to write. In place of each
+attention stands a mark with queries, keys and values, see ``graph``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rag_accel.engines.llm.local.paged.graph import mark_name
+
+#: The name of the attention among those of transformers, in the process that traces.
+NAME = "rag_accel_marked"
+#: Rows of the example, and those of them whose logits are asked for.
+_ROWS, _ASKED = 7, (3, 6)
+_INPUTS = ("input_ids", "position_ids", "asked")
+_WIDENED = "rag_accel.widened"
+#: Says that a conversion only undoes a smaller form of a weight: it is then kept in that form.
+_MARKED_WIDENED = '<rt_info><attribute name="decompression" version="0" /></rt_info>\n<input>'
+
+
+def trace(spec: Mapping[str, Any], path: Path) -> None:
+    """Trace the model of a specification and save it.
+
+    Args:
+        spec: ``class``, ``config_class`` and ``config`` of the model, by their names in
+            transformers, and the ``dtype`` of its weights.
+        path: of the file; what has no place in it goes beside it.
+    """
+    torch = importlib.import_module("torch")
+    model = _empty(torch, spec)
+    places = _open(torch, model)
+    weights = {name: weight for _, _, name, weight in places}
+    graph = _converted(torch, model, places, weights, _attention_heads(model.config))
+    openvino = importlib.import_module("openvino")
+    _name(openvino, graph, weights, spec["dtype"])
+    openvino.save_model(graph, path, compress_to_fp16=False)
+    if spec["dtype"] == "bfloat16":
+        _mark_widened(path)
+
+
+def _empty(torch: Any, spec: Mapping[str, Any]) -> Any:
+    """Return the model with weights that take no memory."""
+    transformers = importlib.import_module("transformers")
+    config = getattr(transformers, spec["config_class"]).from_dict(spec["config"])
+    with torch.device("meta"):
+        kind = getattr(transformers, spec["class"])
+        model = kind._from_config(config, dtype=torch.float32).eval()
+    model.tie_weights()
+    rotary = model.get_decoder().rotary_emb
+    model.get_decoder().rotary_emb = type(rotary)(config)  # with numbers in it
+    return model
+
+
+def _open(torch: Any, model: Any) -> list[tuple[Any, str, str, Any]]:
+    """Take the weights out of the modules; return module, attribute, name and weight of each.
+
+    A weight that stands in several places has its first name in all of them.
+    """
+    names: dict[int, str] = {}
+    empty: dict[str, Any] = {}
+    places: list[tuple[Any, str, str, Any]] = []
+    for prefix, module in model.named_modules():
+        for key, weight in list(module._parameters.items()):
+            if weight is None:
+                continue
+            name = names.setdefault(id(weight), f"{prefix}.{key}")
+            if name not in empty:
+                empty[name] = torch.zeros(()).expand(weight.shape)
+            places.append((module, key, name, empty[name]))
+    for module, key, _, weight in places:
+        del module._parameters[key]
+        module.__dict__[key] = weight
+    return places
+
+
+def _attention_heads(config: Any) -> int:
+    return int(config.num_attention_heads)
+
+
+def _converted(torch: Any, model: Any, places: Any, weights: Mapping[str, Any], heads: int) -> Any:
+    openvino = importlib.import_module("openvino")
+    library = torch.library.Library("rag_accel", "DEF")
+    library.define(
+        "marked(Tensor q, Tensor k, Tensor v, int layer, float scale, int window) -> Tensor"
+    )
+    library.impl(
+        "marked",
+        lambda q, k, v, layer, scale, window: q.transpose(1, 2).contiguous(),
+        "CompositeExplicitAutograd",
+    )
+    transformers = importlib.import_module("transformers")
+    transformers.AttentionInterface.register(NAME, _attention)
+    transformers.AttentionMaskInterface.register(NAME, lambda *_, **__: None)
+    model.set_attn_implementation(NAME)
+    names = list(weights)
+
+    class WithWeights(torch.nn.Module):
+        def forward(self, input_ids: Any, position_ids: Any, asked: Any, *given: Any) -> Any:
+            by_name = dict(zip(names, given, strict=True))
+            for module, key, name, _ in places:
+                module.__dict__[key] = by_name[name]
+            found = model(
+                input_ids=input_ids,
+                position_ids=position_ids,
+                use_cache=False,
+                logits_to_keep=asked,
+            )
+            return found.logits
+
+    extension = importlib.import_module("openvino.frontend.pytorch").ConversionExtension
+    example = (
+        torch.ones((1, _ROWS), dtype=torch.int64),
+        torch.arange(_ROWS)[None],
+        torch.tensor(_ASKED),
+        *weights.values(),
+    )
+    with torch.no_grad():
+        return openvino.convert_model(
+            WithWeights().eval(),
+            example_input=example,
+            extension=[extension("rag_accel::marked", _marker(heads))],
+        )
+
+
+def _attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Any, None]:
+    torch = importlib.import_module("torch")
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    window = sliding_window or 0
+    found = torch.ops.rag_accel.marked(query, key, value, module.layer_idx, scale, window)
+    return found, None
+
+
+def _marker(heads: int) -> Any:
+    """Return the conversion of an attention to a mark: the states joined, and the queries of it."""
+    numpy = importlib.import_module("numpy")
+    ops = importlib.import_module("openvino.opset15")
+
+    def constant(values: list[int]) -> Any:
+        return ops.constant(numpy.array(values, dtype=numpy.int64))
+
+    def convert(context: Any) -> list[Any]:
+        states = [context.get_input(at) for at in range(3)]
+        layer, scale, window = (context.get_values_from_const_input(at) for at in (3, 4, 5))
+        mark = ops.concat(states, 1)
+        mark.set_friendly_name(mark_name(int(layer), float(scale), int(window)))
+        queries = ops.slice(mark, constant([0]), constant([heads]), constant([1]), constant([1]))
+        return [ops.transpose(queries, constant([0, 2, 1, 3])).output(0)]
+
+    return convert
+
+
+def _name(openvino: Any, graph: Any, weights: Mapping[str, Any], dtype: str) -> None:
+    """Name the inputs, and give those of weights their shapes and their dtype."""
+    operators = importlib.import_module("openvino.opset15")
+    nodes = [given.get_node() for given in graph.inputs]
+    for node, name in zip(nodes[: len(_INPUTS)], _INPUTS, strict=True):
+        node.set_friendly_name(name)
+        node.output(0).get_tensor().set_names({name})
+    for node, (name, weight) in zip(nodes[len(_INPUTS) :], weights.items(), strict=True):
+        shape = openvino.PartialShape(list(weight.shape))
+        if dtype == "float32":
+            node.set_partial_shape(shape)
+            node.set_friendly_name(name)
+            continue
+        narrow = operators.parameter(shape, openvino.Type.bf16, name=name)
+        wide = operators.convert(narrow, "f32")
+        wide.set_friendly_name(f"{_WIDENED}|{name}")
+        for target in node.output(0).get_target_inputs():
+            target.replace_source_output(wide.output(0))
+        graph.remove_parameter(node)
+        graph.add_parameters([narrow])
+    graph.validate_nodes_and_infer_types()
+
+
+def _mark_widened(path: Path) -> None:
+    """Write into the file which conversions only widen a weight; Python has no call for it."""
+    pattern = re.compile(rf'(<layer id="\d+" name="{re.escape(_WIDENED)}\|[^>]*>.*?)<input>', re.S)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(pattern.sub(rf"\g<1>{_MARKED_WIDENED}", text), encoding="utf-8")
