@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from bench.local_llm.prompts import HUMAN, SYSTEM, Asked
 from langchain_rag_accel.components.local_chat import ChatRagAccel
 from rag_accel.accelerator import Accelerator
+from rag_accel.engines.llm.local.local_llm import LocalLLM
 
 Chain = Runnable[Asked, str]
 
@@ -81,16 +82,17 @@ class PlainModel:
         return self.tokenizer(rendered, add_special_tokens=False)["input_ids"]
 
 
-def our_chain(folder: str, accelerator: Accelerator, tokens: int, **options: Any) -> Chain:
+def our_chain(folder: str, accelerator: Accelerator, tokens: int, **bounds: Any) -> Chain:
     """Return the same chain over the engine here.
 
     Args:
         folder: a checkpoint.
         accelerator: computes.
         tokens: most of an answer.
-        options: of the drop-in, besides.
+        bounds: of the ``LocalLLM``, and its dtype.
     """
-    model = ChatRagAccel(model=folder, max_tokens=tokens, accelerator=accelerator, **options)
+    llm = LocalLLM(folder, **bounds)
+    model = ChatRagAccel(model=llm, max_tokens=tokens, accelerator=accelerator)
     return PROMPT | model | StrOutputParser()
 
 

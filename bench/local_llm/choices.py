@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from bench.results import Row
-from langchain_rag_accel.components.local_chat import ChatRagAccel
+from rag_accel.engines.llm.local.options import LocalOptions
 
 TORCH, PAGED = "torch", "paged"
 
@@ -21,8 +22,8 @@ def weights_option(name: str) -> dict[str, Any] | str:
 
 
 def _option(name: str, value: str) -> dict[str, Any] | str:
-    if name not in ChatRagAccel.model_fields:
-        return f"ChatRagAccel has no option {name}"
+    if name not in {each.name for each in fields(LocalOptions)}:
+        return f"LocalLLM has no option {name}"
     return {name: value}
 
 

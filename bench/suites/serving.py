@@ -10,7 +10,7 @@ counts as what it is.
 
 No prompt begins as another does, so nothing is read from the prefix cache. Greedy texts in bfloat16
 depend on what else is in a forward, in plain's own batches too: how many are equal is a row, and
-not demanded. An option that ``ChatRagAccel`` does not have, or that cannot run here, is named as
+not demanded. An option that ``LocalLLM`` does not have, or that cannot run here, is named as
 row ``missing``, and its ratio is left out.
 
 ``early_prefill`` is a graph whose prompt has a history of its own before what a search of 800 ms

@@ -157,8 +157,8 @@ def test_the_names_of_the_ratios_stay() -> None:
 
 def test_an_option_that_there_is_not_is_named() -> None:
     lacks = choices._option("no_such_option", "any")
-    assert lacks == "ChatRagAccel has no option no_such_option"
-    assert choices._option("dtype", "float32") == {"dtype": "float32"}
+    assert lacks == "LocalLLM has no option no_such_option"
+    assert choices._option("kv_reuse", "full") == {"kv_reuse": "full"}
     row = choices.missing_row("accelerated, any", str(lacks))
     assert (row.workload, row.metric, row.median) == (lacks, "missing", 1)
 
