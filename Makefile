@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all check conformance bench peers clean
+.PHONY: install demo test test-all check conformance bench peers peers-infinity peers-genai peers-kvboost clean
 
 install: $(STAMP)
 
@@ -68,10 +68,20 @@ conformance:
 bench: install
 	$(BIN)/python -m bench all --quick
 
-# Opponents of the benchmarks whose versions are not ours, each in an environment of its own.
-peers:
-	$(PY) -m venv --clear .peers/infinity
-	.peers/infinity/bin/python -m pip install --quiet -r bench/baselines/infinity.txt
+# Opponents of the benchmarks whose versions are not ours, each in an environment of its own; the
+# benchmarks name one that is missing. Lists are complete: what else packages require is not used
+# (optimum-intel's torchvision is built for another torch than the one of a processor).
+peers: peers-infinity peers-genai peers-kvboost
+
+peers-infinity peers-genai peers-kvboost: peers-%:
+	$(PY) -m venv --clear .peers/$*
+	.peers/$*/bin/python -m pip install --quiet --no-deps -r bench/baselines/$*.txt
+	$(if $(filter genai,$*),$(EXPORT_SMOLLM2))
+
+# In the checkpoint's own precision, which is bfloat16.
+EXPORT_SMOLLM2 = folder=$$($(BIN)/python -c 'import rag_accel.sample as s; print(s.smollm2_folder())') && \
+	DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 .peers/genai/bin/optimum-cli export openvino --model "$$folder" \
+	--task text-generation-with-past .peers/genai/smollm2
 
 clean:
 	rm -rf $(VENV) .conformance .peers build dist

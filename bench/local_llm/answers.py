@@ -102,11 +102,13 @@ class Compared:
         workload: how rows name it.
         loads: of each arm, one a turn.
         prompts: counts tokens.
+        reference: the arm whose answers the others' are compared with.
     """
 
     workload: str
     loads: Mapping[str, Sequence[Load]]
     prompts: Prompts
+    reference: str = PLAIN
 
     def gain(self, other: str) -> float:
         """Return our tokens per second / another arm's: the median over turns."""
@@ -121,7 +123,7 @@ class Compared:
         loads, row = self.loads[name], partial(row_of, name, self.workload)
         answers = [answer for load in loads for answer in load.answers]
         latencies = [1000 * each for load in loads for each in load.latencies_s]
-        wanted = [answer for load in self.loads[PLAIN] for answer in load.answers]
+        wanted = [answer for load in self.loads[self.reference] for answer in load.answers]
         same = sum(one == other for one, other in zip(wanted, answers, strict=True))
         rates = [self._tokens_per_s(load) for load in loads]
         found = [
@@ -131,9 +133,9 @@ class Compared:
                 name, self.workload, "tokens_per_answer", [*map(self.prompts.count, answers)]
             ),
         ]
-        if name != PLAIN:
+        if name != self.reference:
             # Not demanded: in bfloat16 greedy texts depend on what else is in a forward.
-            metric = "answers_equal_to_plain"
+            metric = f"answers_equal_to_{self.reference}"
             found.append(Row(name, self.workload, metric, same, None, len(answers)))
         return found
 
@@ -147,6 +149,7 @@ def compare(
     prompts: Prompts,
     lengths: Sequence[int],
     turns: int,
+    reference: str = PLAIN,
 ) -> Compared:
     """Let the arms take turns; all answer the same prompts, each turn others."""
     asked = [prompts.asked(lengths) for _ in range(turns)]
@@ -155,4 +158,4 @@ def compare(
     )
     for name, loads in found.items():
         _logger.info("%s, %s: %s s", workload, name, [round(load.wall_s, 2) for load in loads])
-    return Compared(workload, found, prompts)
+    return Compared(workload, found, prompts, reference)

@@ -1,23 +1,17 @@
-"""Figures that stand beside the ratios: a busy thread, and continuous batching of transformers."""
+"""Answers while another thread of the process is busy in Python."""
 
 from __future__ import annotations
 
-import importlib
-import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from bench.local_llm.answers import Arm
-from bench.local_llm.chains import PROMPT, PlainModel
-from bench.local_llm.prompts import Asked, Prompts
+from bench.local_llm.prompts import Prompts
+from bench.measure import median, rotate
 from bench.results import Row, median_row
-from langchain_rag_accel.demo.load import Load, torch_threads
 
-GENERATE_BATCH = "transformers generate_batch"
-_logger = logging.getLogger("bench.serving")
+BUSY = "1 user, a busy thread"
 
 
 @contextmanager
@@ -45,7 +39,7 @@ def beside_busy_thread(arms: dict[str, Arm], prompts: Prompts, lengths: Sequence
     for name, arm in arms.items():
         rows.append(_ms_per_token(name, "1 user", arm, prompts, lengths))
         with busy_thread():
-            rows.append(_ms_per_token(name, "1 user, a busy thread", arm, prompts, lengths))
+            rows.append(_ms_per_token(name, BUSY, arm, prompts, lengths))
     return rows
 
 
@@ -57,34 +51,36 @@ def _ms_per_token(
     return median_row(name, workload, "ms_per_token", [1000 * load.wall_s / max(1, tokens)])
 
 
-def continuous_batching(model: PlainModel, tokens: int, threads: int) -> Arm | None:
-    """Return the arm of transformers' own continuous batching; None where it cannot run here."""
-    made: Any = model.pipeline.pipeline.model
-    generate: Callable[..., Any] | None = getattr(made, "generate_batch", None)
-    if generate is None:
-        return None
-    config = importlib.import_module("transformers").GenerationConfig(
-        max_new_tokens=tokens,
-        do_sample=False,
-        eos_token_id=made.generation_config.eos_token_id,
-        pad_token_id=model.tokenizer.pad_token_id,
-    )
+def compare_beside(
+    name: str,
+    other: str,
+    arms: Mapping[str, Arm],
+    prompts: Prompts,
+    lengths: Sequence[int],
+    turns: int,
+) -> tuple[list[Row], float]:
+    """Return rows and an arm's tokens a second / another's, both beside such a thread.
 
-    def answer(asked: Sequence[Asked]) -> Load:
-        ids = [
-            model.tokenizer(model.rendered(PROMPT.invoke(one)), add_special_tokens=False)[
-                "input_ids"
-            ]
-            for one in asked
-        ]
-        with torch_threads(threads):
-            started = time.perf_counter()
-            found = generate(ids, generation_config=config, progress_bar=False)
-            wall_s = time.perf_counter() - started
-        made_ids = [
-            one.generated_tokens for _, one in sorted(found.items(), key=lambda item: item[0])
-        ]
-        answers = tuple(model.tokenizer.decode(one, skip_special_tokens=True) for one in made_ids)
-        return Load(answers, (wall_s,) * len(answers), wall_s)
+    Args:
+        name: of the arm.
+        other: of the other one.
+        arms: by name.
+        prompts: of which each turn has others.
+        lengths: of one turn's prompts.
+        turns: beside the first, in which there is no such thread and which does not count.
+    """
+    first, *asked = [prompts.asked(lengths) for _ in range(turns + 1)]
+    for arm in arms.values():
+        arm(first)
 
-    return answer
+    def rate(arm: Arm, turn: int) -> float:
+        load = arm(asked[turn])
+        return sum(map(prompts.count, load.answers)) / load.wall_s
+
+    with busy_thread():
+        found = rotate(
+            {each: lambda turn, arm=arm: rate(arm, turn) for each, arm in arms.items()}, turns
+        )
+    rows = [median_row(each, BUSY, "tokens_per_s", rates) for each, rates in found.items()]
+    pairs = zip(found[name], found[other], strict=True)
+    return rows, median([ours / theirs for ours, theirs in pairs])

@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from bench.local_llm.prompts import HUMAN, SYSTEM, Asked
 from langchain_rag_accel.components.local_chat import ChatRagAccel
 from rag_accel.accelerator import Accelerator
+from rag_accel.engines.llm.local.local_llm import LocalLLM
 
 Chain = Runnable[Asked, str]
 
@@ -29,21 +30,23 @@ class PlainModel:
     Args:
         folder: a checkpoint.
         batch_size: prompts that the pipeline pads and generates together.
+        dtype: of weights and computation; ``auto`` for that of the checkpoint.
     """
 
     folder: str
     batch_size: int
+    dtype: str = "auto"
 
     @cached_property
     def pipeline(self) -> Any:
-        """Return the pipeline, loaded in the dtype of the checkpoint."""
+        """Return the pipeline, loaded."""
         from langchain_huggingface import HuggingFacePipeline
 
         return HuggingFacePipeline.from_model_id(
             self.folder,
             task="text-generation",
             batch_size=self.batch_size,
-            model_kwargs={"dtype": "auto"},
+            model_kwargs={"dtype": self.dtype},
             pipeline_kwargs={"do_sample": False, "return_full_text": False},
         )
 
@@ -51,6 +54,11 @@ class PlainModel:
     def tokenizer(self) -> Any:
         """Return its tokenizer."""
         return self.pipeline.pipeline.tokenizer
+
+    @property
+    def dtype_name(self) -> str:
+        """Return the dtype it has, without torch's prefix."""
+        return str(self.pipeline.pipeline.model.dtype).removeprefix("torch.")
 
     def chain(self, tokens: int) -> Chain:
         """Return the chain that answers in at most so many tokens."""
@@ -68,19 +76,41 @@ class PlainModel:
         )
         return text
 
+    def ids(self, asked: Asked) -> list[int]:
+        """Return the tokens of a prompt."""
+        rendered = self.rendered(PROMPT.invoke(asked))
+        return self.tokenizer(rendered, add_special_tokens=False)["input_ids"]
 
-def our_chain(folder: str, accelerator: Accelerator, tokens: int) -> Chain:
-    """Return the same chain over the engine here."""
-    model = ChatRagAccel(model=folder, max_tokens=tokens, accelerator=accelerator)
+
+def our_chain(folder: str, accelerator: Accelerator, tokens: int, **bounds: Any) -> Chain:
+    """Return the same chain over the engine here.
+
+    Args:
+        folder: a checkpoint.
+        accelerator: computes.
+        tokens: most of an answer.
+        bounds: of the ``LocalLLM``, and its dtype.
+    """
+    llm = LocalLLM(folder, **bounds)
+    model = ChatRagAccel(model=llm, max_tokens=tokens, accelerator=accelerator)
     return PROMPT | model | StrOutputParser()
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A streamed answer: seconds to the first text of it, and all of it."""
+    """A streamed answer.
+
+    Args:
+        first_s: seconds to the first text of it.
+        answer: all of it.
+        first: the first piece of it that is not empty.
+        total_s: seconds to its end.
+    """
 
     first_s: float
     answer: str
+    first: str = ""
+    total_s: float = 0.0
 
 
 def streamed(pieces: Any) -> Streamed:
@@ -91,4 +121,5 @@ def streamed(pieces: Any) -> Streamed:
             first_s = time.perf_counter() - started
         if piece:
             found.append(piece)
-    return Streamed(first_s or time.perf_counter() - started, "".join(found))
+    total_s = time.perf_counter() - started
+    return Streamed(first_s or total_s, "".join(found), "".join(found[:1]), total_s)

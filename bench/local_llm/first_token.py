@@ -1,4 +1,4 @@
-"""The time to the first token: of one user's stream, and where a prompt's beginning is early."""
+"""The time to the first token where a prompt's beginning is computed early."""
 
 from __future__ import annotations
 
@@ -9,70 +9,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bench.arms import thread_candidates
-from bench.local_llm.answers import OURS, PLAIN
-from bench.local_llm.chains import Chain, PlainModel, Streamed, our_chain, streamed
-from bench.local_llm.prompts import Asked, Prompts
-from bench.measure import alternate, median, ratios, rotate
+from bench.local_llm.chains import Streamed, streamed
+from bench.local_llm.prompts import Prompts
+from bench.local_llm.streams import METRIC
+from bench.measure import median, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import LatencyModel, PrimitiveKind
 from rag_accel.errors import EngineError
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
 from rag_accel.passes.manager import RUNTIME_PASSES, STATIC_PASSES
-from rag_accel.system.processor import usable_cores
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
-
-METRIC = "first_text_ms"
-
-# One user's stream ------------------------------------------------------------------------------
-
-
-def compare_streams(
-    model: PlainModel,
-    fast: Accelerator,
-    prompts: Prompts,
-    lengths: Sequence[int],
-    tokens: int,
-    turns: int,
-) -> tuple[list[Row], float]:
-    """Return rows and ours / plain time to the first text, the median over streams.
-
-    Streams are read to their end, and short: what is left of one would slow the next.
-    """
-    plain, ours = model.chain(tokens), our_chain(model.folder, fast, tokens)
-    asked = [one for _ in range(turns) for one in prompts.asked(lengths)]
-    threads = _best_threads(plain, prompts.asked(lengths))
-
-    def plainly(turn: int) -> float:
-        with torch_threads(threads):
-            return _first_ms(plain, asked[turn])
-
-    pairs = alternate(plainly, lambda turn: _first_ms(ours, asked[turn]), len(asked))
-    workload = "1 user, stream"
-    rows = [
-        row_of(PLAIN, workload, METRIC, pairs.plain),
-        row_of(OURS, workload, METRIC, pairs.other),
-    ]
-    return rows, median(ratios(pairs))
-
-
-def _first_ms(chain: Chain, asked: Asked) -> float:
-    return in_ms(streamed(chain.stream(asked)).first_s)
-
-
-def _best_threads(chain: Chain, asked: Sequence[Asked]) -> int:
-    candidates = thread_candidates(usable_cores())
-    taken = dict[int, float]()
-    for threads in candidates:
-        with torch_threads(threads):
-            taken[threads] = median([_first_ms(chain, one) for one in asked])
-    return min(candidates, key=lambda threads: taken[threads])
-
-
-# A beginning that is computed while a search runs -----------------------------------------------
 
 _RULES = (
     "You answer questions of people who know their field, and keep to what the passages and the "

@@ -53,6 +53,10 @@ class Prompts:
         """Return how many tokens a text has."""
         return len(self._ids(text))
 
+    def first_id(self, text: str) -> int | None:
+        """Return a text's first token; None of an empty one."""
+        return next(iter(self._ids(text)), None)
+
     @property
     def _overhead(self) -> int:
         """Return about how many tokens a prompt has besides its passages."""

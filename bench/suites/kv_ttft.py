@@ -10,6 +10,11 @@ exact mode. Texts are kept in memory; in other arms in files, and memory keeps n
 operating system may); in those of new texts they were never seen. CacheBlend
 (``bench.baselines.cacheblend``) is called without an engine or a driver before it.
 
+kvboost, which keeps pieces of prompts, is asked the same questions in an environment and a process
+of its own (``make peers``; without it a row says ``missing`` and the ratio is left out), by itself
+and told where the texts begin and end; the faster of the two counts. The clock is its process's,
+from its call to its first token.
+
 Prompts of 4 texts and 128 to 2,048 tokens are asked of the exact mode and of fused reuse, which
 computes a prompt whole where it has learnt that this takes less time. Shorter prompts have more
 turns, up to four times as many. How many requests a second 8 users are answered who ask at once,
@@ -31,6 +36,9 @@ Ratios:
     fused15_vs_cacheblend15: against CacheBlend with 15 % of the texts' tokens computed again, over
         our attention kernel: its time to the first token / that of ours with 15 %; median over
         turns.
+    reuse_vs_kvboost: against kvboost over the same model, the faster of its own pieces and of those
+        it is told: our time to the first token with full reuse / its (lower is better); median over
+        turns.
     auto_never_slower: against our exact mode: its time to the first token / that of fused reuse
         which decides by itself, median over turns; the lowest of prompts of 128 to 2,048 tokens.
     cold_fused_vs_full: against the faster of transformers' prefill and our exact mode: its time to
@@ -50,7 +58,7 @@ from typing import Any, get_args
 
 from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
-from bench.kv import break_even, first_token, swap_in, users
+from bench.kv import break_even, first_token, kvboost, swap_in, users
 from bench.kv.break_even import Length
 from bench.kv.first_token import CACHEBLEND, FUSED, REUSE, FirstTokens, Shape, ours
 from bench.results import Row, SuiteResult, sizes_of
@@ -72,6 +80,7 @@ class Sizes:
         texts: of a prompt.
         tokens: of each text.
         turns: of the model of random weights.
+        kvboost_turns: of kvboost beside ours.
         auto_texts: of a prompt that may be computed whole.
         auto_tokens: of all texts of such a prompt, one measurement each.
         auto_turns: of the longest of them.
@@ -86,6 +95,7 @@ class Sizes:
     texts: int = 10
     tokens: int = 512
     turns: int = 9
+    kvboost_turns: int = 7
     auto_texts: int = 4
     auto_tokens: tuple[int, ...] = (128, 256, 512, 1024, 2048)
     auto_turns: int = 9
@@ -96,7 +106,7 @@ class Sizes:
     swap_turns: int = 7
 
 
-QUICK = Sizes(turns=2, auto_turns=3, user_turns=1, swap_turns=1)
+QUICK = Sizes(turns=2, kvboost_turns=1, auto_turns=3, user_turns=1, swap_turns=1)
 FULL = Sizes()
 
 
@@ -120,6 +130,10 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     rows: list[Row] = [row for one in (random, *lengths, *swapped) for row in one.rows()]
     rows += _users(chosen, given, model, tokenizer)
     ratios = {**_ratios(random, swapped), **_ratios_of_lengths(lengths)}
+    beside = _kvboost(chosen, given, model, tokenizer)
+    rows += beside.rows
+    if beside.ratio is not None:
+        ratios["reuse_vs_kvboost"] = beside.ratio
     return SuiteResult("kv_ttft", tuple(rows), ratios, sizes=sizes_of(chosen))
 
 
@@ -156,6 +170,15 @@ def _users(sizes: Sizes, material: Material, model: Any, tokenizer: Any) -> list
             *(model, tokenizer, material.texts),
             *(sizes.users, sizes.texts, sizes.user_tokens, sizes.user_turns),
         )
+
+
+def _kvboost(sizes: Sizes, material: Material, model: Any, tokenizer: Any) -> kvboost.Found:
+    with little_garbage():
+        found = kvboost.measure(
+            *(model, tokenizer, material.texts, sizes.texts, sizes.tokens, sizes.kvboost_turns)
+        )
+    _logger.info("%s", found)
+    return found
 
 
 def _random_weights(sizes: Sizes, material: Material, model: Any, tokenizer: Any) -> FirstTokens:

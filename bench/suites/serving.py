@@ -1,32 +1,45 @@
 """Serve a language model of this process: SmolLM2 135M Instruct, in bfloat16 in both arms.
 
 The chain is an ordinary LangChain chain, prompt, model and parser, over passages of real documents;
-8 users each ``invoke`` it, or one does. Plain is langchain_huggingface's pipeline, given the prompt
-by the model's own chat template, with the number of callers at once and of torch threads at which
-it is fastest; ours is ``ChatRagAccel``, as the process is by itself. Arms take turns over the same
-prompts, each turn others; answers are greedy, 64 tokens at most. Rates are in tokens of answers per
-second, so that an answer that ends early counts as what it is.
+8 users each ``invoke`` it, or one streams it. Plain is langchain_huggingface's pipeline, which is
+``generate`` of transformers, given the prompt by the model's own chat template, with the number of
+callers at once and of torch threads at which it is fastest; ours is ``ChatRagAccel``, as the
+process is by itself. Arms take turns over the same prompts, each turn others; answers are greedy,
+64 tokens at most. Rates are in tokens of answers per second, so that an answer that ends early
+counts as what it is.
 
 No prompt begins as another does, so nothing is read from the prefix cache. Greedy texts in bfloat16
 depend on what else is in a forward, in plain's own batches too: how many are equal is a row, and
-not demanded.
+not demanded. An option that ``LocalLLM`` does not have, or that cannot run here, is named as
+row ``missing``, and its ratio is left out.
 
 ``early_prefill`` is a graph whose prompt has a history of its own before what a search of 800 ms
 (asleep) finds: with the pass ``split_prefill`` the history is computed meanwhile.
 
-Rows without a ratio, in the full sizes only: prompts of 1500 tokens, transformers' own batching
-(``generate_batch``), and milliseconds a token, prompt included, beside a thread that is busy in
-Python.
+Rows without a ratio, in the full sizes only: 8 users with prompts of 1500 tokens, and milliseconds
+a token, prompt included, beside a thread that is busy in Python.
 
 Ratios:
     throughput_8: against langchain_huggingface's pipeline at its best callers and torch threads:
         tokens/s accelerated / plain with 8 users; median over turns.
     throughput_8_vs_batch: against langchain_huggingface's pipeline in batches of 8, by one call of
         batch: tokens/s accelerated, 8 users / its; median over turns.
-    throughput_1: against langchain_huggingface's pipeline at its best torch threads: tokens/s
-        accelerated / plain with one user; median over turns.
+    tokens_1: against langchain_huggingface's pipeline at its best torch threads: tokens/s after the
+        first text of one user's stream, accelerated / plain; median over streams.
+    int8_tokens_1: against langchain_huggingface's pipeline in bfloat16 at its best torch threads:
+        tokens/s after the first text of one user's stream, accelerated with weights of int8 /
+        plain; median over streams.
     ttft_1: against langchain_huggingface's pipeline at its best torch threads: time to the first
-        text of one user's stream, accelerated / plain; median over streams.
+        text of one user's stream, accelerated / plain (lower is better), prompts of 200 to 300
+        tokens; median over streams.
+    ttft_1_800: against langchain_huggingface's pipeline at its best torch threads: time to the
+        first text of one user's stream, accelerated / plain (lower is better), prompts of 800
+        tokens; median over streams.
+    ttft_1_5k: against langchain_huggingface's pipeline at its best torch threads: time to the first
+        text of one user's stream, accelerated / plain (lower is better), prompts of 4,900 tokens;
+        median over streams.
+    beside_python: against our own runner on torch: tokens/s of one user beside a thread that is
+        busy in Python, on the runner over paged attention / on torch; median over turns.
     early_prefill: against ours with split_prefill off: time to the first text saved / the most that
         can be, the shorter of computing the prompt and of the search; median over turns.
 """
@@ -43,12 +56,16 @@ from bench.garbage import little_garbage
 from bench.local_llm import answers, beside, first_token
 from bench.local_llm.answers import BATCH, OURS, PLAIN, Setting
 from bench.local_llm.chains import PlainModel, our_chain
+from bench.local_llm.choices import PAGED, TORCH, missing_row, runner_option, weights_option
 from bench.local_llm.prompts import Prompts, spread
+from bench.local_llm.streams import StreamArm, compare_streams, our_stream, plain_stream
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.accelerator import Accelerator
+from rag_accel.errors import RagAccelError
 from rag_accel.sample import read_corpus, smollm2_folder
 
 _CHUNKS = 600
+INT8 = "accelerated, int8"
 
 _logger = logging.getLogger("bench.serving")
 
@@ -63,15 +80,18 @@ class Sizes:
         tokens: most tokens of an answer.
         turns: of several users.
         alone_prompts: of a turn of one user.
-        alone_turns: of one user.
+        alone_turns: of one user, of ``alone_prompts`` streams each.
         tuning_tokens: of answers that look for plain's best setting.
-        streams: turns of streams, of ``alone_prompts`` each.
-        stream_tokens: most tokens of a stream.
+        stream_tokens: most tokens of a stream of which the first text alone counts.
+        long_prompts: tokens of the prompts of ``ttft_1_800`` and ``ttft_1_5k``.
+        long_streams: streams of each.
+        busy_turns: of one user beside a busy thread.
+        busy_tokens: most tokens of an answer there.
         history: tokens before what is searched for.
         search_s: how long the search takes.
         early_turns: of that graph.
-        long_prompt: tokens of long prompts.
-        long_users: of them, at once.
+        many_prompt: tokens of long prompts that several users have.
+        many_users: of them, at once.
         beside_tokens: of answers without a ratio; 0 for none of them.
     """
 
@@ -80,19 +100,31 @@ class Sizes:
     tokens: int = 64
     turns: int = 7
     alone_prompts: int = 3
-    alone_turns: int = 5
+    alone_turns: int = 7
     tuning_tokens: int = 24
-    streams: int = 7
     stream_tokens: int = 4
+    long_prompts: tuple[int, int] = (800, 4900)
+    long_streams: tuple[int, int] = (9, 7)
+    busy_turns: int = 7
+    busy_tokens: int = 24
     history: int = 1500
     search_s: float = 0.8
     early_turns: int = 9
-    long_prompt: int = 1500
-    long_users: int = 8
+    many_prompt: int = 1500
+    many_users: int = 8
     beside_tokens: int = 16
 
 
-QUICK = Sizes(turns=3, alone_turns=3, tuning_tokens=8, streams=3, early_turns=3, beside_tokens=0)
+QUICK = Sizes(
+    turns=3,
+    alone_turns=2,
+    tuning_tokens=8,
+    long_streams=(5, 3),
+    busy_turns=3,
+    busy_tokens=16,
+    early_turns=3,
+    beside_tokens=0,
+)
 FULL = Sizes()
 
 
@@ -109,7 +141,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     chosen = sizes or (QUICK if quick else FULL)
     bench = _Bench(chosen, material or _real_material())
     with little_garbage(), bench_accelerator() as accelerator:
-        for part in (bench.several, bench.one, bench.streams, bench.without_ratio):
+        for part in (bench.several, bench.one, bench.long, bench.busy, bench.without_ratio):
             part(accelerator)
             _logger.info("%s", bench.found)
     with little_garbage():
@@ -158,24 +190,65 @@ class _Bench:
         self.found["throughput_8_vs_batch"] = compared.gain(BATCH)
 
     def one(self, fast: Accelerator) -> None:
-        """Compare one user."""
+        """Compare one user's streams: the first text, and the rate after it."""
         sizes = self._sizes
         setting = self._best([1], sizes.alone_prompts)
-        arms = {
-            PLAIN: answers.called(self._plain.chain(sizes.tokens), setting),
-            OURS: answers.ours(our_chain(self._folder, fast, sizes.tokens), 1),
+        arms: dict[str, StreamArm] = {
+            PLAIN: plain_stream(self._plain.chain(sizes.tokens), setting.threads),
+            OURS: our_stream(our_chain(self._folder, fast, sizes.tokens)),
         }
-        compared = answers.compare("1 user", arms, self._prompts, self._alone, sizes.alone_turns)
-        self.rows += [*_setting_rows("1 user", setting), *compared.rows()]
-        self.found["throughput_1"] = compared.gain(PLAIN)
+        int8 = weights_option("int8")
+        if isinstance(int8, str):
+            self.rows.append(missing_row(INT8, int8))
+        else:
+            arms[INT8] = our_stream(our_chain(self._folder, fast, sizes.tokens, **int8))
+        found = compare_streams("1 user", arms, self._prompts, self._alone, sizes.alone_turns)
+        self.rows += [*_setting_rows("1 user", setting), *found.rows()]
+        self.found["ttft_1"] = found.first_text()
+        for name, arm in (("tokens_1", OURS), ("int8_tokens_1", INT8)):
+            if arm not in arms:
+                continue
+            if (rate := found.rate(arm)) is None:
+                self.rows.append(missing_row(f"{name} of {arm}", "no text after the first"))
+            else:
+                self.found[name] = rate
 
-    def streams(self, fast: Accelerator) -> None:
-        """Compare the time to the first text of one user's stream."""
+    def long(self, fast: Accelerator) -> None:
+        """Compare the time to the first text of long prompts."""
         sizes = self._sizes
-        rows, self.found["ttft_1"] = first_token.compare_streams(
-            *(self._plain, fast, self._prompts, self._alone, sizes.stream_tokens, sizes.streams)
-        )
+        tokens = sizes.stream_tokens
+        plain, ours = self._plain.chain(tokens), our_chain(self._folder, fast, tokens)
+        names = ("ttft_1_800", "ttft_1_5k")
+        for name, length, turns in zip(names, sizes.long_prompts, sizes.long_streams, strict=True):
+            arms = {PLAIN: plain_stream(plain, answers.most_threads()), OURS: our_stream(ours)}
+            workload = f"1 user, prompts of {length} tokens"
+            found = compare_streams(workload, arms, self._prompts, [length], turns)
+            self.rows += found.rows()
+            self.found[name] = found.first_text()
+
+    def busy(self, fast: Accelerator) -> None:
+        """Compare our two runners while another thread is busy in Python."""
+        sizes = self._sizes
+        arms: dict[str, answers.Arm] = {}
+        for runner in (PAGED, TORCH):
+            option = runner_option(runner)
+            if isinstance(option, str):
+                self.rows.append(missing_row(_run_by(runner), option))
+            else:
+                chain = our_chain(self._folder, fast, sizes.busy_tokens, **option)
+                arms[_run_by(runner)] = answers.ours(chain, 1)
+        if len(arms) < 2:
+            return
+        try:
+            rows, ratio = beside.compare_beside(
+                *(_run_by(PAGED), _run_by(TORCH), arms),
+                *(self._prompts, self._alone[:1], sizes.busy_turns),
+            )
+        except (RagAccelError, ImportError) as error:
+            self.rows.append(missing_row(_run_by(PAGED), str(error)))
+            return
         self.rows += rows
+        self.found["beside_python"] = ratio
 
     def early(self) -> None:
         """Measure what is gained by computing a prompt's beginning while a search runs."""
@@ -200,24 +273,14 @@ class _Bench:
         plain, ours = model.chain(tokens), our_chain(self._folder, fast, tokens)
         one = {PLAIN: answers.called(plain, Setting(1, 1)), OURS: answers.ours(ours, 1)}
         self.rows += beside.beside_busy_thread(one, self._prompts, self._alone[:1])
-        users = sizes.long_users
+        users = sizes.many_users
         long_prompts = {
             PLAIN: answers.called(plain, Setting(1, answers.most_threads())),
             OURS: answers.ours(ours, users),
         }
-        lengths = [sizes.long_prompt] * users
-        workload = f"{users} users, prompts of {sizes.long_prompt} tokens"
+        lengths = [sizes.many_prompt] * users
+        workload = f"{users} users, prompts of {sizes.many_prompt} tokens"
         self.rows += answers.compare(workload, long_prompts, self._prompts, lengths, 1).rows()
-        self._continuous(tokens)
-
-    def _continuous(self, tokens: int) -> None:
-        arm = beside.continuous_batching(self._plain, tokens, answers.most_threads())
-        if arm is None:
-            return
-        batch = answers.batched(self._plain.chain(tokens), answers.most_threads())
-        workload = f"{self._sizes.users} prompts at once, answers of {tokens} tokens"
-        arms = {PLAIN: batch, beside.GENERATE_BATCH: arm}
-        self.rows += answers.compare(workload, arms, self._prompts, self._lengths, 1).rows()
 
     def _best(self, callers: Sequence[int], prompts: int) -> Setting:
         asked = self._prompts.asked(self._lengths[:prompts])
@@ -229,3 +292,7 @@ def _setting_rows(workload: str, setting: Setting) -> list[Row]:
         Row(PLAIN, workload, "callers", setting.callers, None, 1),
         Row(PLAIN, workload, "torch_threads", setting.threads, None, 1),
     ]
+
+
+def _run_by(runner: str) -> str:
+    return f"{OURS}, {runner}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +16,7 @@ import tiny_chat
 from fake_runner import tokenizer
 
 from bench.arms import bench_accelerator
-from bench.kv import break_even, first_token, swap_in
+from bench.kv import break_even, first_token, kvboost, swap_in
 from bench.kv.break_even import Length
 from bench.kv.first_token import (
     CACHEBLEND,
@@ -47,6 +48,7 @@ TINY = kv_ttft.Sizes(
     texts=3,
     tokens=40,
     turns=1,
+    kvboost_turns=1,
     auto_texts=2,
     auto_tokens=(40, 80),
     auto_turns=1,
@@ -66,10 +68,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+#: Speaks as the real script does, and finds every piece that it was given before.
+STAND_IN = """
+import json, sys
+print(json.dumps({"ready": True}), flush=True)
+known = {"grid": set(), "spans": set()}
+for line in sys.stdin:
+    asked = json.loads(line)
+    engine, ids = asked["engine"], asked["ids"]
+    if engine == "grid":
+        pieces = [tuple(ids[at:at + 128]) for at in range(0, len(ids), 128)]
+    else:
+        pieces = [tuple(ids[start:end]) for start, end in asked["spans"]]
+    reused = sum(len(one) for one in pieces if one in known[engine])
+    known[engine].update(pieces)
+    seconds = {"grid": 4.0, "spans": 2.0}[engine]
+    print(json.dumps({"seconds": seconds, "token": "a", "reused": reused / len(ids)}), flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
-def found(folder: str) -> SuiteResult:
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    script: Path = tmp_path_factory.mktemp("stand-in") / "kvboost.py"
+    script.write_text(STAND_IN)
+    return script
+
+
+@pytest.fixture(scope="module")
+def found(folder: str, stand_in: Path) -> SuiteResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        patch.setattr(kvboost, "ENVIRONMENT", Path(sys.executable))
+        patch.setattr(kvboost, "SCRIPT", stand_in)
         return kv_ttft.run(True, TINY, kv_ttft.Material(folder, TEXTS))
 
 
@@ -87,7 +117,7 @@ def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) ->
     ways = get_args(KvReuse)
     cold = {ours(way, is_cold=True) for way in ways if way != EXACT}
     disk = {ours(way, is_on_disk=True) for way in ways if way != EXACT}
-    others = {PLAIN, CACHEBLEND, f"{ours(EXACT)} / {ours(FUSED)}"}
+    others = {PLAIN, CACHEBLEND, f"{ours(EXACT)} / {ours(FUSED)}", *kvboost.ENGINES}
     assert {row.system for row in found.rows} == {*map(ours, ways), *cold, *disk, *others}
     rates = [row.system for row in found.rows if row.metric == "requests_per_s"]
     assert rates == [*map(ours, ways)]
@@ -204,3 +234,42 @@ def test_shorter_prompts_have_more_turns_up_to_four_times_as_many() -> None:
     assert [one.workload for one in found] == [
         *("2 texts, 20 tokens", "2 texts, 40 tokens", "2 texts, 160 tokens")
     ]
+
+
+def test_a_kvboost_that_is_told_the_texts_finds_them_in_any_order(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kvboost, "ENVIRONMENT", Path(sys.executable))
+    monkeypatch.setattr(kvboost, "SCRIPT", stand_in)
+    result = kvboost.measure(tiny_chat.model(), tokenizer(), TEXTS, 3, 40, 3)
+    told = "kvboost, told the texts"
+    (share,) = [row for row in result.rows if (row.system, row.metric) == (told, "reused_share")]
+    assert share.median > 0.6  # all but the question
+    (mine,) = [row for row in result.rows if row.system == ours(REUSE)]
+    assert result.ratio == pytest.approx(mine.median / 1000 / 2.0)  # the faster of its engines
+
+
+def test_pieces_follow_each_other_and_a_text_is_the_same_piece_in_any_place() -> None:
+    prompts = Turns(cutter(), 3, 40)
+    segmented = [prompts.again(turn).segmented(tokenizer()) for turn in range(6)]
+    cut = [kvboost.pieces(one) for one in segmented]
+    for each in cut:
+        assert each[0][0] == 0
+        assert [end for _, end in each[:-1]] == [start for start, _ in each[1:]]
+    texts = {
+        one.ids[start:end]
+        for one, each in zip(segmented, cut, strict=True)
+        for start, end in each[1:]
+    }
+    assert len(texts) == 3
+
+
+def test_a_missing_kvboost_is_named_and_has_no_ratio(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kvboost, "ENVIRONMENT", tmp_path / "python")
+    result = kvboost.measure(tiny_chat.model(), tokenizer(), TEXTS, 2, 20, 1)
+    assert result.ratio is None
+    (row,) = result.rows
+    assert (row.system, row.metric) == (kvboost.NAME, "missing")
+    assert "make peers" in row.workload

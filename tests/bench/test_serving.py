@@ -12,10 +12,11 @@ pytest.importorskip("transformers")
 
 import torch
 
-from bench.local_llm import answers, first_token
-from bench.local_llm.beside import GENERATE_BATCH, busy_thread
-from bench.local_llm.chains import streamed
+from bench.local_llm import answers, beside, choices, first_token
+from bench.local_llm.beside import busy_thread
+from bench.local_llm.chains import Streamed, streamed
 from bench.local_llm.prompts import Prompts, spread
+from bench.local_llm.streams import RATE, Streams, compare_streams
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions, serving
 from langchain_rag_accel.demo.load import Load
@@ -38,13 +39,16 @@ TINY = serving.Sizes(
     alone_prompts=1,
     alone_turns=1,
     tuning_tokens=1,
-    streams=1,
     stream_tokens=3,
+    long_prompts=(70, 100),
+    long_streams=(1, 1),
+    busy_turns=1,
+    busy_tokens=2,
     history=80,
     search_s=0.02,
     early_turns=1,
-    long_prompt=100,
-    long_users=1,
+    many_prompt=100,
+    many_users=1,
     beside_tokens=2,
 )
 
@@ -116,18 +120,47 @@ def found(folder: str) -> SuiteResult:
         return serving.run(True, TINY, serving.Material(folder, TEXTS))
 
 
+def _lacking() -> dict[str, str]:
+    """Return the arms whose options there are not, and the ratios that are left out with them."""
+    options = {
+        serving.INT8: ("int8_tokens_1", choices.weights_option("int8")),
+        "accelerated, paged": ("beside_python", choices.runner_option("paged")),
+        "accelerated, torch": ("beside_python", choices.runner_option("torch")),
+    }
+    return {name: ratio for name, (ratio, option) in options.items() if isinstance(option, str)}
+
+
 def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
     assert from_json(as_json(found), found.suite) == found
     assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(found.suite))
+    lacking = _lacking()
+    assert set(found.ratios) == set(ratio_definitions(found.suite)) - set(lacking.values())
+    assert {row.system for row in found.rows if row.metric == "missing"} == set(lacking)
     assert {row.system for row in found.rows} == {
         answers.PLAIN,
         answers.BATCH,
         answers.OURS,
-        GENERATE_BATCH,
+        serving.INT8,
+        "accelerated, paged",
+        "accelerated, torch",
         first_token.LATE,
         first_token.ALONE,
     }
+
+
+def test_the_names_of_the_ratios_stay() -> None:
+    assert list(ratio_definitions("serving")) == [
+        *("throughput_8", "throughput_8_vs_batch", "tokens_1", "int8_tokens_1"),
+        *("ttft_1", "ttft_1_800", "ttft_1_5k", "beside_python", "early_prefill"),
+    ]
+
+
+def test_an_option_that_there_is_not_is_named() -> None:
+    lacks = choices._option("no_such_option", "any")
+    assert lacks == "LocalLLM has no option no_such_option"
+    assert choices._option("kv_reuse", "full") == {"kv_reuse": "full"}
+    row = choices.missing_row("accelerated, any", str(lacks))
+    assert (row.workload, row.metric, row.median) == (lacks, "missing", 1)
 
 
 def _equal(found: SuiteResult, system: str, metric: str) -> list[Row]:
@@ -136,7 +169,7 @@ def _equal(found: SuiteResult, system: str, metric: str) -> list[Row]:
 
 def test_in_float32_our_answers_are_plains(found: SuiteResult) -> None:
     rows = _equal(found, answers.OURS, "answers_equal_to_plain")
-    assert {row.workload for row in rows} == {"2 users", "1 user", "1 users, prompts of 100 tokens"}
+    assert {row.workload for row in rows} == {"2 users", "1 users, prompts of 100 tokens"}
     assert all(row.median == row.n for row in rows)
 
 
@@ -201,3 +234,57 @@ def test_saved_time_is_a_share_of_the_shorter_of_prompt_and_search() -> None:
     times = {first_token.EARLY: [600.0], first_token.LATE: [1000.0], first_token.ALONE: [500.0]}
     assert first_token.Early(times, 800.0, 1).share == 0.8
     assert first_token.Early({**times, first_token.ALONE: [900.0]}, 800.0, 1).share == 0.5
+
+
+def test_a_rate_begins_after_the_first_piece(prompts: Prompts) -> None:
+    piece, rest = "one ", "two three four"
+    tokens = prompts.count(piece + rest) - prompts.count(piece)
+    ours = Streamed(1.0, piece + rest, piece, 3.0)
+    plain = Streamed(2.0, piece + rest, piece, 6.0)
+    found = Streams("1 user", {answers.PLAIN: [plain], answers.OURS: [ours]}, prompts)
+    assert found.first_text() == 0.5
+    assert found.rate(answers.OURS) == 2.0
+    assert [row.median for row in found.rows() if row.metric == RATE] == [tokens / 4, tokens / 2]
+
+
+def test_streams_of_one_piece_have_no_rate(prompts: Prompts) -> None:
+    whole = Streamed(1.0, "one two", "one two", 1.0)
+    found = Streams("1 user", {answers.PLAIN: [whole], answers.OURS: [whole]}, prompts)
+    assert found.rate(answers.OURS) is None
+    assert not [row for row in found.rows() if row.metric == RATE]
+
+
+def test_all_arms_stream_the_same_prompts_and_the_first_does_not_count(prompts: Prompts) -> None:
+    asked: dict[str, list[Any]] = {answers.PLAIN: [], answers.OURS: []}
+
+    def arm(name: str) -> Any:
+        def stream(one: Any) -> Streamed:
+            asked[name].append(one)
+            return Streamed(1.0, "one two", "one", 2.0)
+
+        return stream
+
+    found = compare_streams("1 user", {name: arm(name) for name in asked}, prompts, [40, 50], 2)
+    assert asked[answers.PLAIN] == asked[answers.OURS]
+    assert len({one["number"] for one in asked[answers.OURS]}) == 5
+    assert {name: len(each) for name, each in found.found.items()} == dict.fromkeys(asked, 4)
+
+
+def test_runners_are_compared_beside_a_thread_that_is_busy(prompts: Prompts) -> None:
+    import threading
+
+    counts: list[int] = []
+
+    def arm(wall_s: float) -> answers.Arm:
+        def answer(asked: Any) -> Load:
+            counts.append(threading.active_count())
+            return Load(("one two",) * len(asked), (wall_s,), wall_s)
+
+        return answer
+
+    arms = {"quick": arm(1.0), "slow": arm(4.0)}
+    rows, ratio = beside.compare_beside("quick", "slow", arms, prompts, [40], 2)
+    assert ratio == 4.0
+    assert [row.n for row in rows] == [2, 2]
+    before, *busy = sorted(counts)[:1], *sorted(counts)[2:]
+    assert set(busy) == {before[0] + 1}

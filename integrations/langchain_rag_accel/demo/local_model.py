@@ -1,10 +1,16 @@
-"""A language model of this machine behind the demo's chain, as transformers runs it and batched."""
+"""A language model of this machine behind the demo's chain, as transformers runs it and batched.
+
+Both arms answer the same questions in the same precision and take turns, each turn other questions,
+so that neither finds anything computed for an earlier turn. Plain has the number of torch threads
+at which it is faster.
+"""
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +26,21 @@ from rag_accel.system.processor import usable_cores
 DTYPE = "float32"
 MAX_TOKENS = 32
 USERS = (1, 8)
-#: Questions of one user alone.
+#: Questions of one user alone, a turn.
 ALONE = 3
+#: Turns of each arm with so many users; each arm goes first in one of them.
+TURNS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """One run of an arm, its answers by question.
+    """The runs of an arm, their answers by question.
 
     Args:
         texts: the answers.
         first_s: of each, seconds until its first text.
         tokens: of all answers together.
-        wall_s: from the first question to the end of the last answer.
+        wall_s: from the first question of a run to the end of its last answer, all runs together.
         threads: torch threads it ran with.
     """
 
@@ -52,6 +60,16 @@ class Answers:
         """Return the mean seconds until the first text of an answer."""
         return sum(self.first_s) / len(self.first_s)
 
+    def __add__(self, other: Answers) -> Answers:
+        """Return both runs' answers, of the same arm."""
+        return Answers(
+            self.texts + other.texts,
+            self.first_s + other.first_s,
+            self.tokens + other.tokens,
+            self.wall_s + other.wall_s,
+            self.threads,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LocalLevel:
@@ -67,6 +85,16 @@ class LocalLevel:
         """Return the questions whose answers differ."""
         pairs = zip(self.questions, self.plain.texts, self.accelerated.texts, strict=True)
         return tuple(question for question, left, right in pairs if left != right)
+
+    @property
+    def sooner(self) -> float:
+        """Return plain's seconds until the first text of an answer / accelerated."""
+        return self.plain.mean_first_s / self.accelerated.mean_first_s
+
+    @property
+    def gain(self) -> float:
+        """Return tokens a second of all users, accelerated / plain."""
+        return self.accelerated.tokens_per_s / self.plain.tokens_per_s
 
 
 def plain_chat_model(folder: Path) -> Any:
@@ -100,7 +128,7 @@ def measure_local_model(
     Args:
         folder: of the model.
         build: makes a chain of a chat model.
-        questions: one a user at least; the last is asked once before anything counts.
+        questions: those of each turn are others as long as there are enough: some 30.
         accelerator: runs the accelerated arm.
         tell: is given each line.
     """
@@ -110,18 +138,42 @@ def measure_local_model(
     )
     fast = accelerate(build(ours), accelerator=accelerator)
     count = _counter(folder)
-    for chain in (plain, fast):  # neither arm pays for what the first call makes
-        _ask(chain, questions[-1:], 1, count, 1)
-    found: list[LocalLevel] = []
-    for users in USERS:
-        asked = tuple(questions[: max(users, ALONE)])
-        before = max(
-            (_ask(plain, asked, users, count, one) for one in sorted({1, usable_cores()})),
-            key=lambda run: run.tokens_per_s,
-        )
-        after = _ask(fast, asked, users, count, usable_cores(), tell if users == 1 else None)
-        found.append(LocalLevel(users, asked, before, after))
-    return found
+    waiting = itertools.cycle(questions)
+    return [
+        _level(plain, fast, users, waiting, count, tell if users == 1 else None) for users in USERS
+    ]
+
+
+def _level(
+    plain: Any,
+    fast: Any,
+    users: int,
+    waiting: Iterator[str],
+    count: Callable[[str], int],
+    tell: Callable[[str], None] | None,
+) -> LocalLevel:
+    """Let both arms take turns with so many users; what they are asked first does not count."""
+    first = tuple(itertools.islice(waiting, users))
+    runs = [_ask(plain, first, users, count, threads) for threads in sorted({1, usable_cores()})]
+    threads = max(runs, key=lambda run: run.tokens_per_s).threads
+    _ask(fast, first, users, count, usable_cores())
+    asked: list[str] = []
+    before: list[Answers] = []
+    after: list[Answers] = []
+    for turn in range(TURNS):
+        questions = tuple(itertools.islice(waiting, max(users, ALONE)))
+        asked += questions
+        if turn % 2 == 0:
+            before.append(_ask(plain, questions, users, count, threads))
+        after.append(_ask(fast, questions, users, count, usable_cores(), tell))
+        if turn % 2 == 1:
+            before.append(_ask(plain, questions, users, count, threads))
+    return LocalLevel(users, tuple(asked), _together(before), _together(after))
+
+
+def _together(runs: Sequence[Answers]) -> Answers:
+    first, *others = runs
+    return sum(others, first)
 
 
 def _counter(folder: Path) -> Callable[[str], int]:
@@ -155,7 +207,7 @@ def _ask(
 
 
 def local_table(levels: Sequence[LocalLevel]) -> str:
-    """Return first text and tokens a second of both arms, one level a line."""
+    """Return first text and tokens a second of both arms, and how many times ours is plain's."""
     head = f"{'users':>5}  {'arm':<13}{'first text s':>13}{'tokens/s':>10}"
     lines = [head, "-" * len(head)]
     for level in levels:
@@ -163,6 +215,8 @@ def local_table(levels: Sequence[LocalLevel]) -> str:
             lines.append(
                 f"{level.users:>5}  {name:<13}{run.mean_first_s:>13.2f}{run.tokens_per_s:>10.1f}"
             )
+        sooner, gain = f"{level.sooner:.2f} x", f"{level.gain:.2f} x"
+        lines.append(f"{level.users:>5}  {'ratio':<13}{sooner:>13}{gain:>10}")
     return "\n".join(lines)
 
 
@@ -175,6 +229,7 @@ def local_as_json(levels: Sequence[LocalLevel]) -> list[dict[str, Any]]:
             "plain_torch_threads": level.plain.threads,
             "plain": _figures(level.plain),
             "accelerated": _figures(level.accelerated),
+            "ratio": {"first_text": round(level.sooner, 2), "tokens_per_s": round(level.gain, 2)},
         }
         for level in levels
     ]

@@ -1,0 +1,151 @@
+"""The suite against others' batching runs all arms, and names those that cannot run."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain_huggingface")
+pytest.importorskip("transformers")
+
+import tiny_chat
+from fake_runner import tokenizer
+from tokenizers import processors
+
+from bench.baselines import genai
+from bench.local_llm.answers import OURS, Arm
+from bench.local_llm.peers import CONTINUOUS, GENAI, PEERS, PeerError, opened
+from bench.results import SuiteResult, as_json, from_json
+from bench.suites import ratio_definitions, serving_peers
+from langchain_rag_accel.demo.load import Load
+
+TEXTS = (
+    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
+    "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
+    "The filter of the pump is cleaned every month, or when the water no longer comes.",
+)
+TINY = serving_peers.Sizes(users=2, prompt=(40, 60), tokens=5, turns=1, exact_tokens=6)
+#: Speaks as the real script does, and answers by transformers.
+STAND_IN = """
+import json, sys, time
+import torch, transformers
+dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[sys.argv[2]]
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=dtype)
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    asked, started = json.loads(line), time.perf_counter()
+    answers = [
+        model.generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            max_new_tokens=asked["tokens"],
+            do_sample=False,
+            eos_token_id=asked["eos"],
+            pad_token_id=asked["eos"],
+        )[0, len(ids):].tolist()
+        for ids in asked["prompts"]
+    ]
+    wall_s = time.perf_counter() - started
+    print(json.dumps({"answers": answers, "wall_s": wall_s}), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> serving_peers.Material:
+    path: Path = tmp_path_factory.mktemp("tiny-model")
+    tiny_chat.model().save_pretrained(path)
+    # The chat template is rendered to text and read as a text: nothing is to be put before it.
+    plain = copy.deepcopy(tokenizer())
+    plain.backend_tokenizer.post_processor = processors.Sequence([])
+    plain.save_pretrained(path)
+    return serving_peers.Material(str(path), TEXTS)
+
+
+@pytest.fixture(scope="module")
+def found(
+    material: serving_peers.Material, tmp_path_factory: pytest.TempPathFactory
+) -> SuiteResult:
+    script: Path = tmp_path_factory.mktemp("stand-in") / "genai.py"
+    script.write_text(STAND_IN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(genai, "ENVIRONMENT", Path(sys.executable))
+        patch.setattr(genai, "EXPORTED", Path(material.folder))
+        patch.setattr(genai, "SCRIPT", script)
+        return serving_peers.run(True, TINY, material)
+
+
+@pytest.mark.bench
+def test_every_opponent_is_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
+    assert from_json(as_json(found), found.suite) == found
+    assert len({row.key for row in found.rows}) == len(found.rows)
+    assert set(found.ratios) == set(ratio_definitions(found.suite))
+    assert {row.system for row in found.rows} == {OURS, CONTINUOUS, GENAI}
+    assert not [row for row in found.rows if row.metric == "missing"]
+
+
+@pytest.mark.bench
+@pytest.mark.parametrize("name", PEERS)
+def test_in_float32_all_have_the_same_texts(found: SuiteResult, name: str) -> None:
+    (row,) = [row for row in found.rows if (row.system, row.metric) == (name, serving_peers.SHARE)]
+    assert (row.median, row.n) == (1.0, TINY.users)
+    (first,) = [
+        row for row in found.rows if (row.system, row.metric) == (name, serving_peers.FIRST)
+    ]
+    assert first.n == TINY.users
+
+
+def test_the_names_of_the_ratios_stay() -> None:
+    assert set(ratio_definitions("serving_peers")) == set(serving_peers.RATIOS.values())
+    assert serving_peers.RATIOS == {
+        CONTINUOUS: "throughput_8_vs_cb",
+        GENAI: "throughput_8_vs_genai",
+    }
+
+
+@contextmanager
+def failing(*_: Any) -> Iterator[Arm]:
+    def answer(asked: Any) -> Load:
+        raise ArithmeticError("no\nsuch kernel")
+
+    yield answer
+
+
+@pytest.mark.bench
+def test_an_opponent_that_cannot_run_is_named_and_fails_nothing(
+    material: serving_peers.Material, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(genai, "EXPORTED", tmp_path / "no_model")
+    peers = {CONTINUOUS: failing, GENAI: PEERS[GENAI]}
+    result = serving_peers.run(True, TINY, material, peers)
+    assert result.ratios == {}
+    assert [(row.system, row.metric, row.workload) for row in result.rows] == [
+        (f"{name}{exact}", "missing", why)
+        for name, why in (
+            (CONTINUOUS, "ArithmeticError: no such kernel"),
+            (GENAI, f"FileNotFoundError: no model {tmp_path / 'no_model'}: make peers"),
+        )
+        for exact in ("", ", float32")
+    ]
+    assert from_json(as_json(result), result.suite) == result
+
+
+def test_an_opponent_is_closed_where_an_answer_of_it_fails() -> None:
+    ended: list[bool] = []
+
+    @contextmanager
+    def opens(*_: Any) -> Iterator[Arm]:
+        with failing() as arm:
+            try:
+                yield arm
+            finally:
+                ended.append(True)
+
+    with pytest.raises(PeerError, match="no such kernel"), opened(opens, None, 1, 1) as arm:  # type: ignore[arg-type]
+        arm([])
+    assert ended == [True]
