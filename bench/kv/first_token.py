@@ -21,7 +21,7 @@ from bench.results import Row, row_of
 from langchain_rag_accel import ChatRagAccel
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load
-from rag_accel.engines.llm.local.options import KvReuse
+from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
 from rag_accel.fidelity.prompts import SYSTEM, TextCutter, TextPrompt
 
 PLAIN = "plain"
@@ -128,7 +128,8 @@ def cacheblend_arm(model: Any, tokenizer: Any, prompts: Iterable[TextPrompt]) ->
         tokenizer: its own.
         prompts: their texts are encoded now.
     """
-    blend = CacheBlend(model, load(model, tokenizer).runner, SHARE)
+    on_torch = LocalOptions(runner="torch")  # whose tensors it looks into
+    blend = CacheBlend(model, load(model, tokenizer, options=on_torch).runner, SHARE)
     with torch_threads(1):
         for prompt in prompts:
             blend.prefill(prompt.segmented(tokenizer))

@@ -27,7 +27,7 @@ from rag_accel.adoption.local_calls import CallsAhead, LocalCalls
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
-from rag_accel.engines.llm.local.options import KvRecipe, number, whole_number
+from rag_accel.engines.llm.local.options import KvRecipe, RunnerName, number, whole_number
 from rag_accel.kv.prompt_chunks import locate_chunks
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
@@ -72,9 +72,9 @@ class ChatRagAccel(BaseChatModel):
         chat_template: a template in place of the tokenizer's.
         bounds: those of a ``LocalLLM``, which says what holds for those not named: ``pool_bytes``,
             ``prefix_lanes``, ``kv_reuse``, ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``,
-            ``kv_disk_bytes``, ``kv_max_age_s`` and ``kv_recipe``. Reused texts are known where a
-            search of the same accelerated run found them, or where a call names them:
-            ``invoke(messages, documents=[...])``.
+            ``kv_disk_bytes``, ``kv_max_age_s``, ``kv_recipe`` and ``runner``. Reused texts are
+            known where a search of the same accelerated run found them, or where a call names
+            them: ``invoke(messages, documents=[...])``.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -103,6 +103,7 @@ class ChatRagAccel(BaseChatModel):
     kv_disk_bytes: Whole | None = Field(default=None, ge=0)
     kv_max_age_s: Number | None = Field(default=None, ge=0)
     kv_recipe: KvRecipe | None = None
+    runner: RunnerName | None = None
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
     _llm: LocalLLM = PrivateAttr()

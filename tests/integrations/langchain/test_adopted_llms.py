@@ -273,12 +273,12 @@ def test_another_model_in_the_pipeline_is_seen(accelerator: Accelerator) -> None
 def test_an_engine_that_cannot_be_made_leaves_calls_plain(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from rag_accel.engines.llm.local.model import loading
+    from rag_accel.engines.llm.local.model import runner_choice
 
     def failing(model: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(loading, "check_equality", failing)
+    monkeypatch.setattr(runner_choice, "check_equality", failing)
     llm = changing()
     with Accelerator() as accelerator, caplog.at_level(logging.ERROR):
         fast = accelerate(llm, accelerator=accelerator)

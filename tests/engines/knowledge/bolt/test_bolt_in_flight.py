@@ -293,7 +293,8 @@ def test_the_server_ends_a_query_when_nobody_waits_for_it_any_more(asked: Asked)
     asked.know("b")
     asked.hop("b")
     asked.wait_for("a", "b")
-    assert asked.driver.sent[-1].timeout_s == 30.0
+    # One query of both or one of each: what "b" waits for has no deadline.
+    assert 30.0 in [sent.timeout_s for sent in asked.driver.sent[-2:]]
 
 
 def test_a_query_that_the_server_never_ends_is_given_up(asked: Asked) -> None:

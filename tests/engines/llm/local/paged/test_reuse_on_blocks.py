@@ -22,9 +22,7 @@ ORDERS = ((A, B, C), (C, A, B), (B, C))
 
 def answers(runner: Any, **options: Any) -> list[GenerationOutput]:
     """Return the answers of one engine to prompts over the same texts."""
-    engine = LocalLLMEngine(
-        runner, tokenizer(), options=LocalOptions(reuse_always=True, **options)
-    )
+    engine = LocalLLMEngine(runner, tokenizer(), options=LocalOptions(reuse_always=True, **options))
     try:
         return [answer(engine, asked(str(at), *texts)) for at, texts in enumerate(ORDERS)]
     finally:
