@@ -134,8 +134,7 @@ class FakeRunner:
     def layers(self) -> int:
         return 1
 
-    @property
-    def row_block(self) -> int:
+    def row_block(self, tokens: int) -> int:
         return 1
 
     @property

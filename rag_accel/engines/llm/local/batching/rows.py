@@ -130,9 +130,12 @@ class Runner(Protocol):
         """Return the most tokens of a sequence, prompt and completion together."""
         ...
 
-    @property
-    def row_block(self) -> int:
-        """Return by blocks of how many neighbours rows among others are fastest; 1 for any."""
+    def row_block(self, tokens: int) -> int:
+        """Return by blocks of how many neighbours some rows of a prompt are fastest; 1 for any.
+
+        Args:
+            tokens: of the prompt.
+        """
         ...
 
     def identity(self) -> str:

@@ -24,9 +24,6 @@ class PackedRunner:
         vocabulary: the number of logits of a row.
     """
 
-    #: tokens of texts that are computed again are chosen one by one: any rows cost the same
-    row_block = 1
-
     def __init__(self, model: Any, pool: TensorPool, vocabulary: int) -> None:
         self._model = model
         self.pool = pool
@@ -40,6 +37,10 @@ class PackedRunner:
     def context(self) -> int:
         """Return the most tokens of a sequence, prompt and completion together."""
         return self.pool.context
+
+    def row_block(self, tokens: int) -> int:
+        """Return 1: any rows of a prompt cost the same."""
+        return 1
 
     def identity(self) -> str:
         """Return the identity of this model's states; reads all its weights."""

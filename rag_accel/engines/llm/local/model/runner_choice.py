@@ -127,7 +127,7 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
         measured.keep(folder)
     if wish.name == "auto" and not measured.is_faster:
         raise _UnavailableError(str(measured))
-    runner.row_block = measured.row_block
+    runner.blocks_from = measured.blocks_from
     size = sum(weight.nbytes for weight in source.parameters())
     held = f"its compiled form holds another copy of the weights, {size >> 20} MiB"
     asked = "as asked for" if wish.name == "paged" else str(measured)

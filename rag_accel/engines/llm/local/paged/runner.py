@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
-from rag_accel.engines.llm.local.paged.sequences import Stretch, operator_inputs, stretches
+from rag_accel.engines.llm.local.paged.sequences import BLOCK, Stretch, operator_inputs, stretches
 
 
 class PagedForm:
@@ -93,8 +94,8 @@ class PagedRunner:
         self.pool = pool
         self.layers = layers
         self.vocabulary = vocabulary
-        #: neighbouring rows that are computed again are chosen by blocks of so many
-        self.row_block = 1
+        #: the tokens of a prompt from which on some of its rows are faster by whole blocks
+        self.blocks_from: float = math.inf
         self._heads = heads
         self._probed = probed
         self._identify = identify
@@ -103,6 +104,10 @@ class PagedRunner:
     def context(self) -> int:
         """Return the most tokens of a sequence, prompt and completion together."""
         return self.pool.context
+
+    def row_block(self, tokens: int) -> int:
+        """Return the operator's block where a prompt is so long that single rows are dear."""
+        return BLOCK if tokens >= self.blocks_from else 1
 
     def identity(self) -> str:
         """Return the identity of this model's states; reads all its weights."""

@@ -170,8 +170,7 @@ class ChunkReuse:
         assert recompute is not None
         assert probing is not None
         places, scores = found.places, probing.scores(len(sequence.prompt))
-        count = recompute.count(sum(map(len, places)))
-        chosen = recompute.selector.choose(scores, places, count)
+        chosen = recompute.choose(scores, places)
         sequence.skipped = without(places, chosen)
         sequence.recomputed = len(chosen)
         sequence.from_chunks = found.num_reused(chosen)

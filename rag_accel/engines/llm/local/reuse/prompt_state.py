@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from rag_accel.engines.llm.local.batching.rows import Runner
@@ -22,21 +22,33 @@ class Recompute:
         ratio: the share of all tokens of texts.
         layer: the layer whose attention is scored.
         selector: chooses them.
+        row_block: tells by blocks of how many neighbours, in a prompt of so many tokens.
     """
 
     ratio: float
     layer: int
     selector: TokenSelector
+    row_block: Callable[[int], int]
 
     @classmethod
     def of(cls, options: LocalOptions, runner: Runner) -> Recompute | None:
         """Return the choice for a runner's model; None where nothing is recomputed."""
         if options.kv_reuse != "fused" or options.recompute_ratio == 0:
             return None
-        selector = options.selector
+        layer = options.scored_layer(runner.layers)
+        return cls(options.recompute_ratio, layer, options.selector, runner.row_block)
+
+    def choose(self, scores: Sequence[float], places: Sequence[range]) -> Sequence[int]:
+        """Return the places to recompute, ascending.
+
+        Args:
+            scores: of each place of the prompt.
+            places: of each text.
+        """
+        selector = self.selector
         if isinstance(selector, QuestionGuided) and selector.block is None:
-            selector = replace(selector, block=runner.row_block)
-        return cls(options.recompute_ratio, options.scored_layer(runner.layers), selector)
+            selector = replace(selector, block=self.row_block(len(scores)))
+        return selector.choose(scores, places, self.count(sum(map(len, places))))
 
     def count(self, tokens: int) -> int:
         """Return the number of recomputed tokens of so many."""
