@@ -21,10 +21,14 @@ def rotated(keys: torch.Tensor, distance: int, frequencies: torch.Tensor) -> tor
     if distance == 0:
         return keys
     angles = frequencies.to(torch.float64) * distance
-    cos, sin = (wave.to(torch.float32).repeat(2) for wave in (angles.cos(), angles.sin()))
-    wide = keys.float()
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(keys.dtype)
+    cos, sin = angles.cos().to(torch.float32), angles.sin().to(torch.float32)
+    first, second = (half.float() for half in keys.chunk(2, dim=-1))
+    # Written in place, half by half: other temporary tensors take longer than the products.
+    moved = torch.empty(keys.shape, dtype=torch.float32, device=keys.device)
+    to_first, to_second = moved.chunk(2, dim=-1)
+    torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=to_second).addcmul_(first, sin)
+    return moved.to(keys.dtype)
 
 
 def rotation_of(model: Any) -> torch.Tensor | None:
