@@ -10,15 +10,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
-from rag_accel.engines.llm.local.model.self_check import check_equality, check_runner
-from rag_accel.engines.llm.local.options import RunnerName
+from rag_accel.engines.llm.local.model.self_check import (
+    INT8_BOUND,
+    PAGED_BOUNDS,
+    check_equality,
+    check_runner,
+)
+from rag_accel.engines.llm.local.options import RunnerName, WeightsName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
 from rag_accel.system.files import replaced_file
 from rag_accel.system.processor import cpu_model
+
+if TYPE_CHECKING:
+    from rag_accel.engines.llm.local.paged.int8_weights import Int8Weights
 
 logger = logging.getLogger("rag_accel.llm")
 
@@ -60,6 +68,9 @@ class RunnerWish:
         context: the most tokens of a sequence; None for what the model was made for.
         probed: the layer whose attention is to be recorded; None for none.
         waits: whether to wait for a trace that is not kept, some ten seconds.
+        weights: ``own``, or ``int8``, which only paged attention computes with.
+        weights_disk_bytes: the most bytes of files of int8 weights.
+        model: the name of the model, for lists of such files.
     """
 
     name: RunnerName
@@ -68,6 +79,14 @@ class RunnerWish:
     context: int | None = None
     probed: int | None = None
     waits: bool = True
+    weights: WeightsName = "own"
+    weights_disk_bytes: int = 0
+    model: str = ""
+
+    @property
+    def leaves_choice(self) -> bool:
+        """Tell whether torch may run the model, too."""
+        return self.name == "auto" and self.weights == "own"
 
 
 class _UnavailableError(Exception):
@@ -90,6 +109,14 @@ def choose_runner(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -
     try:
         return _on_paged(source, wish, packed)
     except _UnavailableError as error:
+        if wish.weights != "own":
+            raise ConfigError(
+                f"the model is not run with {wish.weights} weights",
+                where="weights",
+                found=str(error),
+                valid="own, or int8 where paged attention runs the model",
+                hint="leave weights out: the model then runs with its own",
+            ) from error
         if wish.name == "paged":
             raise ConfigError(
                 "the model is not run by paged attention",
@@ -114,9 +141,11 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
     from rag_accel.engines.llm.local.paged.making import trace_spec
 
     spec = trace_spec(source)
-    if wish.name == "auto" and not wish.waits and not topology.is_kept(spec):
+    if wish.leaves_choice and not wish.waits and not topology.is_kept(spec):
         topology.trace_in_background(spec)
         raise _UnavailableError("it is traced meanwhile, for engines that are made later")
+    if wish.weights == "int8":
+        return ChosenRunner(_made(source, wish, spec), "paged", "int8 weights need it")
     runner = _made(source, wish, spec)
     size = sum(weight.nbytes for weight in source.parameters())
     held = f"; its compiled form holds another copy of the weights, {size >> 20} MiB"
@@ -138,7 +167,7 @@ def _require_suited(source: Any, wish: RunnerWish) -> None:
     if importlib.util.find_spec("openvino") is None:
         raise _UnavailableError("OpenVINO is not installed: pip install 'rag-accel[fast]'")
     size = sum(weight.numel() for weight in source.parameters())
-    if wish.name == "auto" and size < LEAST_WEIGHTS:
+    if wish.leaves_choice and size < LEAST_WEIGHTS:
         raise _UnavailableError(f"a model of {size:,} weights gains nothing by another")
 
 
@@ -154,10 +183,13 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any]) -> Runner:
     from rag_accel.engines.llm.local.paged.topology import traced
 
     try:
-        compilation = Compilation(source, traced(spec), threads=wish.threads, probed=wish.probed)
+        topology = traced(spec)
+        compilation = Compilation(
+            source, topology, threads=wish.threads, probed=wish.probed, int8=_int8(source, wish)
+        )
         runner = compilation.runner(wish.pool_bytes, wish.context)
         with thread_count(wish.threads):
-            check_runner(source, runner, wish.probed)
+            check_runner(source, runner, wish.probed, _bound(source, wish))
     except (CompileError, PagedGraphError) as error:
         raise _UnavailableError(str(error)) from error
     except ConfigError as error:
@@ -165,6 +197,19 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any]) -> Runner:
     except (ImportError, OSError, RuntimeError, MemoryError) as error:
         raise _UnavailableError(f"{type(error).__name__}: {error}") from error
     return runner
+
+
+def _int8(source: Any, wish: RunnerWish) -> Int8Weights | None:
+    """Return the int8 weights of a model if they are asked for; read, or made and kept."""
+    if wish.weights == "own":
+        return None
+    from rag_accel.engines.llm.local.paged.int8_files import int8_weights
+
+    return int8_weights(source, wish.model, wish.weights_disk_bytes)
+
+
+def _bound(source: Any, wish: RunnerWish) -> float:
+    return PAGED_BOUNDS[source.dtype] if wish.weights == "own" else INT8_BOUND
 
 
 @dataclass(frozen=True, slots=True)
