@@ -29,6 +29,7 @@ from rag_accel.errors import (
     SchedulingError,
     TranslationError,
     UncheckedReuseWarning,
+    UncheckedWeightsWarning,
     UnreadOptionWarning,
 )
 from rag_accel.graph.nodes import END, START
@@ -67,6 +68,7 @@ __all__ = [
     "SchedulingError",
     "TranslationError",
     "UncheckedReuseWarning",
+    "UncheckedWeightsWarning",
     "UnreadOptionWarning",
     "shutdown",
 ]
