@@ -120,9 +120,9 @@ def why_plain(accelerator: Accelerator, model: Any) -> str | None:
     return _now(model, adopt, is_approximate=bounds.is_approximate)
 
 
-def reuses_texts(accelerator: Accelerator, model: Any) -> bool:
-    """Tell whether a model's engine takes the state of retrieved texts from earlier prompts."""
-    return accelerator.local_llms.bounds(model).kv_reuse != "exact"
+def is_approximate(accelerator: Accelerator, model: Any) -> bool:
+    """Tell whether a model's engine reuses the state of retrieved texts, or has int8 weights."""
+    return accelerator.local_llms.bounds(model).is_approximate
 
 
 def describe(accelerator: Accelerator, model: Any) -> str:
@@ -216,7 +216,10 @@ def _make(local: LocalModel) -> Engine:
         try:
             loaded = local.load_for_tokens()
         except Exception as error:
-            _note(local.model, _unmade(error))
+            if local.bounds.weights == "own":
+                _note(local.model, _unmade(error))
+            else:  # with its own weights it may run all the same
+                _look_at(local.model).unmade[local.bounds] = _unmade(error)
             raise
         try:
             engine = local.make_for_tokens(loaded)

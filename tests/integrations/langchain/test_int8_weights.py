@@ -10,15 +10,22 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import torch
 from fake_runner import tokenizer
+from hf_callers import own_model, own_pipeline
 from int8_kit import give_folders
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.outputs import LLMResult
+from langchain_core.prompts import PromptTemplate
 from pydantic import ValidationError
 from tiny_chat import TOKENS, generated, model
 
-from langchain_rag_accel import ChatRagAccel
+from langchain_rag_accel import ChatRagAccel, accelerate, explain
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engines.llm.local.local_llm import LocalLLM
+from rag_accel.engines.llm.local.model import runner_choice
 
+PROMPT = PromptTemplate.from_template("Which of the documents says {input}?")
 QUESTION = "Which of the documents says it?"
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedWeightsWarning")
 
@@ -73,7 +80,7 @@ def test_another_component_of_the_same_model_stays_exact(accelerator: Accelerato
 
 
 def test_batches_of_both_at_once_stay_apart(accelerator: Accelerator) -> None:
-    questions = [f"Which of the documents says {number}?" for number in range(6)]
+    questions: list[Any] = [f"Which of the documents says {number}?" for number in range(6)]
     rounded, own = chat(accelerator, weights="int8"), chat(accelerator)
 
     async def ask() -> tuple[list[Any], list[Any]]:
@@ -106,3 +113,55 @@ def test_what_cannot_be_had_is_refused_by_name(accelerator: Accelerator) -> None
         chat(accelerator, weights="int8", runner="torch")
     with pytest.raises(ValidationError, match="weights"):
         chat(accelerator, weights="int4")
+
+
+def pipeline_class() -> Any:
+    return pytest.importorskip("langchain_huggingface").HuggingFacePipeline
+
+
+class Infos(BaseCallbackHandler):
+    """A callback that keeps what each answer of a model says of itself."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
+        self.found += [one.generation_info for group in response.generations for one in group]
+
+
+def adopting(held: Any, **bounds: Any) -> Accelerator:
+    return Accelerator(llm=LocalLLM(held, tokenizer(), pool_bytes=1 << 24, **bounds))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_an_adopted_model_answers_by_int8_weights_and_says_it(dtype: torch.dtype) -> None:
+    held = own_model(dtype)
+    llm = pipeline_class()(pipeline=own_pipeline(held, return_full_text=False))
+    infos = Infos()
+    with adopting(held, weights="int8") as accelerator:
+        made = accelerate(PROMPT | llm, accelerator=accelerator)
+        assert "owned engine (int8 weights, approximate)" in explain(made)
+        made.invoke("abc", config={"callbacks": [infos]})
+        [*made.stream("abc", config={"callbacks": [infos]})]
+        assert accelerator.bypassed == {}
+        assert "int8 weights, approximate (not checked" in explain(made)
+    assert [said(info) for info in infos.found] == [{"weights": "int8", "exact": False}] * 2
+
+
+def test_a_model_that_cannot_have_int8_weights_runs_plainly_and_elsewhere_exactly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = own_model()
+    llm = pipeline_class()(pipeline=own_pipeline(held, return_full_text=False))
+    expected = (PROMPT | llm).invoke("abc")
+    with monkeypatch.context() as patched, adopting(held, weights="int8") as accelerator:
+        patched.setattr(runner_choice.importlib.util, "find_spec", lambda name: None)
+        made = accelerate(PROMPT | llm, accelerator=accelerator)
+        assert made.invoke("abc") == expected
+        assert "plain: its engine could not be made: the model is not run with int8" in explain(
+            made
+        )
+    with adopting(held) as accelerator:
+        made = accelerate(PROMPT | llm, accelerator=accelerator)
+        assert made.invoke("abc") == expected
+        assert "owned engine (exact)" in explain(made)

@@ -159,7 +159,7 @@ def _header(identity: str, name: str, weights: Mapping[str, Int8Rows]) -> bytes:
         "version": VERSION,
         "identity": identity,
         "model": name,
-        "written": time.time(),
+        "written": round(time.time()),
         "weights": shapes,
     }
     encoded = json.dumps(said).encode()

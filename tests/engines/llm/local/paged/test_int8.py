@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import fresh, ids_of, own_logits, part, shared, traced_for
+from tiny_models import fresh, ids_of, own_logits, part, shared, tiny_tokenizer, traced_for
 
 from rag_accel.engines.compiled.compile_process import CompileError
-from rag_accel.engines.llm.local.model import runner_choice
+from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.model import loading, runner_choice
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.model.runner import states_identity
 from rag_accel.engines.llm.local.model.self_check import INT8_BOUND, check_runner
@@ -84,7 +85,7 @@ def int8_runner(model: Any, weights: Int8Weights | None = None) -> PagedRunner:
     return Compilation(model, topology, threads=2, int8=weights).runner(1 << 26)
 
 
-def logits_of(runner: PagedRunner) -> torch.Tensor:
+def logits_of(runner: Runner) -> torch.Tensor:
     return runner.run([part(runner.pool.take(len(IDS)), IDS, 0, len(IDS))])
 
 
@@ -353,3 +354,26 @@ def test_a_refused_runner_is_said_and_no_other_weights_taken(
     monkeypatch.setattr(topology, "traced", refuse)
     with pytest.raises(ConfigError, match=r"not run with int8 weights(?s:.*)not on this machine"):
         load(shared("qwen3"), options=LocalOptions(weights="int8"), needs_tokenizer=False)
+
+
+@pytest.mark.usefixtures("weights_apart")
+def test_what_was_loaded_from_a_folder_is_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    shared("qwen3").save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    watches: list[weakref.ref[Any]] = []
+    read = loading._loaded
+
+    def watched(*given: Any) -> Any:
+        model = read(*given)
+        watches.append(weakref.ref(model.model.layers[0].mlp.up_proj.weight))
+        return model
+
+    monkeypatch.setattr(loading, "_loaded", watched)
+    loaded = loading.load(folder, options=LocalOptions(weights="int8"))
+    gc.collect()
+    assert [watch() for watch in watches] == [None]
+    found = logits_of(loaded.runner)
+    assert share(found, own_logits(shared("qwen3"), IDS)) < INT8_BOUND
