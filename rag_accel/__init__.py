@@ -31,6 +31,7 @@ from rag_accel.errors import (
     UncheckedReuseWarning,
     UncheckedWeightsWarning,
     UnreadOptionWarning,
+    WeightsFileError,
 )
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.ragraph import RAGraph
@@ -70,5 +71,6 @@ __all__ = [
     "UncheckedReuseWarning",
     "UncheckedWeightsWarning",
     "UnreadOptionWarning",
+    "WeightsFileError",
     "shutdown",
 ]

@@ -138,7 +138,7 @@ def check_weights(
         prompts = sample_prompts(own.tokenizer, count)
     segmented = segmented_prompts(own, prompts, tokens, template)
     found: list[Divergence] = []
-    with _Comparison(own, rounded, tokens, template) as comparison:
+    with _WeightsComparison(own, rounded, tokens, template) as comparison:
         for prompt, segments in zip(prompts, segmented, strict=True):
             if clock.now() >= ends_at:
                 break
@@ -170,7 +170,7 @@ def check_weights(
     )
 
 
-class _Comparison:
+class _WeightsComparison:
     """The engines of a model by its own weights and by int8 ones, each with a pool of its own."""
 
     def __init__(self, own: Any, rounded: Any, tokens: int, template: str | None) -> None:
@@ -179,7 +179,7 @@ class _Comparison:
         self._own = ForcedEngine(own, options, threads, template)
         self._rounded = ForcedEngine(rounded, options, threads, template)
 
-    def __enter__(self) -> _Comparison:
+    def __enter__(self) -> _WeightsComparison:
         return self
 
     def __exit__(self, *error: object) -> None:
