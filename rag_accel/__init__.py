@@ -29,7 +29,9 @@ from rag_accel.errors import (
     SchedulingError,
     TranslationError,
     UncheckedReuseWarning,
+    UncheckedWeightsWarning,
     UnreadOptionWarning,
+    WeightsFileError,
 )
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.ragraph import RAGraph
@@ -67,6 +69,8 @@ __all__ = [
     "SchedulingError",
     "TranslationError",
     "UncheckedReuseWarning",
+    "UncheckedWeightsWarning",
     "UnreadOptionWarning",
+    "WeightsFileError",
     "shutdown",
 ]

@@ -22,10 +22,11 @@
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
     |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
+    |-- WeightsFileError       kept int8 weights are damaged, foreign or too new
     `-- DocumentError          a document cannot be read
 
-Two warnings are this package's own, both a UserWarning: ``UncheckedReuseWarning`` and
-``UnreadOptionWarning``.
+Three warnings are this package's own, each a UserWarning: ``UncheckedReuseWarning``,
+``UncheckedWeightsWarning`` and ``UnreadOptionWarning``.
 
 Every message has up to four parts: what failed, where, what was found and what would be valid,
 and what to do next. Every class has a stable ``code``.
@@ -255,6 +256,19 @@ class ChunkFileError(RagAccelError):
         self.reason = reason
 
 
+class WeightsFileError(RagAccelError):
+    """A file of a model's int8 weights cannot be used; ``reason`` says why in one word.
+
+    It is ``damaged``, ``foreign`` (another model's, folder's or user's) or ``newer``.
+    """
+
+    code = "RA508"
+
+    def __init__(self, what: str, *, reason: str = "damaged", **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.reason = reason
+
+
 class DocumentError(RagAccelError):
     """One document cannot be read."""
 
@@ -263,6 +277,10 @@ class DocumentError(RagAccelError):
 
 class UncheckedReuseWarning(UserWarning):
     """Retrieved texts are fused on a model that no ``rag-accel cache check`` has passed for."""
+
+
+class UncheckedWeightsWarning(UserWarning):
+    """A model runs with int8 weights that no ``rag-accel cache check`` has passed for."""
 
 
 class UnreadOptionWarning(UserWarning):

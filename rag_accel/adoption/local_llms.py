@@ -73,7 +73,7 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
 
     def owned() -> Any:
         outputs = accelerator.leaves.compute_all(identity, work_items())
-        call.note([local.bounds.report(output) for output in outputs])
+        call.note([local.bounds.notes(output) or None for output in outputs])
         return call.result([output.tokens for output in outputs])
 
     return with_fallback(accelerator, owned, lambda: call.plain(0), _WHERE)
@@ -117,12 +117,12 @@ def why_plain(accelerator: Accelerator, model: Any) -> str | None:
     bounds = accelerator.local_llms.bounds(model)
     if bounds in seen.unmade:
         return seen.unmade[bounds]
-    return _now(model, adopt, reuses=bounds.kv_reuse != "exact")
+    return _now(model, adopt, is_approximate=bounds.is_approximate)
 
 
-def reuses_texts(accelerator: Accelerator, model: Any) -> bool:
-    """Tell whether a model's engine takes the state of retrieved texts from earlier prompts."""
-    return accelerator.local_llms.bounds(model).kv_reuse != "exact"
+def is_approximate(accelerator: Accelerator, model: Any) -> bool:
+    """Tell whether a model's engine reuses the state of retrieved texts, or has int8 weights."""
+    return accelerator.local_llms.bounds(model).is_approximate
 
 
 def describe(accelerator: Accelerator, model: Any) -> str:
@@ -136,6 +136,8 @@ def describe(accelerator: Accelerator, model: Any) -> str:
     runs = () if local is None else local.describe_parts()
     if kv_reuse != "exact":
         kind = f"kv_reuse is {kv_reuse}, approximate"
+    elif bounds.weights != "own":
+        kind = f"{bounds.weights} weights, approximate"
     else:
         kind = "exact" if _dtype(model) == "float32" else "batched, approximate"
     owned = f"recognised local language model: owned engine ({kind}), greedy calls of all requests"
@@ -176,14 +178,14 @@ def _refusal(model: Any) -> str | None:
     return None
 
 
-def _now(model: Any, adopt: AdoptLLM, *, reuses: bool) -> str | None:
+def _now(model: Any, adopt: AdoptLLM, *, is_approximate: bool) -> str | None:
     """Return what keeps a model from being run as it is at this moment.
 
-    Where texts are reused, answers are approximate anyhow.
+    Where texts are reused or weights are int8, answers are approximate anyhow.
     """
     if any(module.training for module in model.modules()):
         return "it is in training mode"
-    if _dtype(model) != "float32" and adopt != "batched" and not reuses:
+    if _dtype(model) != "float32" and adopt != "batched" and not is_approximate:
         return f"it computes in {_dtype(model)}, and adopt_llm is exact"
     return None
 
@@ -214,7 +216,10 @@ def _make(local: LocalModel) -> Engine:
         try:
             loaded = local.load_for_tokens()
         except Exception as error:
-            _note(local.model, _unmade(error))
+            if local.bounds.weights == "own":
+                _note(local.model, _unmade(error))
+            else:  # with its own weights it may run all the same
+                _look_at(local.model).unmade[local.bounds] = _unmade(error)
             raise
         try:
             engine = local.make_for_tokens(loaded)
@@ -242,7 +247,9 @@ def _streamed(
     tokens: list[int] = []
     try:
         (work,) = work_items()
-        for token in _tokens(identity, work, lambda output: call.note([bounds.report(output)])):
+        for token in _tokens(
+            identity, work, lambda output: call.note([bounds.notes(output) or None])
+        ):
             if not given:
                 stream.begin()
                 given = 1

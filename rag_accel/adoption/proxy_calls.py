@@ -79,10 +79,10 @@ def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[],
 
 
 def _told(known: ProxyClass, identity: RequestIdentity, obj: Any, proxy: Any, found: Any) -> Any:
-    """Return what a method returned, with how texts were computed where the model reuses some."""
+    """Return what a method returned, with how it was computed where that is approximate."""
     if proxy is obj or known.tell is None or known.model is None:
         return found
-    if not local_llms.reuses_texts(identity.accelerator, known.model(obj)):
+    if not local_llms.is_approximate(identity.accelerator, known.model(obj)):
         return found
     return known.tell(proxy, found)
 

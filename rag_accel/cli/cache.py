@@ -1,4 +1,7 @@
-"""``rag-accel cache``: kept states of retrieved texts, listed, purged, filled and checked."""
+"""``rag-accel cache``: kept states of retrieved texts, and int8 weights; listed and purged.
+
+States are filled, too; what they and int8 weights change is checked.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.cli.fill import add_fill_verb
+from rag_accel.cli.int8_weights import list_int8_weights, purge_int8_weights
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,18 +24,33 @@ if TYPE_CHECKING:
 
 def add_cache_command(commands: Any) -> None:
     """Add the command with its own to a parser's commands."""
-    cache = commands.add_parser("cache", help="what is kept of retrieved texts, and what it costs")
+    cache = commands.add_parser(
+        "cache", help="what is kept of texts and weights, and what it costs"
+    )
     verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill|check")
     listing = verbs.add_parser("list", help="show the files, the least lately used first")
-    listing.add_argument("folder", metavar="FOLDER", type=Path)
+    listing.add_argument(
+        "folder",
+        metavar="FOLDER",
+        type=Path,
+        nargs="?",
+        help="a kv_folder; int8 weights of models without it",
+    )
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
     listing.set_defaults(run=_list)
     purge = verbs.add_parser("purge", help="remove files, and what running programs have of them")
-    purge.add_argument("folder", metavar="FOLDER", type=Path)
+    purge.add_argument(
+        "folder",
+        metavar="FOLDER",
+        type=Path,
+        nargs="?",
+        help="a kv_folder; int8 weights of models without it",
+    )
     which = purge.add_mutually_exclusive_group(required=True)
     which.add_argument("--text", help="of this text, as it stands in prompts; - reads it")
     which.add_argument("--namespace", metavar="NAME", help="of this tenant")
-    which.add_argument("--all", action="store_true", help="of every text")
+    which.add_argument("--model", metavar="NAME", help="int8 weights of this model, as listed")
+    which.add_argument("--all", action="store_true", help="of every text, or of every model")
     purge.set_defaults(run=_purge)
     add_fill_verb(verbs)
     _add_check_verb(verbs)
@@ -45,6 +64,8 @@ def _opened(path: Path) -> ChunkFolder:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    if arguments.folder is None:
+        return list_int8_weights(as_json=arguments.json)
     total = count = 0
     for file, header in _opened(arguments.folder).headers():
         shown: dict[str, Any] = {
@@ -81,10 +102,22 @@ def _line(shown: dict[str, Any]) -> str:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
+    names_texts = arguments.text is not None or arguments.namespace is not None
+    if arguments.folder is None and names_texts:
+        raise _unfit("no FOLDER", "FOLDER with --text or --namespace")
+    if arguments.folder is None:
+        return purge_int8_weights(arguments.model)
+    if arguments.model is not None:
+        raise _unfit("FOLDER with --model", "--model alone, of int8 weights")
     folder = _opened(arguments.folder)
     is_meant = _meant(folder, arguments)
     print(f"{folder.purge(is_meant)} files removed")
     return 0
+
+
+def _unfit(found: str, valid: str) -> ConfigError:
+    what = "the files to remove are not named"
+    return ConfigError(what, where="rag-accel cache purge", found=found, valid=valid)
 
 
 def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[ChunkHeader], bool]:
@@ -102,8 +135,9 @@ def _add_check_verb(verbs: Any) -> None:
     """Add the verb to those of the command."""
     check = verbs.add_parser(
         "check",
-        help='measure what kv_reuse="fused" changes on a model, and propose its recompute_ratio',
-        description="The exit status is 0 with a ratio to propose and 1 if fused does not pay.",
+        help='measure what kv_reuse="fused" or int8 weights change on a model',
+        description='Of kv_reuse="fused" a recompute_ratio is proposed. The exit status is 0 with a'
+        " ratio to propose, or where int8 weights agree, and 1 otherwise.",
     )
     check.add_argument("model", metavar="MODEL", help="a folder, or a name on the hub")
     check.add_argument(
@@ -118,13 +152,14 @@ def _add_check_verb(verbs: Any) -> None:
     check.add_argument("--limit-s", type=float, help="seconds, about; 1800")
     check.add_argument("--dtype", help="float32 or bfloat16; that of the checkpoint")
     check.add_argument("--template", metavar="FILE", type=Path, help="another chat template")
+    check.add_argument("--weights", choices=["int8"], help="check these weights")
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.set_defaults(run=_check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     # It needs torch, which other commands do without.
-    from rag_accel.fidelity import check_reuse, load_prompts
+    from rag_accel.fidelity import check_reuse, check_weights, load_prompts
 
     named = ("folder", "target", "count", "limit_s", "dtype")
     given = {name: getattr(arguments, name) for name in named}
@@ -133,6 +168,10 @@ def _check(arguments: argparse.Namespace) -> int:
         options["prompts"] = load_prompts(arguments.prompts)
     if arguments.template is not None:
         options["template"] = _template(arguments.template)
+    if arguments.weights is not None:
+        checked = check_weights(arguments.model, progress=_show, **options)
+        print(json.dumps(checked.to_dict(), indent=2) if arguments.json else checked)
+        return 0 if checked.passed else 1
     found = check_reuse(arguments.model, progress=_show, **options)
     print(json.dumps(found.to_dict(), indent=2) if arguments.json else found)
     return 0 if found.ratio is not None else 1

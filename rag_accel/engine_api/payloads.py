@@ -284,6 +284,7 @@ class GenerationOutput:
         finish_reason: ``stop`` or ``length``, or what a server says.
         use: where the prompt's tokens came from, by an engine that owns its sequences.
         logprobs: of the generated tokens, where asked for.
+        weights: what computed it: the model's ``own``, or ``int8``, which is approximate.
     """
 
     text: str
@@ -292,6 +293,7 @@ class GenerationOutput:
     finish_reason: str = "stop"
     use: PromptUse | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    weights: str = "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,20 +305,24 @@ class TokenUsage:
             request has had computed of a prompt ahead counts as taken over from a prefix.
         completion_tokens: generated.
         generations: how many there were.
+        with_int8_weights: how many of these were computed with int8 weights, and so approximately.
     """
 
     prompt: PromptUse = PromptUse()
     completion_tokens: int = 0
     generations: int = 0
+    with_int8_weights: int = 0
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         return TokenUsage(
             self.prompt + other.prompt,
             self.completion_tokens + other.completion_tokens,
             self.generations + other.generations,
+            self.with_int8_weights + other.with_int8_weights,
         )
 
     @classmethod
     def of(cls, output: GenerationOutput) -> TokenUsage:
         """Return the tokens of one generation."""
-        return cls(output.use or PromptUse(output.prompt_tokens), output.completion_tokens, 1)
+        use = output.use or PromptUse(output.prompt_tokens)
+        return cls(use, output.completion_tokens, 1, int(output.weights == "int8"))

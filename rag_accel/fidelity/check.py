@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -138,10 +138,8 @@ def check_reuse(
     _check(target, ratios, tokens, limit_s, count if prompts is None else len(prompts))
     loaded = load(model, tokenizer, dtype=dtype, pool_bytes=pool_bytes)
     if prompts is None:
-        documents = read_corpus(_CHUNKS).documents
-        sizes = (_SAMPLE_TOKENS, _SAMPLE_PASSAGES)
-        prompts = short_prompts(loaded.tokenizer, documents, count, *sizes)
-    segmented = _segmented(loaded, prompts, tokens, template)
+        prompts = sample_prompts(loaded.tokenizer, count)
+    segmented = segmented_prompts(loaded, prompts, tokens, template)
     found: list[list[Divergence]] = []
     with _Comparison(loaded, sorted(set(ratios)), tokens, template) as comparison:
         for prompt, segments in zip(prompts, segmented, strict=True):
@@ -151,7 +149,7 @@ def check_reuse(
             if progress is not None:
                 progress(len(found), len(prompts))
     if len(found) < LEAST_PROMPTS:
-        raise _too_few("the time was over", f"{len(found)} prompts", "give a larger limit_s")
+        raise too_few("the time was over", f"{len(found)} prompts", "give a larger limit_s")
     each = zip(*found, strict=True)
     measured = tuple(map(RatioFidelity.of, comparison.ratios, map(list, each)))
     ratio = proposed_ratio(measured, target)
@@ -206,9 +204,21 @@ def _fused(ratio: float) -> LocalOptions:
     )
 
 
-def _segmented(
+def sample_prompts(tokenizer: Any, count: int) -> list[TextPrompt]:
+    """Return prompts made of Python's documentation."""
+    documents = read_corpus(_CHUNKS).documents
+    return short_prompts(tokenizer, documents, count, _SAMPLE_TOKENS, _SAMPLE_PASSAGES)
+
+
+def segmented_prompts(
     loaded: LoadedModel, prompts: Sequence[TextPrompt], tokens: int, template: str | None
 ) -> list[SegmentedPrompt]:
+    """Return the tokens of prompts, range by range.
+
+    Raises:
+        ConfigError: one has no text that can be told apart, or no room with its answer.
+        EngineError: the chat template refuses one.
+    """
     found = [prompt.segmented(loaded.tokenizer, template) for prompt in prompts]
     for at, segments in enumerate(found, 1):
         size = len(segments.ids) + tokens
@@ -224,19 +234,29 @@ def _segmented(
 
 
 def _check(target: float, ratios: Sequence[float], tokens: int, limit_s: float, count: int) -> None:
-    check_share("target", target)
     for ratio in ratios:
         check_share("ratios", ratio)
     if not any(ratio < PROPOSED_BELOW for ratio in ratios):
         valid = f"one below {PROPOSED_BELOW}"
         raise ConfigError("no ratio to propose", where="ratios", found=list(ratios), valid=valid)
+    check_bounds(target, tokens, limit_s, count)
+
+
+def check_bounds(target: float, tokens: int, limit_s: float, count: int) -> None:
+    """Check the bounds of a check.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
+    check_share("target", target)
     check_least("tokens", tokens, 1)
     check_least("limit_s", limit_s, 0)
     if count < LEAST_PROMPTS:
-        raise _too_few("too few prompts", f"{count} prompts", "give more prompts")
+        raise too_few("too few prompts", f"{count} prompts", "give more prompts")
 
 
-def _too_few(what: str, found: str, hint: str) -> ConfigError:
+def too_few(what: str, found: str, hint: str) -> ConfigError:
+    """Return the error about fewer prompts than an error of a mean can be told of."""
     valid = f"{LEAST_PROMPTS} or more, of which an error can be told"
     return ConfigError(what, where="check", found=found, valid=valid, hint=hint)
 
@@ -261,16 +281,19 @@ def _verdict(
         prompts=prompts,
         tokens=tokens,
         written=time.time(),
-        versions=dict(_versions()),
+        versions=library_versions(),
     )
 
 
-def _versions() -> Iterator[tuple[str, str]]:
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that compute, by name."""
+    found: dict[str, str] = {}
     for name in _LIBRARIES:
         try:
-            yield name, importlib.metadata.version(name)
+            found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:  # run from a checkout
-            yield name, "unknown"
+            found[name] = "unknown"
+    return found
 
 
 def _line(found: RatioFidelity) -> str:

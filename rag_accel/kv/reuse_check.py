@@ -1,34 +1,35 @@
-"""Results of checks of ``kv_reuse="fused"`` by model, kept in a folder of states.
-
-The file is keyed by the folder's secret, as files of states are: one that was copied from another
-folder, edited, or written for another model is not trusted.
-"""
+"""Results of checks of ``kv_reuse="fused"`` by model, kept in a folder of states."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import math
-import os
-import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_accel.errors import ChunkFileError, ConfigError
-from rag_accel.kv.folder import ChunkFolder
-from rag_accel.system.files import replaced_file, user_cache
+from rag_accel.kv.verdicts import (
+    FILE_BYTES,
+    VerdictKind,
+    default_folder,
+    find_result,
+    read_values,
+    write_values,
+)
 
-FORMAT = "rag_accel.kv_check"
-#: Rises with every change in the computation of fused prompts, to which old results do not apply.
-VERSION = 1
-FILE_BYTES = 1 << 16
-_FOLDER = "kv_checks"
-_SUFFIX = ".check"
-_NAME = re.compile(r"[0-9a-f]{64}\.check")
+__all__ = [
+    "FILE_BYTES",
+    "KIND",
+    "ReuseCheckResult",
+    "default_folder",
+    "find_verdict",
+    "read_verdict",
+    "write_verdict",
+]
+
+#: Its version rises with every change in the computation of fused prompts, to which old results do
+#: not apply.
+KIND = VerdictKind("rag_accel.kv_check", 1, b"check ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,6 @@ class ReuseCheckResult:
         return self.ratio is not None and self.ratio <= ratio
 
 
-def default_folder() -> Path:
-    """Return the folder of results if none is named."""
-    return user_cache() / _FOLDER
-
-
 def write_verdict(path: Path, verdict: ReuseCheckResult) -> Path:
     """Write a result to a folder, whole or not at all, and return its file.
 
@@ -76,13 +72,7 @@ def write_verdict(path: Path, verdict: ReuseCheckResult) -> Path:
         ConfigError: the folder cannot be used, see ``ChunkFolder``.
         OSError: it cannot be written.
     """
-    folder = ChunkFolder(path)
-    said = {"format": FORMAT, "version": VERSION, **asdict(verdict)}
-    file = _file_of(folder, verdict.model)
-    sealed = {**said, "checksum": _checksum(folder, said)}
-    with folder.locked(), replaced_file(file) as opened:
-        opened.write(json.dumps(sealed, indent=2).encode())
-    return file
+    return write_values(path, KIND, asdict(verdict))
 
 
 def read_verdict(path: Path, model: str) -> ReuseCheckResult | None:
@@ -97,18 +87,7 @@ def read_verdict(path: Path, model: str) -> ReuseCheckResult | None:
         ConfigError: the folder cannot be used, see ``ChunkFolder``.
         OSError: it cannot be read.
     """
-    folder = ChunkFolder(path, create=False)
-    file = folder.open(_file_of(folder, model))
-    if file is None:
-        return None
-    with file:
-        content = file.read(FILE_BYTES + 1)
-    if len(content) > FILE_BYTES:
-        raise _refused("damaged", f"more than {FILE_BYTES} bytes", "a verdict")
-    try:
-        return _parsed(folder, json.loads(content), model)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _refused("damaged", type(error).__name__, "a verdict") from error
+    return read_values(path, KIND, model, _parsed)
 
 
 def find_verdict(model: Callable[[], str], folders: Iterable[Path]) -> ReuseCheckResult | None:
@@ -118,44 +97,12 @@ def find_verdict(model: Callable[[], str], folders: Iterable[Path]) -> ReuseChec
         model: returns the model's identity; slow, so called only if there is any result.
         folders: where to search.
     """
-    for path in folders:
-        with suppress(ChunkFileError, ConfigError, OSError):
-            if not any(_NAME.fullmatch(name) for name in os.listdir(path)):
-                continue
-            found = read_verdict(path, model())
-            if found is not None:
-                return found
-    return None
+    return find_result(read_verdict, model, folders)
 
 
-def _file_of(folder: ChunkFolder, model: str) -> Path:
-    return folder.path / f"{folder.name(b'check ' + model.encode())}{_SUFFIX}"
-
-
-def _parsed(folder: ChunkFolder, said: dict[str, Any], model: str) -> ReuseCheckResult:
-    checksum = said.pop("checksum")
-    if said["format"] != FORMAT:
-        raise _refused("foreign", repr(said["format"])[:40], FORMAT)
-    if said["version"] != VERSION:
-        reason = "newer" if said["version"] > VERSION else "older"
-        raise _refused(reason, f"version {said['version']}", str(VERSION))
-    if said["model"] != model:
-        raise _refused("foreign", f"model {str(said['model'])[:12]}", model[:12])
-    if not hmac.compare_digest(str(checksum), _checksum(folder, said)):
-        raise _refused("damaged", "another checksum", "that of what was written")
-    del said["format"], said["version"]
+def _parsed(said: dict[str, Any]) -> ReuseCheckResult:
     verdict = ReuseCheckResult(**said)
     numbers = (verdict.target, verdict.ratio or 0.0, verdict.top1, verdict.top1_error)
     if not all(map(math.isfinite, numbers)):
         raise ValueError("numbers out of range")
     return verdict
-
-
-def _checksum(folder: ChunkFolder, said: Mapping[str, Any]) -> str:
-    content = json.dumps(said, sort_keys=True).encode()
-    return hmac.new(folder.secret, b"check\0" + content, hashlib.sha256).hexdigest()
-
-
-def _refused(reason: str, found: object, valid: str) -> ChunkFileError:
-    what = "the verdict of a check cannot be used"
-    return ChunkFileError(what, reason=reason, found=found, valid=valid)

@@ -38,8 +38,8 @@ class GreedyCall:
         stream: is given the tokens of the only completion as they come; None if not asked for.
         plain: makes the call as it was asked for; of its stream, so many items were given already.
         tokenizer: made the prompts; None if nobody knows it.
-        note: is told how the texts of each prompt were computed (``LocalOptions.report``) where
-            the engine has computed them, before a stream ends.
+        note: is told how each prompt was computed (``LocalOptions.notes``; None for those that are
+            exact) where the engine has computed them, before a stream ends.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -78,7 +78,7 @@ class GeneratingClient:
         tokenizer: makes the prompts.
 
     Attributes:
-        reports: how the texts of each prompt were computed, in the order of the prompts so far;
+        reports: how each prompt was computed, in the order of the prompts so far;
             one that the model itself continued, or a call of it, has None.
     """
 

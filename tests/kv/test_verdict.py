@@ -99,7 +99,7 @@ def test_a_file_of_another_version_is_not_trusted(
     folder: Path, version: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(verdicts, "VERSION", version)
+        patched.setattr(verdicts, "KIND", replace(verdicts.KIND, version=version))
         write_verdict(folder, FOUND)
     assert reason(folder) == said
 

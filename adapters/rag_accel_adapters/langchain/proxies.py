@@ -92,7 +92,7 @@ def _telling(reports: Sequence[Report], chunks: Iterator[Any]) -> Iterator[Any]:
 def _add(generation: Any, report: Report) -> None:
     if report is not None:
         info = generation.generation_info or {}
-        generation.generation_info = {**info, "kv_reuse": dict(report)}
+        generation.generation_info = {**info, **report}
 
 
 #: more prompts than any call has: those of a call are handed over together

@@ -77,7 +77,7 @@ async def _atelling(
 def _add(response: Any, reports: Sequence[Report]) -> Any:
     if reports and reports[0] is not None:
         kwargs = response.additional_kwargs
-        response.additional_kwargs = {**kwargs, "kv_reuse": dict(reports[0])}
+        response.additional_kwargs = {**kwargs, **reports[0]}
     return response
 
 

@@ -27,7 +27,13 @@ from rag_accel.adoption.local_calls import CallsAhead, LocalCalls
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
-from rag_accel.engines.llm.local.options import KvRecipe, RunnerName, number, whole_number
+from rag_accel.engines.llm.local.options import (
+    KvRecipe,
+    RunnerName,
+    WeightsName,
+    number,
+    whole_number,
+)
 from rag_accel.kv.prompt_chunks import locate_chunks
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
@@ -72,9 +78,9 @@ class ChatRagAccel(BaseChatModel):
         chat_template: a template in place of the tokenizer's.
         bounds: those of a ``LocalLLM``, which says what holds for those not named: ``pool_bytes``,
             ``prefix_lanes``, ``kv_reuse``, ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``,
-            ``kv_disk_bytes``, ``kv_max_age_s``, ``kv_recipe`` and ``runner``. Reused texts are
-            known where a search of the same accelerated run found them, or where a call names
-            them: ``invoke(messages, documents=[...])``.
+            ``kv_disk_bytes``, ``kv_max_age_s``, ``kv_recipe``, ``runner`` and ``weights``. Reused
+            texts are known where a search of the same accelerated run found them, or where a call
+            names them: ``invoke(messages, documents=[...])``.
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
@@ -104,6 +110,7 @@ class ChatRagAccel(BaseChatModel):
     kv_max_age_s: Number | None = Field(default=None, ge=0)
     kv_recipe: KvRecipe | None = None
     runner: RunnerName | None = None
+    weights: WeightsName | None = None
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
     _llm: LocalLLM = PrivateAttr()
@@ -282,10 +289,8 @@ class ChatRagAccel(BaseChatModel):
         found: dict[str, Any] = {
             "model_name": self._llm.name,
             "finish_reason": output.finish_reason,
+            **self._calls.model.bounds.notes(output),
         }
-        report = self._calls.model.bounds.report(output)
-        if report is not None:
-            found["kv_reuse"] = report
         if output.logprobs:
             found["logprobs"] = [
                 {"token": logprob.token, "logprob": logprob.logprob} for logprob in output.logprobs

@@ -37,7 +37,13 @@ from rag_accel.adoption.local_calls import LocalCalls
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
 from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
-from rag_accel.engines.llm.local.options import KvRecipe, RunnerName, number, whole_number
+from rag_accel.engines.llm.local.options import (
+    KvRecipe,
+    RunnerName,
+    WeightsName,
+    number,
+    whole_number,
+)
 from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.errors import ConfigError
 from rag_accel.kv.prompt_chunks import locate_chunks
@@ -78,9 +84,9 @@ class RagAccelLLM(LLM):
         chat_template: a template in place of the tokenizer's.
         bounds: those of a ``LocalLLM``, which says what holds for those not named: ``pool_bytes``,
             ``prefix_lanes``, ``kv_reuse``, ``recompute_ratio``, ``chunk_bytes``, ``kv_folder``,
-            ``kv_disk_bytes``, ``kv_max_age_s``, ``kv_recipe`` and ``runner``. Reused texts are
-            known where a search of the same accelerated run found them, or where a call names
-            them: ``chat(messages, documents=nodes)``.
+            ``kv_disk_bytes``, ``kv_max_age_s``, ``kv_recipe``, ``runner`` and ``weights``. Reused
+            texts are known where a search of the same accelerated run found them, or where a call
+            names them: ``chat(messages, documents=nodes)``.
         accelerator: schedules the work; by default the current run's, else the process default.
         arguments: fields of ``LLM``, such as its system prompt.
 
@@ -108,6 +114,7 @@ class RagAccelLLM(LLM):
     kv_max_age_s: Number | None = Field(default=None, description="Seconds kept.", ge=0)
     kv_recipe: KvRecipe | None = Field(default=None, description="Which state of a text is read.")
     runner: RunnerName | None = Field(default=None, description="What computes the model.")
+    weights: WeightsName | None = Field(default=None, description="Its own, or int8.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
     _llm: LocalLLM = PrivateAttr()
@@ -256,14 +263,13 @@ class RagAccelLLM(LLM):
         return CompletionResponse(text=text, delta="", additional_kwargs=notes, raw=piece)
 
     def _notes(self, output: GenerationOutput) -> dict[str, Any]:
-        """Return token counts as LlamaIndex's own models name them, and how texts were reused."""
+        """Return token counts as LlamaIndex's own models name them, and what is approximate."""
         prompt, completion = output.prompt_tokens, output.completion_tokens
-        report = self._calls.model.bounds.report(output)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            **({} if report is None else {"kv_reuse": report}),
+            **self._calls.model.bounds.notes(output),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -105,9 +106,13 @@ def runner_for(model: Any, limit_bytes: int = 1 << 26) -> PackedRunner:
 
 def paged_runner_for(model: Any, probed: int | None = None) -> PagedRunner:
     """Return a runner on paged attention over the model's weights; traced once a machine."""
+    return Compilation(model, traced_for(model), threads=2, probed=probed).runner(1 << 26)
+
+
+def traced_for(model: Any) -> Path:
+    """Return the file of a model's trace; traced once a machine."""
     pytest.importorskip("openvino")
-    topology = traced(trace_spec(model))
-    return Compilation(model, topology, threads=2, probed=probed).runner(1 << 26)
+    return traced(trace_spec(model))
 
 
 def part(lane: int | None, ids: Sequence[int], start: int, end: int) -> SequenceRows:

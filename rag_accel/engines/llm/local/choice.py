@@ -52,8 +52,8 @@ class LocalModel:
         self.dtype = dtype
         self.template = template
         self.bounds = bounds
-        #: what runs it and why, in a few words; None before it is loaded
-        self.runs: str | None = None
+        #: what runs it and why, in a few words each; empty before it is loaded
+        self._parts: tuple[str, ...] = ()
         #: tell whether the model is still what each engine of it was made of
         self._watches: list[Callable[[], bool]] = []
 
@@ -71,13 +71,19 @@ class LocalModel:
         return self.bounds.kv_reuse != "exact"
 
     def describe_parts(self) -> tuple[str, ...]:
-        """Return what runs it and why, one line; none before it is loaded; from any thread."""
-        return () if self.runs is None else (self.runs,)
+        """Return what runs it and why, and how near other weights are; from any thread.
+
+        Before it is loaded there is only the latter.
+        """
+        if not self._parts and self.bounds.weights != "own":
+            return (f"{self.bounds.weights} weights, approximate",)
+        return self._parts
 
     def make(self, options: Options) -> Engine:
         """Load the model and return its engine. Takes long.
 
-        Warns once if prompts are fused without a check that passed for this model.
+        Warns once if prompts are fused, or weights are int8, without a check that passed for this
+        model.
 
         Raises:
             ConfigError: the model is not supported, or was not proved equal.
@@ -87,7 +93,7 @@ class LocalModel:
         from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
         loaded = load(self.model, self.tokenizer, dtype=self.dtype, options=self.bounds)
-        self.runs = loaded.chosen.describe()
+        self._parts = (loaded.chosen.describe(),)
         source = None if isinstance(self.model, str | Path) else self.model
         settings = SettingsWatch(
             source, loaded.tokenizer, template=self.template is None, used=loaded.settings
@@ -113,7 +119,7 @@ class LocalModel:
         from rag_accel.engines.llm.local.model.loading import load
 
         loaded = load(self.model, options=self.bounds, needs_tokenizer=False, waits=False)
-        self.runs = loaded.chosen.describe()
+        self._parts = (loaded.chosen.describe(),)
         self._watches.append(loaded.is_same)
         return loaded
 
@@ -144,6 +150,18 @@ class LocalModel:
             template=self.template,
             bounds=self.bounds,
         )
+        if self.bounds.weights == "int8":
+            from rag_accel.engines.llm.local.paged.int8_verdict import describe_weights
+
+            said = describe_weights(
+                self.model,
+                loaded.name,
+                loaded.runner.identity(),
+                dtype=self.dtype,
+                template=self.template,
+                bounds=self.bounds,
+            )
+            self._parts = (loaded.chosen.describe(), said)
 
     @property
     def is_same(self) -> bool:

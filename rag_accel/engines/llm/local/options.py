@@ -14,6 +14,7 @@ from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
 KvRecipe = Literal["alone", "neighbours"]
 RunnerName = Literal["auto", "torch", "paged"]
+WeightsName = Literal["own", "int8"]
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
 #: The bytes kept of retrieved texts, if none are given.
@@ -24,6 +25,8 @@ RECOMPUTE_RATIO = 0.15
 DISK_BYTES = 4 << 30
 #: The lanes kept of ended sequences, if no number is given.
 PREFIX_LANES = 16
+#: The bytes of files of int8 weights, if none are given.
+WEIGHTS_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,10 @@ class LocalOptions:
         runner: what computes the model: ``torch``; ``paged``, OpenVINO's paged attention, with the
             extra ``fast``, on processors; ``auto`` takes the one that was measured faster on this
             machine. Both are proved equal to the model's own forward when it is loaded.
+        weights: ``own``, the model's; ``int8``, those of products rounded to 8 bits with a scale a
+            row, which is approximate and computed by the runner ``paged`` only.
+        weights_disk_bytes: most bytes of files of int8 weights in the user's cache folder, of all
+            models; 16 GiB by default, the least recently used go first; 0 keeps none.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
             have behind the prompt's head (FusionRAG section 3.1), which is approximate; ``fused``,
             a part of their tokens is computed again in the prompt (section 4.2), approximate, too.
@@ -76,6 +83,8 @@ class LocalOptions:
     prefix_lanes: int = PREFIX_LANES
     max_threads: int | None = None
     runner: RunnerName = "auto"
+    weights: WeightsName = "own"
+    weights_disk_bytes: int = WEIGHTS_BYTES
     kv_reuse: KvReuse = "exact"
     recompute_ratio: float = RECOMPUTE_RATIO
     recompute_layer: int | None = None
@@ -93,12 +102,27 @@ class LocalOptions:
         for name in whole:
             check_whole(f"LocalOptions.{name}", getattr(self, name), 1)
         check_least("LocalOptions.stall_s", self.stall_s, 0.001)
-        for name in ("prefix_lanes", "chunk_bytes", "kv_disk_bytes", "recompute_layer"):
+        for name in (
+            "prefix_lanes",
+            "chunk_bytes",
+            "kv_disk_bytes",
+            "recompute_layer",
+            "weights_disk_bytes",
+        ):
             check_whole(f"LocalOptions.{name}", getattr(self, name), 0)
         check_whole("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
         _check_known("unknown way of reuse", "kv_reuse", self.kv_reuse, get_args(KvReuse))
         _check_known("unknown runner", "runner", self.runner, get_args(RunnerName))
+        _check_known("unknown weights", "weights", self.weights, get_args(WeightsName))
+        if self.weights == "int8" and self.runner == "torch":
+            raise ConfigError(
+                "int8 weights are not computed by torch here",
+                where="LocalOptions.weights",
+                found="weights='int8' with runner='torch'",
+                valid="weights='int8' with runner='paged' or 'auto'",
+                hint="leave runner out, or take the model's own weights",
+            )
         _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
         asked = getattr(self.selector, "asked", None)
         _check_known(
@@ -121,13 +145,30 @@ class LocalOptions:
         """Return options by name; None stands for the default."""
         return cls(**{name: value for name, value in given.items() if value is not None})
 
+    @property
+    def is_approximate(self) -> bool:
+        """Tell whether answers may differ from the model's own, as reuse or int8 weights do."""
+        return self.kv_reuse != "exact" or self.weights != "own"
+
+    def notes(self, output: GenerationOutput) -> dict[str, Any]:
+        """Return what an answer says of its own making, by name; {} for one that is exact.
+
+        ``kv_reuse`` is the report on its texts, see ``report``; with int8 weights there are also
+        ``weights`` and ``exact``, which is False.
+        """
+        report = self.report(output)
+        found: dict[str, Any] = {} if report is None else {"kv_reuse": report}
+        if self.weights != "own":
+            found |= {"weights": self.weights, "exact": False}
+        return found
+
     def report(self, output: GenerationOutput) -> dict[str, Any] | None:
         """Return how the texts of an answer's prompt were computed; None without reuse.
 
         ``mode`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
         prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. ``exact`` says
-        that this prompt was computed as a whole, as without ``kv_reuse``.
+        that this prompt was computed as a whole, as without ``kv_reuse``, by the model's weights.
         """
         use = output.use
         if self.kv_reuse == "exact" or use is None:
@@ -140,7 +181,7 @@ class LocalOptions:
             "recomputed_tokens": use.recomputed,
             "preprocessed_tokens": use.preprocessed,
             "approximate_tokens": use.approximate,
-            "exact": use.is_exact,
+            "exact": use.is_exact and self.weights == "own",
         }
 
 

@@ -43,6 +43,7 @@ class LocalWork:
         completion: its text or tokens; None where only a prompt is to be computed.
         token_text: returns the text of one token, for reports of probabilities.
         segments: of its prompt, where the state of retrieved texts is used.
+        weights: what computes it, as ``GenerationOutput`` says.
     """
 
     request: EngineRequest
@@ -51,6 +52,7 @@ class LocalWork:
     completion: CompletionText | CompletionTokens | None
     token_text: Callable[[int], str]
     segments: SegmentedPrompt | None = None
+    weights: str = "own"
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     @property
@@ -94,6 +96,7 @@ class LocalWork:
                 finish_reason=completion.finish_reason or "stop",
                 use=use,
                 tokens=tuple(sequence.generated),
+                weights=self.weights,
             )
         return GenerationOutput(
             text=completion.text,
@@ -102,6 +105,7 @@ class LocalWork:
             finish_reason=completion.finish_reason or "stop",
             use=use,
             logprobs=tuple(self.logprobs),
+            weights=self.weights,
         )
 
 
@@ -244,7 +248,8 @@ class WorkReader:
             request.depth,
         )
         self._check_pool(sequence)
-        return LocalWork(request, sequence, sampler, completion, self._token_text)
+        weights = self._options.weights
+        return LocalWork(request, sequence, sampler, completion, self._token_text, weights=weights)
 
     def _check_pool(self, sequence: TokenSequence) -> None:
         if not self._runner.pool.fits(sequence.capacity):

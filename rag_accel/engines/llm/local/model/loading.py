@@ -128,7 +128,8 @@ def load(
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
-    chosen = _chosen(source, context, pool_bytes, options, waits)
+    wish = _wish(source, name, options, context=context, pool_bytes=pool_bytes, waits=waits)
+    chosen = _chosen(source, wish)
     settings = UsedSettings.of(source, tokenizer)
     return LoadedModel(chosen, tokenizer, name, source.config, settings, watch)
 
@@ -142,9 +143,15 @@ def _need_transformers() -> None:
         ) from error
 
 
-def _chosen(
-    source: Any, context: int | None, pool_bytes: int | None, options: LocalOptions, waits: bool
-) -> ChosenRunner:
+def _wish(
+    source: Any,
+    name: str,
+    options: LocalOptions,
+    *,
+    context: int | None,
+    pool_bytes: int | None,
+    waits: bool,
+) -> RunnerWish:
     shape = ModelShape.of(source.config)
     if context is not None and not 1 <= context <= shape.context:
         raise ConfigError(
@@ -153,21 +160,28 @@ def _chosen(
             found=context,
             valid=f"1 to {shape.context}",
         )
-    wish = RunnerWish(
+    return RunnerWish(
         name=options.runner,
         threads=usable_cores() if options.max_threads is None else options.max_threads,
         pool_bytes=options.pool_bytes if pool_bytes is None else pool_bytes,
         context=context,
         probed=options.scored_layer(shape.layers),
         waits=waits,
+        weights=options.weights,
+        weights_disk_bytes=options.weights_disk_bytes,
+        model=name,
     )
+
+
+def _chosen(source: Any, wish: RunnerWish) -> ChosenRunner:
+    shape = ModelShape.of(source.config)
 
     def packed() -> PackedRunner:
         pool = TensorPool(
             layers=shape.layers,
             heads=shape.heads,
             dim=shape.dim,
-            context=context or shape.context,
+            context=wish.context or shape.context,
             limit_bytes=wish.pool_bytes,
             dtype=source.dtype,
             device=source.device,

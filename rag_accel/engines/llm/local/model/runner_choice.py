@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-from rag_accel.engines.llm.local.model.self_check import check_equality, check_runner
-from rag_accel.engines.llm.local.options import RunnerName
+from rag_accel.engines.llm.local.model.self_check import (
+    check_equality,
+    check_runner,
+)
+from rag_accel.engines.llm.local.options import RunnerName, WeightsName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rag_accel.engines.llm.local.paged.int8_weights import Int8Weights
     from rag_accel.engines.llm.local.paged.runner import PagedRunner
 
 logger = logging.getLogger("rag_accel.llm")
@@ -56,6 +61,9 @@ class RunnerWish:
         context: the most tokens of a sequence; None for what the model was made for.
         probed: the layer whose attention is to be recorded; None for none.
         waits: whether to wait for a trace that is not kept, some ten seconds.
+        weights: ``own``, or ``int8``, which only paged attention computes with.
+        weights_disk_bytes: the most bytes of files of int8 weights.
+        model: the name of the model, for lists of such files.
     """
 
     name: RunnerName
@@ -64,6 +72,14 @@ class RunnerWish:
     context: int | None = None
     probed: int | None = None
     waits: bool = True
+    weights: WeightsName = "own"
+    weights_disk_bytes: int = 0
+    model: str = ""
+
+    @property
+    def leaves_choice(self) -> bool:
+        """Tell whether torch may run the model, too."""
+        return self.name == "auto" and self.weights == "own"
 
 
 class _UnavailableError(Exception):
@@ -86,6 +102,14 @@ def choose_runner(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -
     try:
         return _on_paged(source, wish, packed)
     except _UnavailableError as error:
+        if wish.weights != "own":
+            raise ConfigError(
+                f"the model is not run with {wish.weights} weights",
+                where="weights",
+                found=str(error),
+                valid="own, or int8 where paged attention runs the model",
+                hint="leave weights out: the model then runs with its own",
+            ) from error
         if wish.name == "paged":
             raise ConfigError(
                 "the model is not run by paged attention",
@@ -110,14 +134,18 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
     from rag_accel.engines.llm.local.paged.making import trace_spec
 
     spec = trace_spec(source)
-    if wish.name == "auto" and not wish.waits and not topology.is_kept(spec):
+    if wish.leaves_choice and not wish.waits and not topology.is_kept(spec):
         topology.trace_in_background(spec)
         raise _UnavailableError("it is traced meanwhile, for engines that are made later")
     folder = topology.folder_of(spec)
     measured = RunnerCosts.of(folder, wish.threads)
-    if wish.name == "auto" and measured is not None and not measured.is_faster:
+    if wish.leaves_choice and measured is not None and not measured.is_faster:
         raise _UnavailableError(str(measured))
     runner = _made(source, wish, spec, is_new=measured is None)
+    if wish.weights == "int8":
+        # A block of rows saves as much as with the model's own weights, where that is known.
+        runner.blocks_from = math.inf if measured is None else measured.blocks_from
+        return ChosenRunner(runner, "paged", "int8 weights need it")
     if measured is None:
         check_equality(source)
         try:
@@ -140,7 +168,7 @@ def _require_suited(source: Any, wish: RunnerWish) -> None:
     if importlib.util.find_spec("openvino") is None:
         raise _UnavailableError("OpenVINO is not installed: pip install 'rag-accel[fast]'")
     size = sum(weight.numel() for weight in source.parameters())
-    if wish.name == "auto" and size < LEAST_WEIGHTS:
+    if wish.leaves_choice and size < LEAST_WEIGHTS:
         raise _UnavailableError(f"a model of {size:,} weights gains nothing by another")
 
 
@@ -163,10 +191,14 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
     from rag_accel.engines.llm.local.paged.topology import traced
 
     try:
-        compilation = Compilation(source, traced(spec), threads=wish.threads, probed=wish.probed)
+        topology = traced(spec)
+        compilation = Compilation(
+            source, topology, threads=wish.threads, probed=wish.probed, int8=_int8(source, wish)
+        )
         runner = compilation.runner(wish.pool_bytes, wish.context)
         with thread_count(wish.threads):
-            check_runner(source, runner, wish.probed, reused=is_new)
+            share = None if wish.weights == "own" else INT8_BOUND
+            check_runner(source, runner, wish.probed, reused=is_new, share=share)
     except (CompileError, PagedGraphError) as error:
         raise _UnavailableError(str(error)) from error
     except ConfigError as error:
@@ -174,3 +206,12 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
     except (ImportError, OSError, RuntimeError, MemoryError) as error:
         raise _UnavailableError(f"{type(error).__name__}: {error}") from error
     return runner
+
+
+def _int8(source: Any, wish: RunnerWish) -> Int8Weights | None:
+    """Return the int8 weights of a model if they are asked for; read, or made and kept."""
+    if wish.weights == "own":
+        return None
+    from rag_accel.engines.llm.local.paged.int8_files import int8_weights
+
+    return int8_weights(source, wish.model, wish.weights_disk_bytes)

@@ -16,8 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows
+
 #: The beginning of the name of a mark; behind it layer, scale and window.
 MARK = "rag_accel.attention"
+#: The beginning of the name of a conversion of a weight to float32.
+WIDENED = "rag_accel.widened"
 #: The inputs that are said once for all layers, in the order they are made.
 SHARED = (
     "past_lens",
@@ -57,13 +61,16 @@ def mark_name(layer: int, scale: float, window: int) -> str:
 
 
 def paged_graph(
-    topology: Path, weights: Mapping[str, torch.Tensor], shape: AttentionShape, probed: int | None
+    topology: Path,
+    weights: Mapping[str, torch.Tensor | Int8Rows],
+    shape: AttentionShape,
+    probed: int | None,
 ) -> Any:
     """Return an OpenVINO model whose constants are the weights; they must outlive it.
 
     Args:
         topology: the file of the traced model.
-        weights: by the names of its inputs, contiguous, on the processor.
+        weights: by the names of its inputs, contiguous, on the processor; some may be int8.
         shape: of its attention.
         probed: the layer whose attention can be recorded; None for none.
 
@@ -78,22 +85,44 @@ def paged_graph(
     return graph
 
 
-def _fill(openvino: Any, graph: Any, weights: Mapping[str, torch.Tensor]) -> None:
+def _fill(openvino: Any, graph: Any, weights: Mapping[str, torch.Tensor | Int8Rows]) -> None:
     """Replace the inputs that stand for weights by constants in the weights' memory."""
     for given in list(graph.inputs):
         node = given.get_node()
         weight = weights.get(node.get_friendly_name())
         if weight is None:
             continue
-        if list(node.get_output_partial_shape(0).to_shape()) != list(weight.shape):
-            raise PagedGraphError(
-                f"its {node.get_friendly_name()} has another shape than was traced"
-            )
-        constant = openvino.op.Constant(shared_tensor(weight))
-        constant.set_friendly_name(node.get_friendly_name())
-        for target in node.output(0).get_target_inputs():
-            target.replace_source_output(constant.output(0))
+        name = node.get_friendly_name()
+        stored = weight.rows if isinstance(weight, Int8Rows) else weight
+        if list(node.get_output_partial_shape(0).to_shape()) != list(stored.shape):
+            raise PagedGraphError(f"its {name} has another shape than was traced")
+        constant = openvino.op.Constant(shared_tensor(stored))
+        constant.set_friendly_name(name)
+        if isinstance(weight, Int8Rows):
+            _replace(_widened(node), _scaled(openvino, constant, weight.scales))
+        else:
+            _replace(node, constant)
         graph.remove_parameter(node)
+
+
+def _replace(node: Any, other: Any) -> None:
+    for target in list(node.output(0).get_target_inputs()):
+        target.replace_source_output(other.output(0))
+
+
+def _widened(node: Any) -> Any:
+    """Return what gives a weight in float32: its input, or the conversion behind it."""
+    readers = [target.get_node() for target in node.output(0).get_target_inputs()]
+    if len(readers) == 1 and readers[0].get_friendly_name().startswith(WIDENED):
+        return readers[0]
+    return node
+
+
+def _scaled(openvino: Any, rows: Any, scales: torch.Tensor) -> Any:
+    """Return rows of int8 by their scales, in the form that is kept as int8 when compiled."""
+    operators = importlib.import_module("openvino.opset15")
+    wide = operators.convert(rows, "f32")
+    return operators.multiply(wide, openvino.op.Constant(shared_tensor(scales)))
 
 
 def shared_tensor(memory: torch.Tensor) -> Any:

@@ -14,14 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_accel.engines.llm.local.paged.graph import mark_name
+from rag_accel.engines.llm.local.paged.graph import WIDENED, mark_name
 
 #: The name of the attention among those of transformers, in the process that traces.
 NAME = "rag_accel_marked"
 #: Rows of the example, and those of them whose logits are asked for.
 _ROWS, _ASKED = 7, (3, 6)
 _INPUTS = ("input_ids", "position_ids", "asked")
-_WIDENED = "rag_accel.widened"
 #: Says that a conversion only undoes a smaller form of a weight: it is then kept in that form.
 _MARKED_WIDENED = '<rt_info><attribute name="decompression" version="0" /></rt_info>\n<input>'
 
@@ -181,7 +180,7 @@ def _name(openvino: Any, graph: Any, weights: Mapping[str, Any], dtype: str) -> 
             continue
         narrow = operators.parameter(shape, openvino.Type.bf16, name=name)
         wide = operators.convert(narrow, "f32")
-        wide.set_friendly_name(f"{_WIDENED}|{name}")
+        wide.set_friendly_name(f"{WIDENED}|{name}")
         for target in node.output(0).get_target_inputs():
             target.replace_source_output(wide.output(0))
         graph.remove_parameter(node)
@@ -191,6 +190,6 @@ def _name(openvino: Any, graph: Any, weights: Mapping[str, Any], dtype: str) -> 
 
 def _mark_widened(path: Path) -> None:
     """Write into the file which conversions only widen a weight; Python has no call for it."""
-    pattern = re.compile(rf'(<layer id="\d+" name="{re.escape(_WIDENED)}\|[^>]*>.*?)<input>', re.S)
+    pattern = re.compile(rf'(<layer id="\d+" name="{re.escape(WIDENED)}\|[^>]*>.*?)<input>', re.S)
     text = path.read_text(encoding="utf-8")
     path.write_text(pattern.sub(rf"\g<1>{_MARKED_WIDENED}", text), encoding="utf-8")

@@ -1,0 +1,94 @@
+"""The weights of a model's products in int8, each row with a scale."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: Says how weights are rounded; it changes with every change of that.
+RECIPE = "int8, symmetric, a float32 scale a row, 1"
+_LARGEST = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Rows:
+    """A weight of a product in int8.
+
+    Args:
+        rows: ``[out, in], int8``, of -127 to 127.
+        scales: ``[out, 1], float32``, by which the rows are multiplied.
+    """
+
+    rows: torch.Tensor
+    scales: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of both."""
+        return self.rows.nbytes + self.scales.nbytes
+
+    @classmethod
+    def of(cls, weight: torch.Tensor) -> Int8Rows:
+        """Return a weight ``[out, in]`` rounded: the largest component of a row becomes 127."""
+        wide = weight.detach().float()
+        largest = wide.abs().amax(dim=1, keepdim=True)
+        scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
+        return cls((wide / scales).round_().to(torch.int8), scales)
+
+    def widened(self) -> torch.Tensor:
+        """Return the weight that the rows stand for: ``[out, in], float32``."""
+        return self.rows.float() * self.scales
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Weights:
+    """The weights of a model's products in int8.
+
+    Args:
+        identity: of what they compute.
+        rows: by the names of the weights.
+    """
+
+    identity: str
+    rows: Mapping[str, Int8Rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all of them."""
+        return sum(weight.nbytes for weight in self.rows.values())
+
+
+def product_weights(model: Any) -> dict[str, torch.Tensor]:
+    """Return the weights of a model's products by name; a tied one has that of the look-up."""
+    products = {
+        id(module.weight): module.weight
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    return {
+        name: weight.detach() for name, weight in model.named_parameters() if id(weight) in products
+    }
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def quantised(model: Any) -> dict[str, Int8Rows]:
+    """Return the weights of a model's products in int8, by name.
+
+    A table of embeddings that is the output layer's weight, too, is one of them: there is one copy.
+    """
+    return {name: Int8Rows.of(weight) for name, weight in product_weights(model).items()}
+
+
+def int8_identity(identity: str) -> str:
+    """Return the identity of what int8 weights compute, made of that of the model's states."""
+    return hashlib.sha256(f"{RECIPE}\0{identity}".encode()).hexdigest()
+
+
+def shapes_of(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
+    """Return rows and columns of each weight."""
+    return {name: (weight.shape[0], weight.shape[1]) for name, weight in weights.items()}

@@ -1,0 +1,18 @@
+"""Folders of a test's own for int8 weights and for verdicts; traces stay the machine's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_accel.engines.llm.local.paged import int8_files, int8_verdict
+from rag_accel.kv import verdicts
+
+
+def give_folders(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give int8 weights and verdicts a folder, and have warnings said again."""
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(int8_files, "user_cache", lambda: path)
+    monkeypatch.setattr(verdicts, "user_cache", lambda: path)
+    monkeypatch.setattr(int8_verdict, "_warned", set[str]())
