@@ -35,8 +35,8 @@ class Int8Rows:
     def of(cls, weight: torch.Tensor) -> Int8Rows:
         """Return a weight ``[out, in]`` rounded: the largest component of a row becomes 127."""
         wide = weight.detach().float()
-        largest = wide.abs().amax(dim=1, keepdim=True)
-        scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
+        found = wide.abs().amax(dim=1, keepdim=True) / _LARGEST
+        scales = torch.where(found == 0, 1.0, found)  # of zeros, and of what is next to them
         return cls((wide / scales).round_().to(torch.int8), scales)
 
     def widened(self) -> torch.Tensor:
