@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-#: Says how weights are rounded; it changes with every change of that.
-RECIPE = "int8, symmetric, a float32 scale a row, 1"
+#: Says how weights and the other factors of products are rounded; it changes with every change of
+#: that, also of ``making.INT8_SETTINGS``: states and verdicts of another way do not apply.
+RECIPE = "int8, symmetric, a float32 scale a row; other factors by 32 together; 1"
 _LARGEST = 127
 
 
