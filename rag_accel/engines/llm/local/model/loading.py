@@ -32,6 +32,7 @@ from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.rotation import rotation_of
+from rag_accel.system.memory import return_freed_memory
 from rag_accel.system.processor import usable_cores
 
 DEFAULT_OPTIONS = LocalOptions()
@@ -131,7 +132,11 @@ def load(
     wish = _wish(source, name, options, context=context, pool_bytes=pool_bytes, waits=waits)
     chosen = _chosen(source, wish)
     settings = UsedSettings.of(source, tokenizer)
-    return LoadedModel(chosen, tokenizer, name, source.config, settings, watch)
+    config = source.config
+    if options.weights != "own" and watch is None:
+        del source  # nothing else has the model's own weights
+        return_freed_memory()
+    return LoadedModel(chosen, tokenizer, name, config, settings, watch)
 
 
 def _need_transformers() -> None:

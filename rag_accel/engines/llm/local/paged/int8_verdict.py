@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,9 +20,10 @@ from rag_accel.kv.verdicts import (
     read_values,
     write_values,
 )
+from rag_accel.system.locks import RenewedLock
 
 KIND = VerdictKind("rag_accel.weights_check", 1, b"weights check ")
-_lock = threading.Lock()
+_lock = RenewedLock()
 _warned: set[str] = set()
 
 
@@ -121,7 +121,7 @@ def describe_weights(
 
 
 def _warn(text: str, name: str) -> None:
-    with _lock:
+    with _lock.lock:
         if name in _warned:
             return
         _warned.add(name)

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-#: Says how weights are rounded; it changes with every change of that.
-RECIPE = "int8, symmetric, a float32 scale a row, 1"
+#: Says how weights and the other factors of products are rounded; it changes with every change of
+#: that, also of ``making.INT8_SETTINGS``: states and verdicts of another way do not apply.
+RECIPE = "int8, symmetric, a float32 scale a row; other factors by 32 together; 1"
 _LARGEST = 127
 
 
@@ -35,8 +36,8 @@ class Int8Rows:
     def of(cls, weight: torch.Tensor) -> Int8Rows:
         """Return a weight ``[out, in]`` rounded: the largest component of a row becomes 127."""
         wide = weight.detach().float()
-        largest = wide.abs().amax(dim=1, keepdim=True)
-        scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
+        found = wide.abs().amax(dim=1, keepdim=True) / _LARGEST
+        scales = torch.where(found == 0, 1.0, found)  # of zeros, and of what is next to them
         return cls((wide / scales).round_().to(torch.int8), scales)
 
     def widened(self) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 from tiny_models import fresh, ids_of, own_logits, part, shared, tiny_tokenizer, traced_for
 
 from rag_accel.engines.compiled.compile_process import CompileError
-from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.batching.rows import Probe, Runner, SequenceRows
 from rag_accel.engines.llm.local.model import loading, runner_choice
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.model.runner import states_identity
@@ -112,8 +112,9 @@ def test_a_row_of_zeros_stays_one() -> None:
     key = "model.layers.0.mlp.up_proj.weight"
     with torch.no_grad():
         model.get_parameter(key)[3].zero_()
+        model.get_parameter(key)[4] = 1e-45  # so small that its scale would be zero
     weight = quantised(model)[key]
-    assert not weight.widened()[3].any()
+    assert not weight.widened()[3:5].any()
     assert weight.widened().isfinite().all()
 
 
@@ -357,6 +358,18 @@ def test_a_refused_runner_is_said_and_no_other_weights_taken(
 
 
 @pytest.mark.usefixtures("weights_apart")
+def test_texts_may_be_fused_with_int8_weights() -> None:
+    options = LocalOptions(weights="int8", kv_reuse="fused", recompute_layer=1)
+    runner = load(shared("qwen3"), options=options, needs_tokenizer=False).runner
+    probe = Probe(1, [58, 59])
+    span = range(len(IDS))
+    lane = runner.pool.take(len(IDS))
+    assert lane is not None
+    runner.run([SequenceRows(lane, IDS, span, span, (59,), probe=probe)])
+    assert float(probe.scores.sum()) == pytest.approx(2.0, abs=1e-3)  # two rows, each of sum 1
+
+
+@pytest.mark.usefixtures("weights_apart")
 def test_what_was_loaded_from_a_folder_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,7 +386,6 @@ def test_what_was_loaded_from_a_folder_is_freed(
 
     monkeypatch.setattr(loading, "_loaded", watched)
     loaded = loading.load(folder, options=LocalOptions(weights="int8"))
-    gc.collect()
     assert [watch() for watch in watches] == [None]
     found = logits_of(loaded.runner)
     assert share(found, own_logits(shared("qwen3"), IDS)) < INT8_BOUND
