@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-from rag_accel.engines.llm.local.model.self_check import (
-    check_equality,
-    check_runner,
-)
+from rag_accel.engines.llm.local.model.self_check import INT8_BOUND, check_equality, check_runner
 from rag_accel.engines.llm.local.options import RunnerName, WeightsName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
