@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_accel.cli.fill import add_fill_verb
 from rag_accel.cli.int8_weights import list_int8_weights, purge_int8_weights
+from rag_accel.cli.traces import add_traces_verb
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def add_cache_command(commands: Any) -> None:
     cache = commands.add_parser(
         "cache", help="what is kept of texts and weights, and what it costs"
     )
-    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill|check")
+    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill|check|traces")
     listing = verbs.add_parser("list", help="show the files, the least lately used first")
     listing.add_argument(
         "folder",
@@ -54,6 +55,7 @@ def add_cache_command(commands: Any) -> None:
     purge.set_defaults(run=_purge)
     add_fill_verb(verbs)
     _add_check_verb(verbs)
+    add_traces_verb(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,12 @@ _LOOK_S = 0.25
 #: Memory of a child besides its libraries: copies of the weights, and the trace.
 _WEIGHT_COPIES, _LEAST_BYTES = 8, 2**31
 _TRIES = 2
+#: Signals that a process gets for what it does itself.
+_CRASHES = {
+    getattr(signal, name, None) for name in ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
+}
+#: How files and libraries say that a disk is full.
+_NO_SPACE = "No space left"
 _LIBRARIES = ("torch", "transformers", "sentence_transformers", "safetensors", "openvino", "numpy")
 _FRAME = child_program.__file__
 _OURS = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMPDIR")
@@ -39,6 +46,10 @@ _OURS = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "
 
 class CompileError(Exception):
     """A failed conversion of a model; the message says why."""
+
+
+class ProgramFailedError(CompileError):
+    """A program that crashed or refused what it was given, as it would again."""
 
 
 class _Children:
@@ -143,7 +154,8 @@ def convert(
         limit_s: longest time of one child, in seconds.
 
     Raises:
-        CompileError: if the program did not end well.
+        ProgramFailedError: if it crashed or refused.
+        CompileError: if the program did not end well for another reason.
     """
     _require_interpreter()
     told = {
@@ -165,13 +177,14 @@ def convert(
             if status == 0:
                 return
             if status == REFUSED:
-                raise CompileError(_reason(folder))
+                raise _refusal(folder)
             if 0 < status != OUT_OF_MEMORY:
                 break
     if status == OUT_OF_MEMORY:
         raise CompileError("the process that compiles it had too little memory")
     how = f"signal {-status}" if status < 0 else f"status {status}: {_last_words(folder)}"
-    raise CompileError(f"the process that compiles it ended with {how}")
+    kind = ProgramFailedError if -status in _CRASHES else CompileError
+    raise kind(f"the process that compiles it ended with {how}")
 
 
 def _run(program: str, folder: Path, fill: Callable[[], None], limit_s: float) -> int:
@@ -254,10 +267,11 @@ def _library_path() -> list[str]:
     return kept + sorted(roots - set(map(os.path.realpath, kept)))
 
 
-def _reason(folder: Path) -> str:
+def _refusal(folder: Path) -> CompileError:
     with suppress(OSError):
-        return (folder / FAILED).read_text()
-    return "the process that compiles it lost this one"
+        said = (folder / FAILED).read_text()
+        return CompileError(said) if _NO_SPACE in said else ProgramFailedError(said)
+    return CompileError("the process that compiles it lost this one")
 
 
 def _last_words(folder: Path) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rag_accel.engines.compiled.background_task import BackgroundTask, never_free
 from rag_accel.engines.compiled.compile_process import CompileError, turn_of
+from rag_accel.engines.compiled.forked import FORKED, note_start
 
 logger = logging.getLogger("rag_accel.embedding")
 
@@ -26,17 +27,10 @@ Tables = dict[str, NDArray[np.int64]]
 #: Compilations of a changing model before it stays on torch, such as one in training.
 MAX_BUILDS = 3
 
-#: What was compiled in a process has no threads in its forked children, and nothing can be compiled
-#: there any more.
-_FORKED = "this process was forked from one that has compiled models"
-_is_started = False
-_is_orphaned = False
 _runtimes: WeakSet[BackgroundRuntime] = WeakSet()
 
 
 def _note_fork() -> None:
-    global _is_orphaned
-    _is_orphaned = _is_started
     for runtime in _runtimes:
         runtime.note_fork()
 
@@ -123,7 +117,7 @@ class BackgroundRuntime:
         if self.state in ("building", "ready"):
             never_free(self._ready)  # that would wait for its threads, which do not exist here
             self._ready = None
-            self._refuse(_FORKED)
+            self._refuse(FORKED)
 
     def _drop(self, changed: Compiled) -> None:
         with self._lock:
@@ -162,11 +156,8 @@ class BackgroundRuntime:
 
 def _compile(kept: ref[BackgroundRuntime]) -> None:
     """Compile the model of a runtime, which this thread must not keep from going."""
-    global _is_started
-    _is_started = True
     try:
-        if _is_orphaned:
-            raise RuntimeError(_FORKED)
+        note_start()
         made, found = _made(kept)
         runtime = kept()
         if runtime is not None:

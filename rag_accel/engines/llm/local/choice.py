@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -52,8 +53,8 @@ class LocalModel:
         self.dtype = dtype
         self.template = template
         self.bounds = bounds
-        #: what runs it and why, in a few words each; empty before it is loaded
-        self._parts: tuple[str, ...] = ()
+        #: say what runs it and why, and how near other weights are; none before it is loaded
+        self._parts: tuple[Callable[[], str], ...] = ()
         #: tell whether the model is still what each engine of it was made of
         self._watches: list[Callable[[], bool]] = []
 
@@ -77,7 +78,7 @@ class LocalModel:
         """
         if not self._parts and self.bounds.weights != "own":
             return (f"{self.bounds.weights} weights, approximate",)
-        return self._parts
+        return tuple(part() for part in self._parts)
 
     def make(self, options: Options) -> Engine:
         """Load the model and return its engine. Takes long.
@@ -93,7 +94,7 @@ class LocalModel:
         from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
         loaded = load(self.model, self.tokenizer, dtype=self.dtype, options=self.bounds)
-        self._parts = (loaded.chosen.describe(),)
+        self._parts = (loaded.chosen.description(),)
         source = None if isinstance(self.model, str | Path) else self.model
         settings = SettingsWatch(
             source, loaded.tokenizer, template=self.template is None, used=loaded.settings
@@ -119,7 +120,7 @@ class LocalModel:
         from rag_accel.engines.llm.local.model.loading import load
 
         loaded = load(self.model, options=self.bounds, needs_tokenizer=False, waits=False)
-        self._parts = (loaded.chosen.describe(),)
+        self._parts = (loaded.chosen.description(),)
         self._watches.append(loaded.is_same)
         return loaded
 
@@ -161,7 +162,7 @@ class LocalModel:
                 template=self.template,
                 bounds=self.bounds,
             )
-            self._parts = (loaded.chosen.describe(), said)
+            self._parts = (*self._parts, partial(str, said))
 
     @property
     def is_same(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +36,23 @@ class ChosenRunner:
         runner: computes rows of sequences.
         name: ``torch`` or ``paged``.
         reason: of the choice, in a few words.
+        copies: tells, as a string, what the runner holds besides the model, which may grow.
     """
 
     runner: Runner
     name: RunnerName
     reason: str
+    copies: object = ""
 
     def describe(self) -> str:
         """Say in a few words what runs the model, and why."""
+        return self.description()()
+
+    def description(self) -> Callable[[], str]:
+        """Return what says so at any time; it does not keep the runner."""
         kind = "OpenVINO's paged attention" if self.name == "paged" else "torch"
-        return f"runs on {kind}: {self.reason}"
+        said, copies = f"runs on {kind}: {self.reason}", self.copies
+        return lambda: "; ".join(filter(None, (said, str(copies))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,37 +134,52 @@ def _on_torch(source: Any, packed: Callable[[], Runner], reason: str) -> ChosenR
 
 def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> ChosenRunner:
     """Return the runner on paged attention, or that on torch where it was measured faster."""
-    _require_suited(source, wish)
-    from rag_accel.engines.llm.local.paged import topology
-    from rag_accel.engines.llm.local.paged.making import trace_spec
+    with _failures_named():
+        _require_suited(source, wish)
+        from rag_accel.engines.llm.local.paged import topology
+        from rag_accel.engines.llm.local.paged.making import trace_spec
 
-    spec = trace_spec(source)
-    if wish.leaves_choice and not wish.waits and not topology.is_kept(spec):
-        topology.trace_in_background(spec)
-        raise _UnavailableError("it is traced meanwhile, for engines that are made later")
-    folder = topology.folder_of(spec)
-    measured = RunnerCosts.of(folder, wish.threads)
-    if wish.leaves_choice and measured is not None and not measured.is_faster:
-        raise _UnavailableError(str(measured))
-    runner = _made(source, wish, spec, is_new=measured is None)
-    if wish.weights == "int8":
-        # A block of rows saves as much as with the model's own weights, where that is known.
-        runner.blocks_from = math.inf if measured is None else measured.blocks_from
-        return ChosenRunner(runner, "paged", "int8 weights need it")
-    if measured is None:
-        check_equality(source)
-        try:
+        spec = trace_spec(source)
+        if wish.leaves_choice and not wish.waits and not topology.is_kept(spec):
+            topology.trace_in_background(spec)
+            raise _UnavailableError("it is traced meanwhile, for engines that are made later")
+        folder = topology.folder_of(spec)
+        measured = RunnerCosts.of(folder, wish.threads)
+        if wish.leaves_choice and measured is not None and not measured.is_faster:
+            raise _UnavailableError(str(measured))
+        runner = _made(source, wish, spec, is_new=measured is None)
+        if wish.weights == "int8":
+            # A block of rows saves as much as with the model's own weights, where that is known.
+            runner.blocks_from = math.inf if measured is None else measured.blocks_from
+            return ChosenRunner(runner, "paged", "int8 weights need it", runner.copies)
+        if measured is None:
+            check_equality(source)
             measured = RunnerCosts.measure(runner, packed(), wish.threads)
-        except (RuntimeError, ValueError) as error:
-            raise _UnavailableError(f"its seconds cannot be measured: {error}") from error
-        measured.keep(folder)
-    if wish.name == "auto" and not measured.is_faster:
-        raise _UnavailableError(str(measured))
-    runner.blocks_from = measured.blocks_from
-    size = sum(weight.nbytes for weight in source.parameters())
-    held = f"its compiled form holds another copy of the weights, {size >> 20} MiB"
-    asked = "as asked for" if wish.name == "paged" else str(measured)
-    return ChosenRunner(runner, "paged", f"{asked}; {held}")
+            measured.keep(folder)
+        if wish.name == "paged" or measured.is_faster:
+            runner.blocks_from = measured.blocks_from
+            asked = "as asked for" if wish.name == "paged" else str(measured)
+            return ChosenRunner(runner, "paged", asked, runner.copies)
+    raise _UnavailableError(str(measured))
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    """Make of whatever keeps a model from paged attention the error that says so.
+
+    Nothing that is wrong with it stops a program that torch can run.
+    """
+    try:
+        yield
+    except _UnavailableError:
+        raise
+    except ConfigError as error:
+        raise _UnavailableError(f"{error.what}: {error.found}") from error
+    except Exception as error:  # of native code and of files, in any way
+        said = str(error).strip().partition("\n")[0]
+        # A refusal of ours says it all; another error needs its type.
+        name = "" if type(error).__module__.startswith("rag_accel.") else type(error).__name__
+        raise _UnavailableError(": ".join(filter(None, (name, said)))) from error
 
 
 def _require_suited(source: Any, wish: RunnerWish) -> None:
@@ -180,28 +203,19 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
             forward is proof enough.
 
     Raises:
-        _UnavailableError: it cannot be made, or was not; says why.
+        Exception: it cannot be made, or was not proved.
     """
-    from rag_accel.engines.compiled.compile_process import CompileError
-    from rag_accel.engines.llm.local.paged.graph import PagedGraphError
     from rag_accel.engines.llm.local.paged.making import Compilation
     from rag_accel.engines.llm.local.paged.topology import traced
 
-    try:
-        topology = traced(spec)
-        compilation = Compilation(
-            source, topology, threads=wish.threads, probed=wish.probed, int8=_int8(source, wish)
-        )
-        runner = compilation.runner(wish.pool_bytes, wish.context)
-        with thread_count(wish.threads):
-            share = None if wish.weights == "own" else INT8_BOUND
-            check_runner(source, runner, wish.probed, reused=is_new, share=share)
-    except (CompileError, PagedGraphError) as error:
-        raise _UnavailableError(str(error)) from error
-    except ConfigError as error:
-        raise _UnavailableError(f"{error.what}: {error.found}") from error
-    except (ImportError, OSError, RuntimeError, MemoryError) as error:
-        raise _UnavailableError(f"{type(error).__name__}: {error}") from error
+    rounded = _int8(source, wish)
+    compilation = Compilation(
+        source, traced(spec), threads=wish.threads, probed=wish.probed, int8=rounded
+    )
+    runner = compilation.runner(wish.pool_bytes, wish.context)
+    share = None if wish.weights == "own" else INT8_BOUND
+    with thread_count(wish.threads):
+        check_runner(source, runner, wish.probed, reused=is_new, share=share)
     return runner
 
 

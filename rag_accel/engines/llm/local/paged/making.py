@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 
 from rag_accel.engines.compiled.background_task import BackgroundTask
+from rag_accel.engines.compiled.compile_process import CompileError, require_time
 from rag_accel.engines.compiled.compiled_forms import openvino
+from rag_accel.engines.compiled.forked import keep_past_fork, note_start
 from rag_accel.engines.llm.local.model.families import ModelShape
 from rag_accel.engines.llm.local.model.runner import states_identity
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
@@ -21,6 +24,11 @@ from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows, Int8Weights
 from rag_accel.engines.llm.local.paged.runner import PagedForm, PagedRunner
 from rag_accel.kv.rotation import rotation_of
 
+logger = logging.getLogger("rag_accel.llm")
+
+#: Numbers of threads between one and all that a model is compiled for, at most: each form has
+#: weights of its own.
+MOST_BETWEEN = 1
 #: What OpenVINO calls the dtypes of weights.
 PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 #: The other factor of a product with int8 weights is rounded by so many components together.
@@ -40,8 +48,27 @@ PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 INT8_SETTINGS = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
 
 
+class WeightCopies:
+    """The copies of a model's weights that its compiled forms hold.
+
+    Args:
+        each_bytes: the size of one.
+    """
+
+    def __init__(self, each_bytes: int) -> None:
+        self._each_bytes = each_bytes
+        #: for how many threads there is a form
+        self.threads: list[int] = []
+
+    def __str__(self) -> str:
+        """Say what they take now, in a few words; from any thread."""
+        held = [f"{threads} thread{'s'[: threads - 1]}" for threads in self.threads]
+        size = len(held) * self._each_bytes >> 20
+        return f"compiled for {' and '.join(held)}, with a copy of the weights each, {size} MiB"
+
+
 class Compilation:
-    """A model compiled for all threads, and for one where a step is granted no more.
+    """A model compiled for all threads, and for fewer where a step is granted no more.
 
     The compiled forms read the model's weights where they are; each keeps a copy of those that are
     multiplied, in an order of its own. With int8 weights the model itself is not kept: what it has
@@ -53,6 +80,10 @@ class Compilation:
         threads: the most of a forward.
         probed: the layer whose attention can be recorded; None for none.
         int8: weights that are taken in place of the model's; None for its own.
+
+    Raises:
+        CompileError: in a forked child, where OpenVINO has no threads.
+        PagedGraphError: the trace does not fit, or the operator is another one.
     """
 
     def __init__(
@@ -84,7 +115,11 @@ class Compilation:
         }
         attention = AttentionShape(self._heads, self._shape.heads, self._shape.dim)
         self._graph = paged_graph(topology, self._weights, attention, probed)
-        self._compiled = {threads: self._compile(threads)}
+        #: what the forms hold besides the model
+        self.copies = WeightCopies(sum(weight.nbytes for weight in self._weights.values()))
+        self._compiled: dict[int, Any] = {}
+        keep_past_fork(self)
+        self.compile(threads)
 
     def runner(self, pool_bytes: int, context: int | None = None) -> PagedRunner:
         """Return a runner with a pool of its own.
@@ -114,6 +149,7 @@ class Compilation:
             heads=self._heads,
             probed=self._probed,
             identify=self._identify,
+            copies=self.copies,
         )
 
     @property
@@ -121,13 +157,19 @@ class Compilation:
         """Return the most threads of a forward."""
         return self._threads
 
-    def form(self, threads: int, pool: BlockPool) -> PagedForm:
-        """Return the form for a number of threads over a pool; takes long for a new number."""
-        if threads not in self._compiled:
-            self._compiled[threads] = self._compile(threads)
-        return PagedForm(self._compiled[threads], pool)
+    def form(self, threads: int, pool: BlockPool) -> PagedForm | None:
+        """Return the form for a number of threads over a pool; None if there is none yet."""
+        compiled = self._compiled.get(threads)
+        return None if compiled is None else PagedForm(compiled, pool)
 
-    def _compile(self, threads: int) -> Any:
+    def compile(self, threads: int) -> None:
+        """Compile it for a number of threads; takes long.
+
+        Raises:
+            CompileError: in a forked child, or while the process ends.
+        """
+        note_start()
+        require_time()
         precision = PRECISIONS[self._dtype]
         settings = {
             "INFERENCE_PRECISION_HINT": precision,
@@ -137,37 +179,73 @@ class Compilation:
             "ENABLE_CPU_PINNING": False,
             **self._settings,
         }
-        return openvino().Core().compile_model(self._graph, "CPU", settings)
+        compiled = openvino().Core().compile_model(self._graph, "CPU", settings)
+        self._compiled[threads] = compiled
+        self.copies.threads.append(threads)
 
 
 class _Forms:
-    """The forms of a model over one pool: for all threads at once, for one when it is needed."""
+    """The forms of a model over one pool: for all threads at once, for fewer when granted so many.
+
+    Used by one thread. What compiles in the background knows the compilation alone, not the pool,
+    whose memory goes with its runner.
+    """
 
     def __init__(self, compilation: Compilation, pool: BlockPool) -> None:
         self._compilation = compilation
         self._pool = pool
-        self._whole = compilation.form(compilation.threads, pool)
-        self._single: PagedForm | None = None
-        self._task: BackgroundTask | None = None
+        whole = compilation.form(compilation.threads, pool)
+        assert whole is not None, "a model is compiled for all threads at once"
+        self._made = {compilation.threads: whole}
+        self._tasks: dict[int, BackgroundTask] = {}
 
     def find(self, threads: int) -> PagedForm:
-        """Return the form for so many threads; that for all while the one for one is compiled."""
-        if threads > 1 or self._compilation.threads == 1:
-            return self._whole
-        if self._single is not None:
-            return self._single
-        if self._task is None:
-            self._task = BackgroundTask(self._make_single)
-            self._task.start()
-        return self._whole
+        """Return the form for so many threads, or for fewer; that for all while there is none.
+
+        Between one and all, numbers are powers of two.
+        """
+        most = self._compilation.threads
+        if threads >= most:
+            return self._made[most]
+        wanted = 1 << (max(1, threads).bit_length() - 1)
+        if wanted in self._tasks and wanted not in self._made:
+            self._take(wanted)
+        elif wanted not in self._tasks and (wanted == 1 or self._has_room):
+            self._start(wanted)
+        fewer = [number for number in self._made if number <= wanted]
+        return self._made[max(fewer, default=most)]
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a form that is being compiled."""
-        if self._task is not None:
-            self._task.wait(timeout_s)
+        """Wait for forms that are being compiled."""
+        for task in self._tasks.values():
+            task.wait(timeout_s)
 
-    def _make_single(self) -> None:
-        self._single = self._compilation.form(1, self._pool)
+    @property
+    def _has_room(self) -> bool:
+        return len(self._tasks.keys() - {1}) < MOST_BETWEEN
+
+    def _take(self, threads: int) -> None:
+        form = self._compilation.form(threads, self._pool)
+        if form is not None:
+            self._made[threads] = form
+
+    def _start(self, threads: int) -> None:
+        task = self._tasks[threads] = BackgroundTask(partial(_compile, self._compilation, threads))
+        try:
+            task.start()
+        except RuntimeError as error:  # no thread to be had: no step fails for that
+            _report(threads, error)
+
+
+def _compile(compilation: Compilation, threads: int) -> None:
+    try:
+        compilation.compile(threads)
+    except (CompileError, RuntimeError, MemoryError) as error:
+        _report(threads, error)
+
+
+def _report(threads: int, error: Exception) -> None:
+    logger.warning("a model is not compiled for %d threads as well: %s", threads, error)
 
 
 def trace_spec(model: Any) -> dict[str, Any]:
@@ -181,7 +259,10 @@ def trace_spec(model: Any) -> dict[str, Any]:
         "config": config,
         "dtype": str(model.dtype).removeprefix("torch."),
         "versions": {
-            name: importlib.import_module(name).__version__
-            for name in ("openvino", "torch", "transformers")
+            "openvino": openvino().__version__,  # first, without its telemetry
+            **{
+                name: importlib.import_module(name).__version__
+                for name in ("torch", "transformers")
+            },
         },
     }

@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rag_accel.engines.compiled.forked import keep_past_fork
 from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
 from rag_accel.engines.llm.local.paged.sequences import BLOCK, Stretch, operator_inputs, stretches
+from rag_accel.errors import ForkedError
+from rag_accel.system.forks import forks
 
 
 class PagedForm:
@@ -29,6 +32,7 @@ class PagedForm:
         openvino = importlib.import_module("openvino")
         self._tensor = openvino.Tensor
         self._request = compiled.create_infer_request()
+        keep_past_fork(self)
         self._has_scores = any("scores" in output.names for output in compiled.outputs)
         is_narrow = pool.dtype == torch.bfloat16
         for name, memory in zip(("keys", "values"), pool.arrays, strict=True):
@@ -77,6 +81,7 @@ class PagedRunner:
         heads: the query heads of a layer.
         probed: the layer whose attention can be recorded; None for none.
         identify: returns the identity of the model's states.
+        copies: tells, as a string, what its compiled forms hold.
     """
 
     def __init__(
@@ -89,8 +94,10 @@ class PagedRunner:
         heads: int,
         probed: int | None,
         identify: Callable[[], str],
+        copies: object = "",
     ) -> None:
         self.forms = forms
+        self.copies = copies
         self.pool = pool
         self.layers = layers
         self.vocabulary = vocabulary
@@ -99,6 +106,7 @@ class PagedRunner:
         self._heads = heads
         self._probed = probed
         self._identify = identify
+        self._made_at = forks.number
 
     @property
     def context(self) -> int:
@@ -122,7 +130,14 @@ class PagedRunner:
         Raises:
             ValueError: two items are of one lane, slots are outside what a lane was taken for, or
                 attention of a layer is asked for that cannot be recorded.
+            ForkedError: the runner was made before a fork.
         """
+        if forks.number != self._made_at:
+            raise ForkedError(
+                "a language model compiled before fork() was used in the child",
+                where="local language model",
+                hint='make the accelerator in the child, there with runner="torch"',
+            )
         parts = self._parts(rows)
         starts = [0, *accumulate(map(len, rows))]
         asked = [at + row for item, at in zip(rows, starts, strict=False) for row in item.asked]
