@@ -14,7 +14,8 @@ not demanded. An option that ``LocalLLM`` does not have, or that cannot run here
 row ``missing``, and its ratio is left out.
 
 ``early_prefill`` is a graph whose prompt has a history of its own before what a search of 800 ms
-(asleep) finds: with the pass ``split_prefill`` the history is computed meanwhile.
+(asleep) finds: with the pass ``split_prefill`` the history is computed meanwhile. It is measured in
+the full sizes only.
 
 Rows without a ratio, in the full sizes only: 8 users with prompts of 1500 tokens, and milliseconds
 a token, prompt included, beside a thread that is busy in Python.
@@ -89,7 +90,7 @@ class Sizes:
         busy_tokens: most tokens of an answer there.
         history: tokens before what is searched for.
         search_s: how long the search takes.
-        early_turns: of that graph.
+        early_turns: of that graph; 0 for none of them.
         many_prompt: tokens of long prompts that several users have.
         many_users: of them, at once.
         beside_tokens: of answers without a ratio; 0 for none of them.
@@ -120,9 +121,9 @@ QUICK = Sizes(
     alone_turns=2,
     tuning_tokens=8,
     long_streams=(5, 3),
-    busy_turns=3,
-    busy_tokens=16,
-    early_turns=3,
+    busy_turns=2,
+    busy_tokens=8,
+    early_turns=0,
     beside_tokens=0,
 )
 FULL = Sizes()
@@ -144,8 +145,9 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
         for part in (bench.several, bench.one, bench.long, bench.busy, bench.without_ratio):
             part(accelerator)
             _logger.info("%s", bench.found)
-    with little_garbage():
-        bench.early()
+    if chosen.early_turns:
+        with little_garbage():
+            bench.early()
     _logger.info("%s", bench.found)
     return SuiteResult(
         *("serving", tuple(bench.rows), bench.found), scripted=True, sizes=sizes_of(chosen)
