@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bench.local_llm.streams import RATE, Streams, compare_streams
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions, serving
 from langchain_rag_accel.demo.load import Load
-from rag_accel.errors import EngineError
+from rag_accel.errors import EngineError, UncheckedWeightsWarning
 
 TEMPLATE = (
     "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
@@ -115,8 +116,10 @@ pytestmark = pytest.mark.bench
 
 @pytest.fixture(scope="module")
 def found(folder: str) -> SuiteResult:
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        # One arm computes with int8 weights, which nobody has compared for a model of a test.
+        warnings.simplefilter("ignore", UncheckedWeightsWarning)
         return serving.run(True, TINY, serving.Material(folder, TEXTS))
 
 

@@ -1,4 +1,4 @@
-"""What a fork ends: threads of OpenVINO, which no child has and none can start again."""
+"""The end of OpenVINO's threads in forked children, which have none and can start none."""
 
 from __future__ import annotations
 
