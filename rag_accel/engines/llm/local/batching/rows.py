@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rag_accel.kv.entry import LaneState
 
 
@@ -21,7 +24,36 @@ class Causal:
     """
 
 
-Visibility = Causal
+@dataclass(frozen=True, slots=True)
+class Subtrees:
+    """A row sees what its lane held before, and those of the same rows whose subtree it is part of.
+
+    The rows are the tokens of a tree in pre-order, in neighbouring slots (DepCache section 3.1):
+    the tokens that depend on one are a range that begins with it.
+
+    Args:
+        ends: of each row, the slot behind the last one that sees it.
+        open_from: the slot of the first row that sees all of those before it; None for none.
+    """
+
+    ends: Sequence[int]
+    open_from: int | None = None
+
+    def mask(self, slots: range) -> NDArray[np.bool_]:
+        """Return ``[row, row]``: whether a row sees another one of the same.
+
+        Args:
+            slots: of all rows.
+        """
+        at = np.arange(slots.start, slots.stop)
+        rows = at[:, None]
+        seen = rows < np.asarray(self.ends)
+        if self.open_from is not None:
+            seen |= rows >= self.open_from
+        return seen & (rows >= at)
+
+
+Visibility = Causal | Subtrees
 CAUSAL = Causal()
 
 
@@ -53,7 +85,8 @@ class SequenceRows:
         positions: what each row's rotation is computed for; the same as its slot, unless attention
             state was moved.
         asked: the rows, by their index here, whose logits are wanted.
-        visible: what each row may see.
+        visible: what each row may see; ``Subtrees`` only of neighbouring slots, behind which the
+            lane holds nothing yet.
         probe: receives the rows' attention, once the forward is computed.
     """
 

@@ -218,6 +218,7 @@ class _Part:
         if self._kept is not None:
             self._targets = _indices(iter(block.rows), device)[self._kept]
         self._own = positions[self._rows].view(behind - first, 1, -1, 1)
+        self._tree = block.tree
         self._held = pool.positions[self._lanes, None, None, : block.reach]
         self._is_decoding = self._own.shape[2] == 1
         self._masks: dict[int | None, torch.Tensor] = {}
@@ -275,12 +276,12 @@ class _Part:
     def _window_without_mask(self, dtype: torch.dtype) -> int | None:
         """Return from which window on the rows need no mask but the causal one of their own slots.
 
-        None where they need one: what lies before them has gaps or is not seen by all of them, or
-        their own slots are not the last.
+        None where they need one: what lies before them has gaps or is not seen by all of them,
+        their own slots are not the last, or they are those of a tree.
         """
         own, held = self._own.flatten(), self._held.flatten()
         before = self._reach - len(own)
-        if self._is_decoding or not can_split(own.device, dtype):
+        if self._is_decoding or self._tree is not None or not can_split(own.device, dtype):
             return None
         if before < LEAST_BEFORE or len(own) < LEAST_ROWS:
             return None
@@ -297,6 +298,10 @@ class _Part:
             unseen = self._held > self._own
             if window is not None:
                 unseen |= self._held <= self._own - window
+            if self._tree is not None:
+                slots = self._tree.slots
+                hidden = torch.from_numpy(~self._tree.seen).to(unseen.device)
+                unseen[..., slots.start : slots.stop] |= hidden
             mask = torch.zeros(unseen.shape, dtype=dtype, device=unseen.device)
             self._masks[window] = mask.masked_fill_(unseen, -torch.inf)
         return self._masks[window]

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from rag_accel.engines.llm.local.batching.rows import SequenceRows
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_accel.engines.llm.local.batching.rows import SequenceRows, Subtrees
 from rag_accel.engines.llm.local.model.pool import TensorPool
 
 #: Rows of a prompt that look at their lane together: at least so many, and more while the
@@ -19,6 +22,19 @@ MOST_PADDING = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class TreeRows:
+    """A part of the rows of a tree, which see some of the same tree's rows.
+
+    Args:
+        slots: of the tree's rows.
+        seen: ``[row, slot]`` of the rows of this part.
+    """
+
+    slots: range
+    seen: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Rows that look at neighbouring lanes in one product, as many in each lane.
 
@@ -27,21 +43,29 @@ class Block:
         reach: how many slots of the lanes are looked at.
         rows: which rows of the forward look, lane by lane; in a lane that is only passed over, any.
         kept: the results that are used, by their place in ``rows``; None for all.
+        tree: the part of a tree that they are; None where they see all slots of lower positions.
     """
 
     lanes: tuple[int, int]
     reach: int
     rows: Sequence[int]
     kept: Sequence[int] | None = None
+    tree: TreeRows | None = None
 
 
 def prompt_blocks(rows: SequenceRows, start: int, pool: TensorPool) -> Iterator[Block]:
     """Yield blocks of the rows of one sequence, which begin at row ``start`` of the forward."""
-    first = 0
+    lanes, first = (rows.lane, rows.lane + 1), 0
+    tree = None
+    if isinstance(rows.visible, Subtrees):
+        slots = range(rows.slots[0], rows.slots[-1] + 1)
+        tree = TreeRows(slots, rows.visible.mask(slots))
     while first < len(rows):
         behind = _block_end(rows.positions, first)
         reach = pool.reach(rows.lane, max(rows.positions[first:behind]))
-        yield Block((rows.lane, rows.lane + 1), reach, range(start + first, start + behind))
+        part = None if tree is None else TreeRows(tree.slots, tree.seen[first:behind])
+        places = range(start + first, start + behind)
+        yield Block(lanes, reach, places, tree=part)
         first = behind
 
 

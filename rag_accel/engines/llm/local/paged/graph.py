@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows
+from rag_accel.engines.llm.local.paged.sequences import MASK_INPUTS
 
 #: The beginning of the name of a mark; behind it layer, scale and window.
 MARK = "rag_accel.attention"
@@ -187,6 +188,11 @@ class _Inputs:
             self.parameters[name] = made
         return self.parameters[name].output(0)
 
+    def drop(self, *names: str) -> None:
+        """Forget inputs that nothing reads."""
+        for name in names:
+            self.parameters.pop(name, None)
+
     def constant(self, value: Any, kind: Any) -> Any:
         """Return the output of a constant."""
         return self.ops.constant(np.array(value, dtype=kind)).output(0)
@@ -230,10 +236,14 @@ def _operator(
         integers,
         integers,
         integers,  # kinds of tokens
-        constant([], np.uint8),  # a mask of new rows, and where each sequence's begins
-        integers,
+        *(
+            inputs.named(name, 1, kind)
+            for name, kind in zip(MASK_INPUTS, (kinds.u8, kinds.i32), strict=True)
+        ),
     ]
     made = _made(given)
+    if made.get_input_size() < len(given):
+        inputs.drop(*MASK_INPUTS)
     made.set_friendly_name(f"PagedAttention.{layer.number}")
     sizes = made.get_rt_info()
     sizes["num_k_heads"] = sizes["num_v_heads"] = shape.kv_heads

@@ -13,9 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from rag_accel.engines.compiled.forked import keep_past_fork
-from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows
+from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows, Subtrees
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
-from rag_accel.engines.llm.local.paged.sequences import BLOCK, Stretch, operator_inputs, stretches
+from rag_accel.engines.llm.local.paged.sequences import (
+    BLOCK,
+    MASK_INPUTS,
+    Stretch,
+    operator_inputs,
+    stretches,
+)
 from rag_accel.errors import ForkedError
 from rag_accel.system.forks import forks
 
@@ -34,6 +40,7 @@ class PagedForm:
         self._request = compiled.create_infer_request()
         keep_past_fork(self)
         self._has_scores = any("scores" in output.names for output in compiled.outputs)
+        self.has_masks = any(MASK_INPUTS[0] in given.names for given in compiled.inputs)
         is_narrow = pool.dtype == torch.bfloat16
         for name, memory in zip(("keys", "values"), pool.arrays, strict=True):
             for layer, array in enumerate(memory):
@@ -49,7 +56,8 @@ class PagedForm:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """Return the logits ``[asked, vocabulary]`` and the recorded attention, both copied."""
         for name, array in inputs.items():
-            self._request.set_tensor(name, self._tensor(array, shared_memory=True))
+            if self.has_masks or name not in MASK_INPUTS:
+                self._request.set_tensor(name, self._tensor(array, shared_memory=True))
         self._request.infer()
         logits = self._request.get_output_tensor(0).data[0].copy()
         scores = self._request.get_tensor("scores").data.copy() if self._has_scores else None
@@ -128,8 +136,9 @@ class PagedRunner:
         Return the logits of the asked rows, in order: a tensor ``[asked, vocabulary]``, float32.
 
         Raises:
-            ValueError: two items are of one lane, slots are outside what a lane was taken for, or
-                attention of a layer is asked for that cannot be recorded.
+            ValueError: two items are of one lane, slots are outside what a lane was taken for,
+                attention of a layer is asked for that cannot be recorded, or rows of a tree are not
+                neighbours or not the last ones of their lane.
             ForkedError: the runner was made before a fork.
         """
         if forks.number != self._made_at:
@@ -160,9 +169,11 @@ class PagedRunner:
             is_moved = item.slots is not item.positions and list(item.slots) != list(item.positions)
             self.pool.mark(item.lane, item.slots[-1] + 1, is_moved)
             first = self._first_probed(item)
-            for run in stretches(item.slots, self.pool.written(item.lane)):
+            runs = list(stretches(item.slots, self.pool.written(item.lane)))
+            mask = _mask(item, runs)
+            for run in runs:
                 probed = 0 if first is None else max(0, run.stop - max(first, run.start))
-                parts.append(Stretch(item.lane, run.start, len(run), probed))
+                parts.append(Stretch(item.lane, run.start, len(run), probed, mask))
         return parts
 
     def _first_probed(self, item: SequenceRows) -> int | None:
@@ -189,3 +200,11 @@ class PagedRunner:
             at += part.end
         for lane, probe in probes.items():
             probe.scores = torch.from_numpy(sums[lane] / self._heads)
+
+
+def _mask(item: SequenceRows, runs: Sequence[range]) -> NDArray[np.bool_] | None:
+    if not isinstance(item.visible, Subtrees):
+        return None
+    if len(runs) != 1:
+        raise ValueError("the rows of a tree are not neighbours, or not the last of their lane")
+    return item.visible.mask(runs[0])

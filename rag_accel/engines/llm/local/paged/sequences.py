@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: Slots of a block: what the operator is compiled for on processors.
 BLOCK = 32
+#: Inputs that operators before 2026 do not have: masks of new rows, and where each begins.
+MASK_INPUTS = ("row_masks", "row_mask_begins")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,14 @@ class Stretch:
         start: the slot of the first row, which is the length of the past.
         rows: the number of rows.
         probed: how many of the last rows have their attention recorded.
+        mask: ``[row, row]``: which of the rows each sees; None for those up to its own.
     """
 
     lane: int
     start: int
     rows: int
     probed: int = 0
+    mask: NDArray[np.bool_] | None = None
 
     @property
     def end(self) -> int:
@@ -80,8 +85,8 @@ def block_count(tokens: int) -> int:
 
 def operator_inputs(
     parts: Sequence[Stretch], tables: Mapping[int, NDArray[np.int32]]
-) -> dict[str, NDArray[np.int32]]:
-    """Return the operator's inputs by name, int32.
+) -> dict[str, NDArray[Any]]:
+    """Return the operator's inputs by name, int32, and masks of rows, uint8.
 
     Args:
         parts: the sequences, in the order of their rows.
@@ -95,7 +100,19 @@ def operator_inputs(
         "block_indices_begins": _array([0, *accumulate(map(len, blocks))]),
         "max_context_len": np.array(max(part.end for part in parts), np.int32),
         "score_aggregation_window": _array([part.probed for part in parts]),
+        **_row_masks(parts),
     }
+
+
+def _row_masks(parts: Sequence[Stretch]) -> dict[str, NDArray[Any]]:
+    """Return the masks one behind the other; without any, both inputs are empty."""
+    masks = [part.mask for part in parts if part.mask is not None]
+    if not masks:
+        return dict(zip(MASK_INPUTS, (np.zeros(0, np.uint8), _array([])), strict=True))
+    sizes = (0 if part.mask is None else part.mask.size for part in parts)
+    flat = np.concatenate([mask.ravel() for mask in masks])
+    begins = _array([0, *accumulate(sizes)])
+    return dict(zip(MASK_INPUTS, (flat.view(np.uint8), begins), strict=True))
 
 
 def _array(values: Sequence[int]) -> NDArray[np.int32]:
