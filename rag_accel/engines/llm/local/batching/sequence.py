@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows
+from rag_accel.engines.llm.local.batching.rows import (
+    CAUSAL,
+    Causal,
+    Probe,
+    SequenceRows,
+    Subtrees,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +31,53 @@ class Lane:
     ids: tuple[int, ...] = ()
     pins: int = 0
     in_use: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlace:
+    """A tree of tokens in a sequence, in pre-order (DepCache section 3.1).
+
+    Args:
+        slots: its places in the sequence.
+        positions: of each of its tokens.
+        ends: of each, the place behind the last one that depends on it.
+        behind: the position of the first token behind the tree.
+    """
+
+    slots: range
+    positions: Sequence[int]
+    ends: Sequence[int]
+    behind: int
+
+    def position(self, at: int) -> int:
+        """Return the position of the token at a place of the sequence."""
+        if at < self.slots.start:
+            return at
+        if at < self.slots.stop:
+            return self.positions[at - self.slots.start]
+        return self.behind + at - self.slots.stop
+
+    def reach(self, computed: int, most: int) -> int:
+        """Return the number of next places, about ``most``, that do not cut the tree.
+
+        Its rows are computed together, since a piece of them would be seen by all of the next.
+        """
+        start, stop = self.slots.start, self.slots.stop
+        if computed >= stop or not start < computed + most < stop:
+            return most
+        return stop - computed if computed == start else start - computed
+
+    def visible(self, slots: range) -> Subtrees | Causal:
+        """Return what rows of neighbouring places see."""
+        if slots.stop <= self.slots.start or slots.start >= self.slots.stop:
+            return CAUSAL
+        start, stop = self.slots.start, self.slots.stop
+        ends = [
+            *[slots.stop] * (start - slots.start),
+            *self.ends[: slots.stop - start],
+            *[slots.stop] * (slots.stop - stop),
+        ]
+        return Subtrees(ends, stop if slots.stop > stop else None)
 
 
 @dataclass(slots=True)
@@ -78,6 +131,7 @@ class TokenSequence:
         skipped: places of the prompt that are not computed, ranges in order, whose state is
             put into the lane when it is taken; the last token is never among them.
         probing: the collected attention, while the prompt is computed to learn it.
+        tree: the tree that stands in the prompt.
     """
 
     prompt: tuple[int, ...]
@@ -97,6 +151,7 @@ class TokenSequence:
     early: range = range(0)
     skipped: tuple[range, ...] = ()
     probing: Probing | None = None
+    tree: TreePlace | None = None
 
     @property
     def capacity(self) -> int:
@@ -136,6 +191,8 @@ class TokenSequence:
     def rows(self, most: int) -> SequenceRows:
         """Return the next rows, at most so many; the last known token's logits are asked for."""
         assert self.lane is not None
+        if self.tree is not None and self.tree.slots not in self.skipped:
+            most = self.tree.reach(self.computed, most)
         slots = self._next_slots(min(most, self.pending))
         size = len(self.prompt)
         ids = tuple(self.prompt[at] if at < size else self.generated[at - size] for at in slots)
@@ -143,7 +200,15 @@ class TokenSequence:
         if self.probing is not None:
             return self.probing.rows(SequenceRows(self.lane.number, ids, slots, slots))
         asked = (len(slots) - 1,) if is_last and self.max_new else ()
-        return SequenceRows(self.lane.number, ids, slots, slots, asked)
+        rows = SequenceRows(self.lane.number, ids, slots, slots, asked)
+        return rows if self.tree is None else self._rows_of_tree(rows, self.tree)
+
+    def _rows_of_tree(self, rows: SequenceRows, tree: TreePlace) -> SequenceRows:
+        positions = [tree.position(at) for at in rows.slots]
+        if tree.slots in self.skipped:
+            return replace(rows, positions=positions)
+        slots = range(rows.slots[0], rows.slots[-1] + 1)
+        return replace(rows, slots=slots, positions=positions, visible=tree.visible(slots))
 
     def _next_slots(self, count: int) -> Sequence[int]:
         """Return the next places to compute."""
