@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from rag_accel.kv.entry import KeyValues, LaneState
 
 
 def rotated(keys: torch.Tensor, distance: int, frequencies: torch.Tensor) -> torch.Tensor:
@@ -29,6 +32,31 @@ def rotated(keys: torch.Tensor, distance: int, frequencies: torch.Tensor) -> tor
     torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=to_second).addcmul_(first, sin)
     return moved.to(keys.dtype)
+
+
+def moved_together(
+    states: Sequence[LaneState],
+    positions: Sequence[int],
+    frequencies: torch.Tensor,
+    device: torch.device | str = "cpu",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the keys and values of several states one behind the other.
+
+    Args:
+        states: ``KeyValues``, at least one.
+        positions: where the first token of each is moved to.
+        frequencies: as of ``rotated``.
+        device: where both tensors are to be.
+    """
+    keys: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
+    for state, position in zip(states, positions, strict=True):
+        assert isinstance(state, KeyValues)
+        keys.append(rotated(state.keys.to(device), position - state.position, frequencies))
+        values.append(state.values.to(device))
+    if len(keys) == 1:
+        return keys[0], values[0]
+    return torch.cat(keys, dim=2), torch.cat(values, dim=2)
 
 
 def rotation_of(model: Any) -> torch.Tensor | None:

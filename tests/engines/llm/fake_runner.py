@@ -94,7 +94,7 @@ class FakePool:
         self.lanes[target].update((slot, held[slot]) for slot in range(tokens))
         self.copied += tokens
 
-    def read(self, lane: int, slots: range) -> FakeState:
+    def read(self, lane: int, slots: range, position: int | None = None) -> FakeState:
         return FakeState(self.lanes[lane][slot] for slot in slots)
 
     def write(self, lane: int, slot: int, state: Any) -> None:

@@ -127,12 +127,21 @@ class LanePool(Protocol):
         """Copy the first slots of a lane to another."""
         ...
 
-    def read(self, lane: int, slots: range) -> LaneState:
-        """Return a copy of the content of slots that were written in their places."""
+    def read(self, lane: int, slots: range, position: int | None = None) -> LaneState:
+        """Return a copy of the content of slots that were written for positions from this one on.
+
+        Without a position, of slots of a lane whose tokens are all in their places.
+        """
         ...
 
     def write(self, lane: int, slot: int, state: LaneState) -> None:
         """Put state into slots from this one on, moved to their positions."""
+        ...
+
+    def place(
+        self, lane: int, slot: int, states: Sequence[LaneState], positions: Sequence[int]
+    ) -> None:
+        """Put states one behind the other into slots from this one on, each moved to a position."""
         ...
 
     def free(self, lane: int) -> None:

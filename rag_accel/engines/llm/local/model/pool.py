@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import KeyValues, LaneState
-from rag_accel.kv.rotation import rotated
+from rag_accel.kv.rotation import moved_together
 
 #: The slots of a lane before any sequence needs more.
 FIRST_SLOTS = 256
@@ -132,17 +133,21 @@ class TensorPool:
         if source in self._moved:
             self._moved.add(target)
 
-    def read(self, lane: int, slots: range) -> KeyValues:
-        """Return a copy of the content of slots that were written in their places.
+    def read(self, lane: int, slots: range, position: int | None = None) -> KeyValues:
+        """Return a copy of the content of slots that were written for positions from this one on.
+
+        Without a position, of slots of a lane whose tokens are all in their places.
 
         Raises:
-            ValueError: the lane is not taken, or holds fewer tokens.
+            ValueError: the lane is not taken, or holds fewer tokens, or none in their places.
         """
-        if slots.stop > self._written.get(lane, 0) or lane in self._moved:
+        is_moved = position is None and lane in self._moved
+        if slots.stop > self._written.get(lane, 0) or is_moved:
             raise ValueError(f"lane {lane} holds fewer than {slots.stop} tokens in their places")
         taken = slice(slots.start, slots.stop)
         keys, values = self.keys[:, lane, :, taken], self.values[:, lane, :, taken]
-        return KeyValues(keys.clone(), values.clone(), slots.start)
+        at = slots.start if position is None else position
+        return KeyValues(keys.clone(), values.clone(), at)
 
     def write(self, lane: int, slot: int, state: LaneState) -> None:
         """Put state into slots from this one on, moved to their positions.
@@ -150,17 +155,28 @@ class TensorPool:
         Raises:
             ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
         """
-        assert isinstance(state, KeyValues)
-        stop = slot + len(state)
-        self._need(lane, stop)
+        self.place(lane, slot, [state], [slot])
+
+    def place(
+        self, lane: int, slot: int, states: Sequence[LaneState], positions: Sequence[int]
+    ) -> None:
+        """Put states one behind the other into slots from this one on, each moved to a position.
+
+        Raises:
+            ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
+        """
+        size = sum(map(len, states))
+        self._need(lane, slot + size)
         if self.frequencies is None:
             raise ValueError("the keys of this model cannot be moved to other positions")
-        there = state.keys.to(self.keys.device)  # what was read from a file is on the host
-        keys = rotated(there, slot - state.position, self.frequencies)
-        self.keys[:, lane, :, slot:stop] = keys
-        self.values[:, lane, :, slot:stop] = state.values
-        self.positions[lane, slot:stop] = torch.arange(slot, stop, dtype=torch.int32)
-        self.mark(lane, stop, is_moved=False)
+        device = self.keys.device  # what was read from a file is on the host
+        moved = moved_together(states, positions, self.frequencies, device)
+        taken = slice(slot, slot + size)
+        self.keys[:, lane, :, taken], self.values[:, lane, :, taken] = moved
+        places = [range(at, at + len(state)) for at, state in zip(positions, states, strict=True)]
+        flat = list(chain.from_iterable(places))
+        self.positions[lane, taken] = torch.tensor(flat, dtype=torch.int32)
+        self.mark(lane, taken.stop, is_moved=flat != list(range(taken.start, taken.stop)))
 
     def free(self, lane: int) -> None:
         """Give a lane back.

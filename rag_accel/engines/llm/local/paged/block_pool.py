@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from rag_accel.engines.llm.local.paged.sequences import BLOCK, block_count
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import KeyValues, LaneState
-from rag_accel.kv.rotation import rotated
+from rag_accel.kv.rotation import moved_together
 
 _MEMORY = {torch.float32: np.float32, torch.bfloat16: np.uint16}
 
@@ -129,20 +130,23 @@ class BlockPool:
         if source in self._moved:
             self._moved.add(target)
 
-    def read(self, lane: int, slots: range) -> KeyValues:
-        """Return a copy of the content of slots that were written in their places.
+    def read(self, lane: int, slots: range, position: int | None = None) -> KeyValues:
+        """Return a copy of the content of slots that were written for positions from this one on.
+
+        Without a position, of slots of a lane whose tokens are all in their places.
 
         Raises:
-            ValueError: the lane is not taken, or holds fewer tokens.
+            ValueError: the lane is not taken, or holds fewer tokens, or none in their places.
         """
-        if slots.stop > self._written.get(lane, 0) or lane in self._moved:
+        is_moved = position is None and lane in self._moved
+        if slots.stop > self._written.get(lane, 0) or is_moved:
             raise ValueError(f"lane {lane} holds fewer than {slots.stop} tokens in their places")
         shape = (self._keys.shape[0], self._keys.shape[2], len(slots), self._keys.shape[4])
         keys, values = (torch.empty(shape, dtype=self._dtype) for _ in range(2))
         for (blocks,), places, part in self._spans(slots, lane):
             for memory, found in ((self._keys, keys), (self._values, values)):
                 found[:, :, part] = memory[:, blocks, :, places].transpose(1, 2).flatten(2, 3)
-        return KeyValues(keys, values, slots.start)
+        return KeyValues(keys, values, slots.start if position is None else position)
 
     def write(self, lane: int, slot: int, state: LaneState) -> None:
         """Put state into slots from this one on, moved to their positions.
@@ -150,17 +154,27 @@ class BlockPool:
         Raises:
             ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
         """
-        assert isinstance(state, KeyValues)
-        stop = slot + len(state)
+        self.place(lane, slot, [state], [slot])
+
+    def place(
+        self, lane: int, slot: int, states: Sequence[LaneState], positions: Sequence[int]
+    ) -> None:
+        """Put states one behind the other into slots from this one on, each moved to a position.
+
+        Raises:
+            ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
+        """
+        stop = slot + sum(map(len, states))
         self._need(lane, stop)
         if self.frequencies is None:
             raise ValueError("the keys of this model cannot be moved to other positions")
-        keys = rotated(state.keys, slot - state.position, self.frequencies)
+        keys, values = moved_together(states, positions, self.frequencies)
         for (blocks,), places, part in self._spans(range(slot, stop), lane):
-            for memory, given in ((self._keys, keys), (self._values, state.values)):
+            for memory, given in ((self._keys, keys), (self._values, values)):
                 piece = given[:, :, part].unflatten(2, (blocks.stop - blocks.start, -1))
                 memory[:, blocks, :, places] = piece.transpose(1, 2)
-        self.mark(lane, stop, is_moved=False)
+        in_place = accumulate(map(len, states[:-1]), initial=slot)
+        self.mark(lane, stop, is_moved=list(positions) != list(in_place))
 
     def free(self, lane: int) -> None:
         """Give a lane back.
