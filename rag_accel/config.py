@@ -27,7 +27,7 @@ Mode = Literal["auto", "translate"]
 OnFull = Literal["wait", "raise"]
 AdoptLLM = Literal["exact", "batched", "off"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
-KvReuse = Literal["exact", "fused", "full"]
+KvReuse = Literal["exact", "fused", "full", "dependency"]
 Origin = Literal["argument", "environment", "default"]
 
 _SWITCH = {
@@ -187,7 +187,9 @@ class Options:
         "exact",
         "how local language models compute the retrieved chunks of their prompts: `exact` in each "
         "prompt; `full` splices in the KV cache of an earlier prompt, which is approximate; "
-        "`fused` recomputes a share of the tokens, approximate, too. It applies to the program's "
+        "`fused` recomputes a share of the tokens, approximate, too; `dependency` computes the "
+        "relation paths of a prompt as a tree, each token seeing its own path. It applies to the "
+        "program's "
         "own Hugging Face models as well; a `LocalLLM` or a component that names it goes before",
     )
     kv_folder: str | None = _option(

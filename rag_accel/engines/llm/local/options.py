@@ -55,7 +55,10 @@ class LocalOptions:
             models; 16 GiB by default, the least recently used go first; 0 keeps none.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
             have behind the prompt's head (FusionRAG section 3.1), which is approximate; ``fused``,
-            a part of their tokens is computed again in the prompt (section 4.2), approximate, too.
+            a part of their tokens is computed again in the prompt (section 4.2), approximate, too;
+            ``dependency``, relation paths that begin alike are computed as a tree behind what
+            stands before them, each token seeing its own path (DepCache section 3.1): a node that
+            was seen is not computed again, and texts are.
         recompute_ratio: of ``fused``, the share of the texts' tokens that are computed again.
         recompute_layer: of ``fused``, the layer in which it is looked at which tokens matter; None
             for that at two thirds of the model's layers.
@@ -167,12 +170,21 @@ class LocalOptions:
 
         ``mode`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
-        prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. ``exact`` says
+        prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. Of relation
+        paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``. ``exact`` says
         that this prompt was computed as a whole, as without ``kv_reuse``, by the model's weights.
         """
         use = output.use
         if self.kv_reuse == "exact" or use is None:
             return None
+        if self.kv_reuse == "dependency":
+            return {
+                "mode": self.kv_reuse,
+                "attention": "dependency" if use.approximate else "causal",
+                "reused_tokens": use.from_chunks,
+                "tree_tokens": use.approximate,
+                "exact": use.is_exact and self.weights == "own",
+            }
         return {
             "mode": self.kv_reuse,
             "recipe": self.kv_recipe,

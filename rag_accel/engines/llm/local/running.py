@@ -14,7 +14,7 @@ from rag_accel.engines.llm.local.batching.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.prefilled import PrefilledPrompts
-from rag_accel.engines.llm.local.reuse.chunks import ChunkReuse
+from rag_accel.engines.llm.local.reuse.prompt_reuse import PromptReuse
 from rag_accel.engines.llm.local.text.sampling import choose
 from rag_accel.engines.llm.local.text.tokens import EncodingInput
 from rag_accel.engines.llm.local.work import LocalWork
@@ -31,7 +31,7 @@ class RunningWorks:
     Args:
         runner: runs rows through the model.
         options: bounds of forwards.
-        chunks: the retrieved texts of prompts.
+        reuse: the parts of prompts that are reused.
         prefixes: the lanes.
         prefilled: the prompts that are computed ahead.
         clock: measures forwards.
@@ -42,7 +42,7 @@ class RunningWorks:
         self,
         runner: Runner,
         options: LocalOptions,
-        chunks: ChunkReuse,
+        reuse: PromptReuse,
         prefixes: PrefixCache,
         prefilled: PrefilledPrompts,
         clock: Clock,
@@ -50,7 +50,7 @@ class RunningWorks:
     ) -> None:
         self._runner = runner
         self._reuse_always = options.reuse_always
-        self._chunks = chunks
+        self._reuse = reuse
         self._prefixes = prefixes
         self._prefilled = prefilled
         self._clock = clock
@@ -80,10 +80,10 @@ class RunningWorks:
         self._works[work.request.id] = self._running[work.sequence] = work
         if work.segments is not None:
             payload = work.request.payload
-            neighbours = payload.neighbours if isinstance(payload, EncodingInput) else ()
-            for encoding in self._chunks.begin(work.sequence, work.segments, neighbours):
+            further = (payload.neighbours,) if isinstance(payload, EncodingInput) else ()
+            for encoding in self._reuse.begin(work.sequence, work.segments, *further):
                 self._schedule.add(encoding)
-        if self._chunks.is_ready(work.sequence):
+        if self._reuse.is_ready(work.sequence):
             self._start(work.sequence)
 
     def cancel(self, ids: Iterable[WorkId]) -> None:
@@ -97,12 +97,12 @@ class RunningWorks:
         if self._reuse_always:
             return True
         whole = self._forward_cost.seconds(len(prompt.ids) - len(prompt.head))
-        return sum(map(self._forward_cost.seconds, self._chunks.rows(prompt))) < whole
+        return sum(map(self._forward_cost.seconds, self._reuse.rows(prompt))) < whole
 
     def take_loaded(self) -> None:
         """Queue works whose texts were loaded; wait for those only where nothing else is to do."""
-        if self._chunks.is_looking:
-            for sequence in self._chunks.looked(0.0 if len(self._schedule) else _LOOK_S):
+        if self._reuse.is_looking:
+            for sequence in self._reuse.looked(0.0 if len(self._schedule) else _LOOK_S):
                 self._start(sequence)
 
     def forward(self) -> list[EngineOutput]:
@@ -119,9 +119,6 @@ class RunningWorks:
         asked = [self._running[planned.sequence] for planned in plan if planned.rows.asked]
         choices = choose(logits, [work.sampler for work in asked])
         self._end_encodings(plan)
-        for planned in plan:
-            if planned.sequence.probing is not None and not planned.sequence.pending:
-                self._chunks.choose(planned.sequence)
         outputs = [self._end_prompt(work) for work in self._computed_prompts(plan)]
         for work, choice in zip(asked, choices, strict=True):
             if isinstance(choice, EngineError):
@@ -149,7 +146,7 @@ class RunningWorks:
         opened = self._prefixes.open(prompt, sequence.capacity, sequence.namespace, most)
         if opened is not None:
             sequence.begin(*opened)
-            self._chunks.load(sequence)
+            self._reuse.load(sequence)
         return opened is not None
 
     def _run(self, rows: list[SequenceRows]) -> Any:
@@ -164,6 +161,7 @@ class RunningWorks:
         sequence.go_on(planned.rows.slots[-1] + 1)
         if not sequence.is_decoding and sequence.lane is not None:
             self._prefixes.grow(sequence.lane, sequence.computed_ids)
+        self._reuse.advanced(sequence)
 
     def _computed_prompts(self, plan: Sequence[Planned]) -> Iterator[LocalWork]:
         for planned in plan:
@@ -175,9 +173,9 @@ class RunningWorks:
         """Store encoded texts, and start the prompts that waited for them."""
         for planned in plan:
             sequence = planned.sequence
-            if sequence.pending or not self._chunks.is_encoding(sequence):
+            if sequence.pending or not self._reuse.is_encoding(sequence):
                 continue
-            for ready in self._chunks.encoded(sequence):
+            for ready in self._reuse.encoded(sequence):
                 self._start(ready)
             self._schedule.drop(sequence)
             if sequence.lane is not None:  # the next text is encoded behind its head
@@ -205,7 +203,7 @@ class RunningWorks:
 
     def _forget(self, work: LocalWork) -> None:
         del self._works[work.request.id], self._running[work.sequence]
-        for encoding in self._chunks.forget(work.sequence):
+        for encoding in self._reuse.forget(work.sequence):
             self._leave(encoding)
         self._leave(work.sequence)
 
@@ -216,8 +214,8 @@ class RunningWorks:
             sequence.lane = None
 
     def _no_room(self, sequence: TokenSequence) -> list[EngineOutput]:
-        encodes = self._chunks.is_encoding(sequence)
-        waiting = self._chunks.readers(sequence) if encodes else [sequence]
+        encodes = self._reuse.is_encoding(sequence)
+        waiting = self._reuse.readers(sequence) if encodes else [sequence]
         work_items = [self._running[reader] for reader in waiting]
         for work in work_items:
             self._forget(work)

@@ -29,7 +29,11 @@ from rag_accel.engines.llm.local.text.tokens import (
     TokenOutput,
 )
 from rag_accel.errors import EngineError
+from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.segments import SegmentedPrompt
+
+#: A prompt parts of which have a state of their own.
+ReusablePrompt = SegmentedPrompt | TreePrompt
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +46,7 @@ class LocalWork:
         sampler: chooses its tokens; unused where only a prompt is to be computed.
         completion: its text or tokens; None where only a prompt is to be computed.
         token_text: returns the text of one token, for reports of probabilities.
-        segments: of its prompt, where the state of retrieved texts is used.
+        segments: of its prompt, where the state of retrieved texts or of paths is used.
         weights: what computes it, as ``GenerationOutput`` says.
     """
 
@@ -51,7 +55,7 @@ class LocalWork:
     sampler: Sampler
     completion: CompletionText | CompletionTokens | None
     token_text: Callable[[int], str]
-    segments: SegmentedPrompt | None = None
+    segments: ReusablePrompt | None = None
     weights: str = "own"
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
@@ -87,7 +91,7 @@ class LocalWork:
             chunks,
             sequence.recomputed,
             sequence.preprocessed,
-            approximate=sum(map(len, sequence.skipped)),
+            approximate=len(sequence.tree.slots) if sequence.tree else sum(map(len, sequence.skipped)),
         )
         if isinstance(completion, CompletionTokens):
             return TokenOutput(
@@ -141,7 +145,7 @@ class WorkReader:
         self,
         request: EngineRequest,
         payload: GenerationInput,
-        pays: Callable[[SegmentedPrompt], bool],
+        pays: Callable[[ReusablePrompt], bool],
     ) -> LocalWork | None:
         """Read a request to compute a prompt or its beginning; None if there is nothing to compute.
 
@@ -154,7 +158,7 @@ class WorkReader:
         is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
         read = prompting.beginning if is_part else prompting.whole
         if segments is not None and pays(segments):
-            prompt = segments.before_chunks
+            prompt = segments.before_texts
         else:
             prompt = read(payload.messages)
         if not prompt:
@@ -209,15 +213,18 @@ class WorkReader:
         max_new = check_room(len(payload.ids), payload.most, self._runner.context)
         completion = CompletionTokens(payload.ends, max_new)
         work = self._work(request, payload.ids, max_new, Sampler(read_options({})), completion)
-        if self._options.kv_reuse != "exact":
+        if self._options.kv_reuse in ("full", "fused"):
             work.segments = payload.segments
         return work
 
-    def _segments(self, payload: GenerationInput) -> SegmentedPrompt | None:
-        """Return the segments of a prompt whose retrieved texts may be reused; None of others."""
+    def _segments(self, payload: GenerationInput) -> ReusablePrompt | None:
+        """Return the parts of a prompt of which some may be reused; None where none are."""
         if self._options.kv_reuse == "exact" or not payload.chunk_spans:
             return None
-        return self._of_messages().segmented(
+        prompting = self._of_messages()
+        if self._options.kv_reuse == "dependency":
+            return prompting.tree(payload.messages, payload.chunk_spans)
+        return prompting.segmented(
             payload.messages, payload.chunk_spans, self._options.least_chunk_tokens
         )
 

@@ -86,7 +86,7 @@ class ChunkReuse:
             found.missing.add(key)
             encoding = self._encodings.get(key)
             if encoding is None:
-                if not neighbours and self._pending_loads.begin(key, prompt.head, segment, found):
+                if not neighbours and self._pending_loads.begin(key, found):
                     continue
                 found.own.add(key)
                 encoding = self._encode(key, prompt.head, segment, sequence, neighbours)
@@ -118,7 +118,8 @@ class ChunkReuse:
             if state is None:
                 first = next(iter(lookup.readers))
                 first.own.add(lookup.key)
-                encoding = self._encode(lookup.key, lookup.head, lookup.segment, first.sequence)
+                segment = dict(first.chunks)[lookup.key]
+                encoding = self._encode(lookup.key, first.prompt.head, segment, first.sequence)
                 encoding.readers.update(lookup.readers)
                 yield encoding.sequence
             else:
@@ -164,11 +165,13 @@ class ChunkReuse:
             start = last if self._recompute.selector.asked == "last" else found.places[-1].stop
             sequence.probing = Probing(self._recompute.layer, start)
 
-    def choose(self, sequence: TokenSequence) -> None:
-        """Take the tokens that a prompt looks at most out of those skipped; compute it again."""
-        found, recompute, probing = self._prompts[sequence], self._recompute, sequence.probing
+    def advanced(self, sequence: TokenSequence) -> None:
+        """Choose the tokens that a prompt looks at most, once it is known; compute it again."""
+        recompute, probing = self._recompute, sequence.probing
+        if probing is None or sequence.pending:
+            return
         assert recompute is not None
-        assert probing is not None
+        found = self._prompts[sequence]
         places, scores = found.places, probing.scores(len(sequence.prompt))
         chosen = recompute.choose(scores, places)
         sequence.skipped = without(places, chosen)

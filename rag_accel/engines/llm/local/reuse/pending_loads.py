@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from rag_accel.clock import Clock
 from rag_accel.kv.entry import LaneState
-from rag_accel.kv.segments import Segment
 from rag_accel.kv.store import ChunkStore
 
 #: Seconds after which a text is computed whatever the disk does.
@@ -23,15 +22,11 @@ class Lookup(Generic[Reader]):
 
     Args:
         key: its key in the store.
-        head: the tokens in front of it, should it have to be encoded.
-        segment: the text.
         began: when the load began, in seconds of the clock.
         readers: the prompts that wait for it, in their order.
     """
 
     key: bytes
-    head: tuple[int, ...]
-    segment: Segment
     began: float
     readers: dict[Reader, None] = field(default_factory=dict[Reader, None])
 
@@ -52,14 +47,14 @@ class PendingLoads(Generic[Reader]):
     def __len__(self) -> int:
         return len(self._by_key) + len(self._overdue)
 
-    def begin(self, key: bytes, head: tuple[int, ...], segment: Segment, reader: Reader) -> bool:
+    def begin(self, key: bytes, reader: Reader) -> bool:
         """Look for a text for a reader; return False where there is nowhere to look."""
         if self._overdue:
             return False
         self._store.prefetch([key])
         if not self._store.is_pending(key):
             return False
-        lookup = self._by_key.setdefault(key, Lookup(key, head, segment, self._clock.now()))
+        lookup = self._by_key.setdefault(key, Lookup(key, self._clock.now()))
         lookup.readers[reader] = None
         return True
 

@@ -9,6 +9,11 @@ from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.errors import ConfigError, EngineError
+from rag_accel.kv.dependency.lines import find_path_lines
+from rag_accel.kv.dependency.paths import PATH_END
+from rag_accel.kv.dependency.positions import tree_positions
+from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel.kv.dependency.tree import path_tree
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
 _WHERE = "local language model"
@@ -85,8 +90,50 @@ class Prompting:
         """
         inside = [span for span in chunk_spans if _is_inside(span, messages)]
         used = _without_question(messages, inside)
-        if not used:
+        found = self._rendered(messages) if used else None
+        if found is None:
             return None
+        text, contents = found
+        with_passage = {span.message for span in used}
+        head_stop = min(
+            (
+                content.start
+                for at, content in enumerate(contents)
+                if messages[at].role != "system" or at in with_passage
+            ),
+            default=0,
+        )
+        spans = [contents[span.message].span(span) for span in used]
+        return split_prompt(text, head_stop, spans, self._encode, least_tokens)
+
+    def tree(
+        self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan]
+    ) -> TreePrompt | None:
+        """Return a whole prompt with the tree of its relation paths; None where none would share.
+
+        The head is all that stands before the first path. Paths are found by ``find_path_lines``;
+        what labels them is left out. Each segment of a path has the tokens that it has alone.
+        """
+        inside = [span for span in chunk_spans if _is_inside(span, messages)]
+        found = self._rendered(messages) if inside else None
+        if found is None:
+            return None
+        text, contents = found
+        lines = find_path_lines(text, [contents[span.message].span(span) for span in inside])
+        if lines is None:
+            return None
+        task = self._encode(text[lines.stop :].removeprefix(PATH_END))
+        if not task:
+            return None
+        head = self._encode(text[: lines.start]) if lines.start else ()
+        tree = path_tree(lines.paths, self._encode)
+        return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
+
+    def _rendered(self, messages: Sequence[Message]) -> tuple[str, list[_Content]] | None:
+        """Return a whole prompt's text, and where the messages stand; None if that cannot be told.
+
+        Messages with names of special tokens that are to be read as text are left out, too.
+        """
         if self._special is not None and any(
             self._special.search(message.content) for message in messages
         ):
@@ -99,19 +146,7 @@ class Prompting:
         except Exception:  # the whole prompt is refused by its reason
             return None
         contents = _contents(text, messages)
-        if contents is None:
-            return None
-        with_passage = {span.message for span in used}
-        head_stop = min(
-            (
-                content.start
-                for at, content in enumerate(contents)
-                if messages[at].role != "system" or at in with_passage
-            ),
-            default=0,
-        )
-        spans = [contents[span.message].span(span) for span in used]
-        return split_prompt(text, head_stop, spans, self._encode, least_tokens)
+        return None if contents is None else (text, contents)
 
     def alone(self, text: str) -> tuple[int, ...]:
         """Return the ids that a text has as a segment."""

@@ -1,0 +1,191 @@
+"""The tree of one prompt under way, and the encodings of what of it is not stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+
+import numpy as np
+
+from rag_accel.engines.llm.local.batching.sequence import TokenSequence, TreePlace
+from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree
+from rag_accel.kv.dependency.units import compute_units
+from rag_accel.kv.dependency.visibility import visible_until
+from rag_accel.kv.entry import ChunkLabel, LaneState
+
+#: The most tokens of subtrees that are encoded in one sequence: its rows are not cut, and a forward
+#: is to stay short. A larger subtree is encoded from its root on, piece by piece.
+MOST_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Subforest:
+    """Subtrees of a prompt's tree that are computed in one sequence, behind the same nodes.
+
+    Args:
+        past: the nodes above them, the root first.
+        nodes: theirs, each subtree in pre-order.
+        place: where their tokens stand in that sequence.
+        ids: the tokens, from the prompt's head on.
+    """
+
+    past: tuple[int, ...]
+    nodes: tuple[int, ...]
+    place: TreePlace
+    ids: tuple[int, ...]
+
+
+def missing_subforests(
+    prompt: TreePrompt,
+    is_cached: Sequence[bool],
+    is_awaited: Sequence[bool],
+    most_rows: int = MOST_ROWS,
+) -> Iterator[Subforest]:
+    """Yield what can be computed now of a prompt's tree, nothing of which sees another part of it.
+
+    Args:
+        prompt: the prompt.
+        is_cached: of each node; the parent of a cached one is cached.
+        is_awaited: of each node whether it is computed already, elsewhere.
+        most_rows: of one sequence.
+    """
+    tree = prompt.tree
+    units = [unit for unit in compute_units(tree, is_cached) if not is_awaited[unit.node]]
+    for past, siblings in groupby(units, key=lambda unit: unit.past):
+        rows: list[range] = []
+        size = 0
+        for unit in siblings:
+            nodes = range(unit.node, int(tree.exits[unit.node]))
+            if _tokens(tree, nodes) > most_rows:
+                nodes = range(unit.node, unit.node + 1)
+            added = _tokens(tree, nodes)
+            if rows and size + added > most_rows:
+                yield _subforest(prompt, past, rows)
+                rows, size = [], 0
+            rows.append(nodes)
+            size += added
+        yield _subforest(prompt, past, rows)
+
+
+def _tokens(tree: DependencyTree, nodes: range) -> int:
+    return int(tree.starts[nodes.stop] - tree.starts[nodes.start])
+
+
+def _subforest(prompt: TreePrompt, past: tuple[int, ...], rows: Sequence[range]) -> Subforest:
+    tree = prompt.tree
+    until = visible_until(tree)
+    ids = [*prompt.head, *(id for node in past for id in tree.node_ids(node).tolist())]
+    start = len(ids)
+    positions: list[int] = []
+    ends: list[int] = []
+    for nodes in rows:
+        first, behind = int(tree.starts[nodes.start]), int(tree.starts[nodes.stop])
+        moved = len(ids) - first
+        ids += tree.ids[first:behind].tolist()
+        positions += (tree.token_depths[first:behind] + len(prompt.head)).tolist()
+        # Of a root without its subtree, nothing else is computed here.
+        ends += [min(end, behind) + moved for end in until[first:behind].tolist()]
+    place = TreePlace(range(start, len(ids)), positions, ends, max(positions, default=start) + 1)
+    flat = tuple(node for nodes in rows for node in nodes)
+    return Subforest(past, flat, place, tuple(ids))
+
+
+@dataclass(slots=True, eq=False)
+class TreeEncoding:
+    """Nodes that are computed now. Equal only to itself.
+
+    Args:
+        owner: the prompt whose nodes they are.
+        part: which of its nodes.
+        sequence: the tokens from the head on.
+        readers: the prompts that wait for any of them.
+    """
+
+    owner: PromptTree
+    part: Subforest
+    sequence: TokenSequence
+    labels: Sequence[ChunkLabel]
+    readers: dict[PromptTree, None] = field(default_factory=dict["PromptTree", None])
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Return the keys of its nodes."""
+        return tuple(self.owner.keys[node] for node in self.part.nodes)
+
+    def spans(self) -> Iterator[tuple[range, int]]:
+        """Yield the slots of each node in the sequence, and the position of the first of them."""
+        return node_spans(self.owner.prompt, self.part.nodes, self.part.place.slots.start)
+
+
+def node_spans(
+    prompt: TreePrompt, nodes: Sequence[int], start: int
+) -> Iterator[tuple[range, int]]:
+    """Yield the slots of nodes one behind the other, and the position of each one's first token."""
+    tree, base = prompt.tree, len(prompt.head)
+    sizes = [int(tree.starts[node + 1] - tree.starts[node]) for node in nodes]
+    for node, size, at in zip(nodes, sizes, accumulate(sizes, initial=start), strict=False):
+        yield range(at, at + size), base + int(tree.depths[node])
+
+
+@dataclass(slots=True, eq=False)
+class PromptTree:
+    """The tree of one prompt under way. Equal only to itself.
+
+    Args:
+        prompt: its tokens.
+        sequence: the same.
+        keys: of each node in the store.
+        states: of its nodes, by key, as far as they are there.
+        loading: keys of nodes that are looked for in a folder now.
+        own: keys of nodes that are encoded for this prompt's sake.
+        left_head: tokens of the head that earlier prompts had left when those were encoded.
+        is_inline: whether the tree is computed with the rest of the prompt.
+    """
+
+    prompt: TreePrompt
+    sequence: TokenSequence
+    keys: Sequence[bytes]
+    states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
+    loading: set[bytes] = field(default_factory=set[bytes])
+    own: set[bytes] = field(default_factory=set[bytes])
+    left_head: float = math.inf
+    is_inline: bool = False
+    #: keys of nodes whose state is not there
+    missing: set[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missing = {self.keys[node] for node in self.nodes()}
+
+    def nodes(self) -> list[int]:
+        """Return the nodes that have tokens."""
+        return np.flatnonzero(np.diff(self.prompt.tree.starts)).tolist()
+
+    def cached(self) -> list[bool]:
+        """Return of each node whether nothing of it and of what is above it is missing."""
+        found: list[bool] = []
+        for key, parent in zip(self.keys, self.prompt.tree.parents.tolist(), strict=True):
+            found.append(key not in self.missing and (parent == NO_NODE or found[parent]))
+        return found
+
+    def take(self, key: bytes, state: LaneState) -> None:
+        """Take the state of a node that is missing; of another one, do nothing."""
+        if key in self.missing:
+            self.missing.discard(key)
+            self.states[key] = state
+
+    def place(self) -> TreePlace:
+        """Return where the tree stands in the prompt."""
+        prompt = self.prompt
+        ends = (visible_until(prompt.tree) + len(prompt.head)).tolist()
+        positions = prompt.positions
+        return TreePlace(prompt.slots, positions.positions.tolist(), ends, positions.behind)
+
+    def num_reused(self) -> int:
+        """Return the tokens of nodes that were not encoded for this prompt."""
+        if self.is_inline:
+            return 0
+        sizes = np.diff(self.prompt.tree.starts).tolist()
+        return sum(size for key, size in zip(self.keys, sizes, strict=True) if key not in self.own)

@@ -1,0 +1,266 @@
+"""Reuse of relation paths: the nodes of a prompt's tree are computed once, behind its head.
+
+A node sees the head and its own path alone, at a position by its depth: its state is what its path
+alone has there, in every prompt with the same head (DepCache sections 3.1 and 4.2). Nodes that are
+not stored are computed by sequences of their own, so that the scheduler batches them; a tree of
+which nothing is stored and that is small is computed with the rest of its prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engines.llm.local.batching.rows import LanePool
+from rag_accel.engines.llm.local.batching.sequence import TokenSequence
+from rag_accel.engines.llm.local.reuse.pending_loads import PendingLoads
+from rag_accel.engines.llm.local.reuse.tree_units import (
+    MOST_ROWS,
+    PromptTree,
+    Subforest,
+    TreeEncoding,
+    missing_subforests,
+    node_spans,
+)
+from rag_accel.kv.dependency.tokens import TreePrompt, node_keys, path_texts
+from rag_accel.kv.entry import ChunkLabel, LaneState
+from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.store import ChunkStore
+
+
+class TreeReuse:
+    """The trees of all prompts of an engine. Used by its worker only.
+
+    Args:
+        pool: the lanes of sequences.
+        store: keeps the state of nodes.
+        model: identifies the weights.
+        clock: measures how long a node is looked for.
+    """
+
+    def __init__(
+        self, pool: LanePool, store: ChunkStore, model: str, clock: Clock | None = None
+    ) -> None:
+        self._pool = pool
+        self._store = store
+        self._model = model
+        self._loads: PendingLoads[PromptTree] = PendingLoads(store, clock or MonotonicClock())
+        self._encodings: dict[bytes, TreeEncoding] = {}
+        self._by_sequence: dict[TokenSequence, TreeEncoding] = {}
+        self._prompts: dict[TokenSequence, PromptTree] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of the stored states."""
+        return self._store.held_bytes
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return the counts of the store; from any thread."""
+        return self._store.counts
+
+    def begin(self, sequence: TokenSequence, prompt: TreePrompt) -> Iterator[TokenSequence]:
+        """Take a prompt; yield the sequences that are to be computed before it begins."""
+        keys = node_keys(prompt.tree, ChunkSource(self._model, sequence.namespace, prompt.head))
+        found = PromptTree(prompt, sequence, keys)
+        is_alone = not self._prompts
+        self._prompts[sequence] = found
+        self._store.pin(keys)
+        sequence.tree = found.place()
+        sequence.exact = len(prompt.head)
+        # Children first: of those least lately used, none outlives its parent.
+        for key in reversed(keys):
+            if key in found.missing and (state := self._store.find(key)) is not None:
+                found.take(key, state)
+        for key in found.missing:
+            if self._loads.begin(key, found):
+                found.loading.add(key)
+        is_new = len(found.missing) == len(found.nodes()) and not found.loading
+        found.is_inline = is_new and is_alone and len(prompt.tree.ids) <= MOST_ROWS
+        if not found.is_inline:
+            sequence.skipped = (prompt.slots,)
+            yield from self._encode_missing(found)
+
+    @property
+    def is_looking(self) -> bool:
+        """Tell whether the kept state of any node is looked for."""
+        return len(self._loads) > 0
+
+    def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
+        """Yield the sequences to compute after loads have ended: prompts, encodings.
+
+        Args:
+            timeout_s: how long to wait for one.
+        """
+        if timeout_s:
+            self._store.wait(timeout_s)
+        readers: dict[PromptTree, None] = {}
+        for lookup, state in self._loads.ended():
+            for reader in lookup.readers:
+                reader.loading.discard(lookup.key)
+                readers[reader] = None
+                if state is not None:
+                    reader.take(lookup.key, state)
+        for reader in readers:
+            yield from self._go_on(reader)
+
+    def is_ready(self, sequence: TokenSequence) -> bool:
+        """Tell whether a prompt may begin; one without a tree may."""
+        found = self._prompts.get(sequence)
+        return found is None or found.is_inline or not found.missing
+
+    def is_encoding(self, sequence: TokenSequence) -> bool:
+        """Tell whether a sequence encodes nodes."""
+        return sequence in self._by_sequence
+
+    def encoded(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
+        """Keep the nodes that a sequence has encoded; yield what may begin now."""
+        assert sequence.lane is not None
+        encoding = self._forget_encoding(sequence)
+        states = self._kept(sequence.lane.number, encoding)
+        for reader in encoding.readers:
+            if encoding.keys[0] in reader.own:
+                reader.left_head = min(reader.left_head, sequence.from_prefix)
+            for key, state in states.items():
+                reader.take(key, state)
+        for reader in encoding.readers:
+            yield from self._go_on(reader)
+
+    def load(self, sequence: TokenSequence) -> None:
+        """Put the state of nodes into the lane that a sequence was given."""
+        encoding = self._by_sequence.get(sequence)
+        found = encoding.owner if encoding is not None else self._prompts.get(sequence)
+        if found is None:
+            return
+        assert sequence.lane is not None
+        if encoding is not None:
+            # Behind the head, each in its place.
+            self._place(found, sequence, encoding.part.past, in_place=True)
+            return
+        if not found.is_inline:
+            self._place(found, sequence, found.nodes(), in_place=False)
+            sequence.from_prefix = int(min(sequence.from_prefix, found.left_head))
+        sequence.from_chunks = found.num_reused()
+
+    def advanced(self, sequence: TokenSequence) -> None:
+        """Keep the nodes of a tree that was computed with the rest of its prompt."""
+        found = self._prompts.get(sequence)
+        if found is None or not found.is_inline or not found.missing:
+            return
+        assert sequence.lane is not None
+        if sequence.computed < found.prompt.slots.stop:
+            return
+        nodes = found.nodes()
+        spans = node_spans(found.prompt, nodes, found.prompt.slots.start)
+        labels = self._labels(found, nodes)
+        for node, (slots, position), label in zip(nodes, spans, labels, strict=True):
+            state = self._pool.read(sequence.lane.number, slots, position)
+            self._store.put(found.keys[node], state, label)
+        found.missing.clear()
+
+    def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
+        """Drop a prompt; yield the encoding sequences that nothing waits for any more."""
+        found = self._prompts.pop(sequence, None)
+        if found is None:
+            return
+        self._store.unpin(found.keys)
+        for key in found.loading:
+            self._loads.forget(key, found)
+        for encoding in list(self._by_sequence.values()):
+            encoding.readers.pop(found, None)
+            if not encoding.readers:
+                yield self._forget_encoding(encoding.sequence).sequence
+
+    def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
+        """Return the prompts that wait for what a sequence encodes."""
+        return [reader.sequence for reader in self._by_sequence[sequence].readers]
+
+    def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove the states of paths of a namespace, and all that have seen them; any thread."""
+        self._store.forget(texts, namespace)
+
+    def close(self) -> None:
+        """Forget the states in memory."""
+        self._store.close()
+
+    def _go_on(self, found: PromptTree) -> Iterator[TokenSequence]:
+        """Yield a prompt that may begin now, or what is to be encoded next for it."""
+        if not found.missing:
+            yield found.sequence
+        else:
+            yield from self._encode_missing(found)
+
+    def _encode_missing(self, found: PromptTree) -> Iterator[TokenSequence]:
+        """Yield the sequences that encode what is missing, is not encoded yet, and can be."""
+        if found.loading:
+            return
+        awaited = [key in self._encodings for key in found.keys]
+        for key in found.missing:
+            if (encoding := self._encodings.get(key)) is not None:
+                encoding.readers[found] = None
+        for part in missing_subforests(found.prompt, found.cached(), awaited):
+            yield self._encode(found, part).sequence
+
+    def _encode(self, found: PromptTree, part: Subforest) -> TreeEncoding:
+        reader = found.sequence
+        sequence = TokenSequence(
+            part.ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
+        )
+        sequence.tree = part.place
+        head = len(found.prompt.head)
+        sequence.exact = head
+        if part.place.slots.start > head:
+            sequence.skipped = (range(head, part.place.slots.start),)
+        encoding = TreeEncoding(found, part, sequence, self._labels(found, part.nodes))
+        encoding.readers[found] = None
+        self._by_sequence[sequence] = encoding
+        for key in encoding.keys:
+            self._encodings.setdefault(key, encoding)
+            found.own.add(key)
+        return encoding
+
+    def _labels(self, found: PromptTree, nodes: Sequence[int]) -> list[ChunkLabel]:
+        """Return the labels of nodes: their paths, and those that they have seen."""
+        tree, purges = found.prompt.tree, self._store.purges
+        texts = list(path_texts(tree))
+        return [
+            ChunkLabel(
+                found.sequence.namespace,
+                texts[node],
+                tuple(texts[above] for above in tree.ancestors(node)),
+                purges,
+            )
+            for node in nodes
+        ]
+
+    def _kept(self, lane: int, encoding: TreeEncoding) -> dict[bytes, LaneState]:
+        """Return the states of encoded nodes, and keep them."""
+        states: dict[bytes, LaneState] = {}
+        parts = zip(encoding.keys, encoding.spans(), encoding.labels, strict=True)
+        for key, (slots, position), label in parts:
+            states[key] = self._pool.read(lane, slots, position)
+            self._store.put(key, states[key], label)
+        return states
+
+    def _place(
+        self, found: PromptTree, sequence: TokenSequence, nodes: Sequence[int], *, in_place: bool
+    ) -> None:
+        assert sequence.lane is not None
+        prompt, tree = found.prompt, found.prompt.tree
+        nodes = [node for node in nodes if tree.starts[node] < tree.starts[node + 1]]
+        if not nodes:
+            return
+        head = len(prompt.head)
+        if in_place:
+            positions = [head + int(tree.depths[node]) for node in nodes]
+        else:
+            positions = [int(prompt.positions.positions[tree.starts[node]]) for node in nodes]
+        states = [found.states[found.keys[node]] for node in nodes]
+        self._pool.place(sequence.lane.number, head, states, positions)
+
+    def _forget_encoding(self, sequence: TokenSequence) -> TreeEncoding:
+        encoding = self._by_sequence.pop(sequence)
+        for key in encoding.keys:
+            if self._encodings.get(key) is encoding:
+                del self._encodings[key]
+        return encoding
