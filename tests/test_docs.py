@@ -141,7 +141,7 @@ def test_every_make_target_is_described() -> None:
         assert f"| `make {target}` |" in TEXT
 
 
-@pytest.mark.cross_product(keep=3)
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_runs_as_printed(example: str, tmp_path: Path) -> None:
     for name, module in _named_modules():

@@ -24,6 +24,9 @@ Report = Callable[[Any, BaseException | None], None]
 #: how long a caller that leaves waits for its cancelled coroutines to clean up
 UNWIND_S = 0.05
 
+#: how often a blocked caller looks for a signal; one that comes just before it blocks wakes nobody
+SIGNAL_S = 0.5
+
 #: how far ahead the timer is set that only holds a host
 ANCHOR_S = 3600.0
 
@@ -96,12 +99,17 @@ class SyncHost:
 
     def attend(self) -> None:
         """Wait for a wake-up, or for a call and run it."""
-        message = self._mailbox.get()
+        message = self._next_message()
         if message is not None:
             self._owed = message[1]
             # Free before the report: what it sets off may come back to this thread.
             _finish(*message, self._become_free)
             self._owed = None
+
+    def _next_message(self) -> tuple[Call, Report] | None:
+        while True:
+            with suppress(Empty):
+                return self._mailbox.get(timeout=SIGNAL_S)
 
     def _become_free(self) -> None:
         self._busy = False

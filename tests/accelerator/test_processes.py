@@ -196,6 +196,33 @@ except KeyboardInterrupt:
     assert out == "interrupted 1\n"
 
 
+@pytest.mark.processes  # a Ctrl-C that finds the caller waiting is the one in `make test`
+def test_ctrl_c_just_before_a_caller_waits_is_not_lost() -> None:
+    out = finish(
+        start(
+            """
+            import random
+            random.seed(1)
+            acc, graph = Accelerator(llm=FakeEngine(steps=10**9)), generation()
+            def interrupt(delay):
+                time.sleep(delay)
+                os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(300):
+                thread = threading.Thread(target=interrupt, args=(random.random() / 250,))
+                try:
+                    thread.start()
+                    acc.run(graph, input="x")
+                except KeyboardInterrupt:
+                    thread.join()
+            while not acc.is_idle:
+                time.sleep(0.01)
+            print("interrupted")
+            """
+        )
+    )
+    assert out == "interrupted\n"
+
+
 def test_ctrl_c_in_a_stream_cancels_its_work() -> None:
     out = interrupt(
         """

@@ -119,6 +119,7 @@ def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
             return np.asarray(output.value)
 
 
+@pytest.mark.processes  # the one that nobody waits for is the one in `make test`
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs limits of memory")
 def test_a_child_over_its_memory_ends_and_the_model_stays_plain(
     model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -14,7 +14,7 @@ from neo4j_server import BoltServer
 PAGE = Path(__file__).parents[3] / "docs" / "neo4j_graphrag.md"
 SHOWN = re.compile(r"```python neo4j\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
-pytestmark = pytest.mark.neo4j
+pytestmark = [pytest.mark.neo4j, pytest.mark.slow]
 
 
 def test_the_example_prints_what_it_shows(

@@ -47,7 +47,8 @@ def test_its_answer_is_right() -> None:
     assert "3776" in answers(range(1, 2), 16)[0]
 
 
-@pytest.mark.parametrize("runner", [pytest.param("torch", marks=pytest.mark.slow), "paged"])
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["torch", "paged"])
 def test_eight_chats_together_equal_generate(runner: RunnerName) -> None:
     assert answers(range(8), 6, runner) == [generated(at, 6) for at in range(8)]
 
