@@ -26,7 +26,7 @@ from rag_accel.kv.dependency.paths import PATH_END, checked_paths, checked_segme
 Integers = NDArray[np.int32]
 
 #: Returns the tokens of a text, without any that a tokeniser adds at its beginning or end.
-Encode = Callable[[str], Sequence[int]]
+Encode = Callable[[str], Sequence[int] | NDArray[np.integer]]
 
 #: The parent of a root.
 NO_NODE = -1
