@@ -46,7 +46,7 @@ def lay_out(paths: Iterable[Iterable[str]], layout: Layout, encode: Encode) -> D
         encode: called once for each distinct segment.
 
     Raises:
-        ConfigError: if a path, a segment, its tokens or the layout is none, or a path does not end
+        ConfigError: as ``path_tree`` does, and if there is no such layout, or a path does not end
             with an entity where entities are told apart (``records``, ``grouped``).
     """
     check_layout(layout)
@@ -109,7 +109,7 @@ def _grouped(paths: tuple[Segments, ...]) -> list[str]:
 def _edges_by_entity(paths: tuple[Segments, ...]) -> dict[str, dict[Segments, None]]:
     """Return the distinct edges of each head entity, all in the order of their first appearance.
 
-    One without edges is a path by itself.
+    One without edges is a path by itself; a path of one entity adds nothing to one that has some.
     """
     found: dict[str, dict[Segments, None]] = {}
     for path in paths:

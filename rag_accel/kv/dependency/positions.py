@@ -10,7 +10,10 @@
 A token by its depth is as far from each token it sees as in its path alone, so a node's keys and
 values do not depend on its siblings and can be reused; under ``preorder``, the paper's, they do
 (section 4.1 re-encodes positions for that reason, which does not restore what siblings changed).
-Under ``stacked`` roots stand one behind the other, so a root moves with those before it.
+
+Under ``stacked`` roots stand one behind the other, so a root moves with those before it. Its tokens
+see the head, whose distance then changes: keys and values that are rotated to the new place are not
+those computed there. Only under ``shared`` is a node's KV cache that of its path alone.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class LinearNode:
         depends_on: names of nodes; None for the node before it in the prompt.
 
     Raises:
-        ConfigError: if the name or the text is empty or none.
+        ConfigError: if the name or the text is empty or no text, or ``depends_on`` is not names.
     """
 
     name: str
@@ -97,8 +97,8 @@ class DepPrompt:
         nodes: in the order of the prompt; a node that depends on a later one moves behind it.
 
     Raises:
-        ConfigError: if names are not distinct, a name is unknown, nodes depend on each other in a
-            cycle, more than one node is seen by none, or that node is a tree.
+        ConfigError: if there is no node, names are not distinct, a name is unknown, nodes depend on
+            each other in a cycle, several nodes are seen by no other, or that node is a tree.
     """
 
     nodes: tuple[LinearNode | TreeNode, ...]
@@ -168,7 +168,7 @@ def _dependencies(nodes: tuple[LinearNode | TreeNode, ...]) -> dict[str, tuple[s
     for node in nodes:
         if not isinstance(node, LinearNode | TreeNode):
             raise ConfigError(
-                "a prompt holds what is no node",
+                "an item of a prompt is no node",
                 found=type(node).__name__,
                 valid="LinearNode, TreeNode",
             )

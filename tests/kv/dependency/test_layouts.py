@@ -55,11 +55,22 @@ def test_grouped_text_has_each_head_once_and_its_edges_behind_it() -> None:
     assert text == "a -> r -> b\nb -> s -> c\n <- t <- d\ne\n"
 
 
+def test_an_entity_alone_adds_nothing_to_its_record() -> None:
+    for layout in ("records", "grouped"):
+        alone = lay_out([("a",), ("a", "r", "b"), ("c",)], layout, characters)  # type: ignore[arg-type]
+        assert alone.text == "arb\nc\n"
+
+
 def test_entities_that_differ_by_a_space_are_different_heads() -> None:
     spaced = path_segments(GraphPath(("a", " b", "c"), ("r", "s"), (True, True)))
     plain = path_segments(GraphPath(("b", "d"), ("s",), (True,)))
     text = lay_out([spaced, plain], "grouped", characters).text
     assert text == "a -> r ->  b\n b -> s -> c\nb -> s -> d\n"
+
+
+def test_a_space_that_an_entity_begins_a_path_with_is_its_own() -> None:
+    paths = [(" b", " -> s ->", " c"), ("b", " -> s ->", " d")]
+    assert lay_out(paths, "grouped", characters).text == " b -> s -> c\nb -> s -> d\n"
 
 
 def test_an_entity_of_one_space_is_a_head() -> None:

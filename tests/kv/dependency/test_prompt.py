@@ -114,6 +114,16 @@ def test_nodes_move_behind_what_they_depend_on_and_keep_their_order_else() -> No
     assert [node.name for node in whole.nodes] == ["s", "d", "b", "c", "a", "task"]
 
 
+def test_a_valid_order_is_kept_though_a_later_node_needs_less() -> None:
+    nodes = (
+        LinearNode("system", "S"),
+        TreeNode("ada", ADA),
+        TreeNode("alan", ALAN, depends_on=()),
+        LinearNode("task", "Who?", depends_on=("ada", "alan")),
+    )
+    assert [node.name for node in DepPrompt(nodes).nodes] == ["system", "ada", "alan", "task"]
+
+
 def test_a_node_of_what_a_graph_retrieval_found() -> None:
     path = GraphPath(("Ada", "Babbage"), ("met",), (True,))
     node = TreeNode.of_graph([path, path], layout="records")

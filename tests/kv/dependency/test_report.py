@@ -45,7 +45,7 @@ def test_shares_of_a_worked_example() -> None:
 
 
 def test_equal_paths_are_redundant() -> None:
-    report = report_layouts([("a", "r", "b")] * 4, characters)
+    report = report_layouts(iter([("a", "r", "b")] * 4), characters)
     assert report.redundant_share() == 0.75
 
 
