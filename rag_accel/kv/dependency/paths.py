@@ -46,7 +46,7 @@ def checked_paths(paths: Iterable[Iterable[str]], where: str | None = None) -> t
         ConfigError: if there is no path, a path has no segment, or a segment is empty or no text.
     """
     found = tuple(
-        checked_segments(path, _place(where, number))
+        checked_segments(path, _place(where, "path", number))
         for number, path in enumerate(_items(paths, "paths", where))
     )
     if not found:
@@ -69,7 +69,8 @@ def checked_segments(segments: Iterable[str], where: str | None = None) -> Segme
     if not found:
         raise ConfigError("a path has no segment", where=where, valid="at least an entity")
     for number, segment in enumerate(found):
-        check_text(segment, "segment", f"{where}, segment {number}")
+        if not isinstance(segment, str) or not segment:
+            check_text(segment, "segment", _place(where, "segment", number))
     return found
 
 
@@ -91,5 +92,5 @@ def _items(values: Any, kind: str, where: str | None) -> Iterable[Any]:
     raise ConfigError(f"{kind} are not listed", where=where, found=found, valid=f"a list of {kind}")
 
 
-def _place(where: str | None, number: int) -> str:
-    return f"path {number}" if where is None else f"{where}, path {number}"
+def _place(where: str | None, kind: str, number: int) -> str:
+    return f"{kind} {number}" if where is None else f"{where}, {kind} {number}"

@@ -26,7 +26,7 @@ from rag_accel.kv.dependency.paths import PATH_END, checked_paths, checked_segme
 Integers = NDArray[np.int32]
 
 #: Returns the tokens of a text, without any that a tokeniser adds at its beginning or end.
-Encode = Callable[[str], Sequence[int]]
+Encode = Callable[[str], Sequence[int] | NDArray[np.integer]]
 
 #: The parent of a root.
 NO_NODE = -1
@@ -154,7 +154,8 @@ def path_tree(paths: Iterable[Iterable[str]], encode: Encode) -> DependencyTree:
         encode: called once for each distinct segment.
 
     Raises:
-        ConfigError: if a path or a segment is none, or ``encode`` returns anything but tokens.
+        ConfigError: if there is no path, a path or a segment is empty or no text, or ``encode``
+            returns anything but tokens.
     """
     tree = PrefixTree()
     for path in checked_paths(paths):
@@ -173,7 +174,7 @@ def chain_tree(segments: Iterable[str], encode: Encode) -> DependencyTree:
 
 
 def encode_once(encode: Encode) -> Callable[[str], Integers]:
-    """Return a function that encodes each distinct text once, and refuses what are no tokens.
+    """Return a function that encodes each distinct text once, and checks its tokens.
 
     Raises (the function): ConfigError if ``encode`` returns anything but non-negative integers of
     32 bits.

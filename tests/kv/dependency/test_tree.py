@@ -55,7 +55,7 @@ def test_arrays_of_nodes_and_tokens() -> None:
     assert "".join(map(chr, tree.ids)) == tree.text == "abcde\nf\ng\n"
     assert tree.token_nodes.tolist() == [0, 0, 1, 2, 2, 3, 4, 5, 6, 7]
     assert tree.token_depths.tolist() == [0, 1, 2, 3, 4, 5, 3, 4, 0, 1]
-    for array in (tree.exits, tree.starts, tree.depths, tree.ids, tree.token_nodes):
+    for array in (tree.exits, tree.depths, tree.ids, tree.token_nodes, tree.token_depths):
         assert array.dtype == np.int32
         assert not array.flags.writeable
 
