@@ -63,7 +63,7 @@ class SegmentedPrompt:
         return first.ids if first.kind == "head" else ()
 
     @property
-    def before_chunks(self) -> tuple[int, ...]:
+    def before_texts(self) -> tuple[int, ...]:
         """Return the tokens that no retrieved text stands before."""
         return self.ids[: self.chunks[0].start] if self.chunks else self.ids
 

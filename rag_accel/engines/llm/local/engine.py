@@ -29,7 +29,9 @@ from rag_accel.engines.llm.local.prefilled import PrefilledPrompts
 from rag_accel.engines.llm.local.reuse.chunk_store import chunk_store
 from rag_accel.engines.llm.local.reuse.chunks import ChunkReuse
 from rag_accel.engines.llm.local.reuse.prefetcher import Prefetcher
+from rag_accel.engines.llm.local.reuse.prompt_reuse import PromptReuse
 from rag_accel.engines.llm.local.reuse.prompt_state import Recompute
+from rag_accel.engines.llm.local.reuse.trees import TreeReuse
 from rag_accel.engines.llm.local.running import RunningWorks
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.engines.llm.local.text.stopping import end_tokens
@@ -107,13 +109,7 @@ class LocalLLMEngine(OwnEngine):
         self._pool = runner.pool
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         store, identity = kept or chunk_store(runner, self._options)
-        self._chunks = ChunkReuse(
-            runner.pool,
-            store,
-            model=identity,
-            recompute=Recompute.of(self._options, runner),
-            clock=self._clock,
-        )
+        self._reuse = _reuse(runner, store, identity, self._options, self._clock)
         self._hints = None
         if prompting is not None and self._options.reads_ahead:
             # A tokenizer of its own: the store's thread uses it.
@@ -125,7 +121,7 @@ class LocalLLMEngine(OwnEngine):
         self._running = RunningWorks(
             runner,
             self._options,
-            self._chunks,
+            self._reuse,
             self._prefixes,
             self._prefilled,
             self._clock,
@@ -136,12 +132,12 @@ class LocalLLMEngine(OwnEngine):
     @property
     def held_bytes(self) -> int:
         """Return the bytes of keys and values of lanes and stored texts."""
-        return self._pool.held_bytes + self._chunks.held_bytes
+        return self._pool.held_bytes + self._reuse.held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Return the counts of retrieved texts, see ``CHUNK_COUNTS``; {} without reuse."""
-        return {} if self._options.kv_reuse == "exact" else self._chunks.counts
+        return {} if self._options.kv_reuse == "exact" else self._reuse.counts
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
         """Read prompts and queue them."""
@@ -200,7 +196,7 @@ class LocalLLMEngine(OwnEngine):
     def forget(self, documents: Sequence[str], namespace: str = "") -> None:
         """Remove the states of texts of a namespace, in memory and in the folder."""
         if self._options.kv_reuse != "exact":
-            self._chunks.forget_texts(documents, namespace)
+            self._reuse.forget_texts(documents, namespace)
 
     def interrupt(self) -> None:
         """Make a running step return after its forward."""
@@ -211,7 +207,7 @@ class LocalLLMEngine(OwnEngine):
         self.cancel([*self._running, *(output.id for output in self._ready)])
         self._prefilled.clear()
         self._prefixes.clear()
-        self._chunks.close()
+        self._reuse.close()
         self._closed = True
 
     def _accept(self, request: EngineRequest) -> None:
@@ -242,6 +238,16 @@ class LocalLLMEngine(OwnEngine):
 
     def _report(self, output: EngineOutput) -> None:
         self._ready.append(output)
+
+
+def _reuse(
+    runner: Runner, store: ChunkStore, model: str, options: LocalOptions, clock: Clock
+) -> PromptReuse:
+    """Return what reuses parts of prompts as the options say."""
+    if options.kv_reuse == "dependency":
+        return TreeReuse(runner.pool, store, model, clock)
+    recompute = Recompute.of(options, runner)
+    return ChunkReuse(runner.pool, store, model=model, recompute=recompute, clock=clock)
 
 
 def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:

@@ -136,7 +136,7 @@ class LocalOptions:
     @property
     def reads_ahead(self) -> bool:
         """Tell whether states of texts may be where reading them takes long."""
-        return self.kv_reuse != "exact" and self.kv_folder is not None
+        return self.kv_reuse in ("full", "fused") and self.kv_folder is not None
 
     def scored_layer(self, layers: int) -> int:
         """Return the layer whose attention is scored, of so many."""
@@ -171,8 +171,9 @@ class LocalOptions:
         ``mode`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
         prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. Of relation
-        paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``. ``exact`` says
-        that this prompt was computed as a whole, as without ``kv_reuse``, by the model's weights.
+        paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``. ``exact``
+        says that this prompt was computed as a whole by the model's weights, as without
+        ``kv_reuse``.
         """
         use = output.use
         if self.kv_reuse == "exact" or use is None:

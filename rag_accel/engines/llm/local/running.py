@@ -17,9 +17,9 @@ from rag_accel.engines.llm.local.prefilled import PrefilledPrompts
 from rag_accel.engines.llm.local.reuse.prompt_reuse import PromptReuse
 from rag_accel.engines.llm.local.text.sampling import choose
 from rag_accel.engines.llm.local.text.tokens import EncodingInput
-from rag_accel.engines.llm.local.work import LocalWork
+from rag_accel.engines.llm.local.work import LocalWork, ReusablePrompt
 from rag_accel.errors import EngineError
-from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.dependency.tokens import TreePrompt
 
 #: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
 _LOOK_S = 0.02
@@ -92,9 +92,12 @@ class RunningWorks:
             if (work := self._works.get(id)) is not None:
                 self._forget(work)
 
-    def reuse_pays(self, prompt: SegmentedPrompt) -> bool:
-        """Tell whether a prompt takes less time if its texts need not be computed."""
-        if self._reuse_always:
+    def reuse_pays(self, prompt: ReusablePrompt) -> bool:
+        """Tell whether a prompt takes less time if its texts need not be computed.
+
+        Whether a tree of paths is computed depends on the prompt alone, as its answer does.
+        """
+        if self._reuse_always or isinstance(prompt, TreePrompt):
             return True
         whole = self._forward_cost.seconds(len(prompt.ids) - len(prompt.head))
         return sum(map(self._forward_cost.seconds, self._reuse.rows(prompt))) < whole
@@ -196,7 +199,8 @@ class RunningWorks:
     def _keep(self, work: LocalWork) -> None:
         lane = work.sequence.lane
         assert lane is not None
-        if work.sequence.exact is None:
+        # Of a prompt with reused parts, what encoded them has left its head.
+        if work.sequence.exact is None or not work.sequence.skipped:
             work.sequence.lane = None
             self._prefixes.keep(lane)
         self._forget(work)

@@ -85,13 +85,14 @@ class LocalWork:
     def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         sequence = self.sequence
         size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
+        tree = sequence.tree
         use = PromptUse(
             size - prefix - chunks,
             prefix,
             chunks,
             sequence.recomputed,
             sequence.preprocessed,
-            approximate=len(sequence.tree.slots) if sequence.tree else sum(map(len, sequence.skipped)),
+            approximate=len(tree.slots) if tree else sum(map(len, sequence.skipped)),
         )
         if isinstance(completion, CompletionTokens):
             return TokenOutput(

@@ -75,7 +75,7 @@ class ChunkReuse:
         found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
         self._store.pin(found.keys)
         # What stands before the first text is computed as in any prompt that begins alike.
-        sequence.exact = len(prompt.before_chunks)
+        sequence.exact = len(prompt.before_texts)
         sequence.skipped = found.places
         for key, segment in chunks:
             if key in found.states or key in found.missing:

@@ -33,6 +33,10 @@ class PromptReuse(Protocol):
         """Take a prompt; yield the sequences that are to be computed before it begins."""
         ...
 
+    def rows(self, prompt: Any, /) -> list[int]:
+        """Return the rows of a prompt behind its head that each pass over it computes."""
+        ...
+
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
         """Yield the sequences to compute after loads have ended; wait at most so long for one."""
         ...

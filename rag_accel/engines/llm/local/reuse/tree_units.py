@@ -120,9 +120,7 @@ class TreeEncoding:
         return node_spans(self.owner.prompt, self.part.nodes, self.part.place.slots.start)
 
 
-def node_spans(
-    prompt: TreePrompt, nodes: Sequence[int], start: int
-) -> Iterator[tuple[range, int]]:
+def node_spans(prompt: TreePrompt, nodes: Sequence[int], start: int) -> Iterator[tuple[range, int]]:
     """Yield the slots of nodes one behind the other, and the position of each one's first token."""
     tree, base = prompt.tree, len(prompt.head)
     sizes = [int(tree.starts[node + 1] - tree.starts[node]) for node in nodes]

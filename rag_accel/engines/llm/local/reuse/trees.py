@@ -81,6 +81,10 @@ class TreeReuse:
             sequence.skipped = (prompt.slots,)
             yield from self._encode_missing(found)
 
+    def rows(self, prompt: TreePrompt) -> list[int]:
+        """Return the rows of a prompt behind its tree."""
+        return [len(prompt.task)]
+
     @property
     def is_looking(self) -> bool:
         """Tell whether the kept state of any node is looked for."""

@@ -74,9 +74,7 @@ def worst(found: torch.Tensor, tree: RandomTree, model: Any, head: Sequence[int]
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.cross_product(keep=5)
-def test_a_path_in_a_tree_is_that_path_alone(
-    runner_of: Callable[[Any], Any], name: str
-) -> None:
+def test_a_path_in_a_tree_is_that_path_alone(runner_of: Callable[[Any], Any], name: str) -> None:
     model, tree = shared(name), RandomTree(MIXED, 3, len(HEAD))
     runner = runner_of(model)
     lane = runner.pool.take(len(HEAD) + len(tree.ids))
