@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-from rag_accel.engines.llm.local.model.self_check import INT8_BOUND, check_equality, check_runner
+from rag_accel.engines.llm.local.model.self_check import (
+    INT8_BOUND,
+    PROOF_SLOTS,
+    check_equality,
+    check_runner,
+)
 from rag_accel.engines.llm.local.options import RunnerName, WeightsName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
@@ -144,23 +148,42 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
             topology.trace_in_background(spec)
             raise _UnavailableError("it is traced meanwhile, for engines that are made later")
         folder = topology.folder_of(spec)
-        measured = RunnerCosts.of(folder, wish.threads)
-        if wish.leaves_choice and measured is not None and not measured.is_faster:
-            raise _UnavailableError(str(measured))
-        runner = _made(source, wish, spec, is_new=measured is None)
+        kept = RunnerCosts.of(folder, wish.threads)
+        if wish.leaves_choice and kept.is_faster is False:
+            raise _UnavailableError(str(kept))
+        runner = _made(source, wish, spec, is_new=kept == RunnerCosts(wish.threads))
+        costs = _measured(source, wish, packed, runner, kept)
+        if costs != kept:
+            costs.keep(folder)
+        if wish.leaves_choice and not costs.is_faster:
+            raise _UnavailableError(str(costs))
+        runner.blocks_from = costs.blocks_from
+        reason = "as asked for" if wish.name == "paged" else str(costs)
         if wish.weights == "int8":
-            # A block of rows saves as much as with the model's own weights, where that is known.
-            runner.blocks_from = math.inf if measured is None else measured.blocks_from
-            return ChosenRunner(runner, "paged", "int8 weights need it", runner.copies)
-        if measured is None:
-            check_equality(source)
-            measured = RunnerCosts.measure(runner, packed(), wish.threads)
-            measured.keep(folder)
-        if wish.name == "paged" or measured.is_faster:
-            runner.blocks_from = measured.blocks_from
-            asked = "as asked for" if wish.name == "paged" else str(measured)
-            return ChosenRunner(runner, "paged", asked, runner.copies)
-    raise _UnavailableError(str(measured))
+            reason = "int8 weights need it"
+        return ChosenRunner(runner, "paged", reason, runner.copies)
+
+
+def _measured(
+    source: Any,
+    wish: RunnerWish,
+    packed: Callable[[], Runner],
+    runner: PagedRunner,
+    kept: RunnerCosts,
+) -> RunnerCosts:
+    """Return the costs that the wish needs: what is not kept of them is measured.
+
+    Torch is proved, made and timed only where it may run the model.
+    """
+    if wish.weights == "int8":
+        # A block of rows saves as much as with the model's own weights, where that is known.
+        return kept
+    if not wish.leaves_choice:
+        return kept.with_rows(runner)
+    if kept.is_faster is None:
+        check_equality(source)
+        kept = kept.with_both(runner, packed())
+    return kept.with_rows(runner) if kept.is_faster else kept
 
 
 @contextmanager
@@ -206,16 +229,19 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
         Exception: it cannot be made, or was not proved.
     """
     from rag_accel.engines.llm.local.paged.making import Compilation
+    from rag_accel.engines.llm.local.paged.sequences import block_count
     from rag_accel.engines.llm.local.paged.topology import traced
 
     rounded = _int8(source, wish)
     compilation = Compilation(
         source, traced(spec), threads=wish.threads, probed=wish.probed, int8=rounded
     )
-    runner = compilation.runner(wish.pool_bytes, wish.context)
+    runner = proved = compilation.runner(wish.pool_bytes, wish.context)
+    if not runner.pool.fits(PROOF_SLOTS):  # the same compiled graph, over room for the proof
+        proved = compilation.runner(runner.pool.block_bytes * block_count(PROOF_SLOTS))
     share = None if wish.weights == "own" else INT8_BOUND
     with thread_count(wish.threads):
-        check_runner(source, runner, wish.probed, reused=is_new, share=share)
+        check_runner(source, proved, wish.probed, reused=is_new, share=share)
     return runner
 
 

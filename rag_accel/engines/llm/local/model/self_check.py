@@ -41,6 +41,8 @@ SEED = 7
 #: tokens of texts that are computed again.
 _HEAD, _FIRST, _SECOND, _BEHIND = range(8), range(8, 23), range(26, 54), range(54, 60)
 _BETWEEN, _CHOSEN = range(23, 26), (9, 10, 11, 30, 31, 40)
+#: Slots with room for all of it, in lanes of blocks.
+PROOF_SLOTS = 256
 
 
 def check_equality(model: Any) -> None:

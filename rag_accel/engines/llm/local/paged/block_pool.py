@@ -52,15 +52,16 @@ class BlockPool:
         self.context = context
         self.frequencies = frequencies
         self._dtype = dtype
-        self._block_bytes = 2 * layers * heads * BLOCK * dim * dtype.itemsize
-        self._blocks = limit_bytes // self._block_bytes
+        #: of keys and values of a block, in all layers
+        self.block_bytes = 2 * layers * heads * BLOCK * dim * dtype.itemsize
+        self._blocks = limit_bytes // self.block_bytes
         if self._blocks < 1:
             raise ConfigError(
                 "not even one block of keys and values fits",
                 where="pool bytes",
                 found=limit_bytes,
-                valid=f"at least {self._block_bytes}, which holds {BLOCK} tokens; better"
-                f" {self._block_bytes * block_count(context)}",
+                valid=f"at least {self.block_bytes}, which holds {BLOCK} tokens; better"
+                f" {self.block_bytes * block_count(context)}",
             )
         shape = (layers, self._blocks, heads, BLOCK, dim)
         try:
@@ -90,12 +91,12 @@ class BlockPool:
     @property
     def allocated_bytes(self) -> int:
         """Return the bytes of all blocks, taken or free."""
-        return self._blocks * self._block_bytes
+        return self._blocks * self.block_bytes
 
     @property
     def held_bytes(self) -> int:
         """Return the bytes of the blocks that are taken."""
-        return (self._blocks - len(self._free)) * self._block_bytes
+        return (self._blocks - len(self._free)) * self.block_bytes
 
     def fits(self, tokens: int) -> bool:
         """Tell whether a sequence of so many tokens could be held if no other was."""
