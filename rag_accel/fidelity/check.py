@@ -136,7 +136,8 @@ def check_reuse(
     clock = clock or MonotonicClock()
     ends_at = clock.now() + limit_s
     _check(target, ratios, tokens, limit_s, count if prompts is None else len(prompts))
-    loaded = load(model, tokenizer, dtype=dtype, pool_bytes=pool_bytes)
+    fused = LocalOptions(kv_reuse="fused", pool_bytes=pool_bytes)
+    loaded = load(model, tokenizer, dtype=dtype, options=fused)
     if prompts is None:
         prompts = sample_prompts(loaded.tokenizer, count)
     segmented = segmented_prompts(loaded, prompts, tokens, template)

@@ -175,6 +175,7 @@ def _wish(
         weights=options.weights,
         weights_disk_bytes=options.weights_disk_bytes,
         model=name,
+        reuses=options.kv_reuse != "exact",
     )
 
 

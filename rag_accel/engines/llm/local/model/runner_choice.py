@@ -73,6 +73,7 @@ class RunnerWish:
         weights: ``own``, or ``int8``, which only paged attention computes with.
         weights_disk_bytes: the most bytes of files of int8 weights.
         model: the name of the model, for lists of such files.
+        reuses: whether states are to be moved and rows computed again among them.
     """
 
     name: RunnerName
@@ -84,6 +85,7 @@ class RunnerWish:
     weights: WeightsName = "own"
     weights_disk_bytes: int = 0
     model: str = ""
+    reuses: bool = False
 
     @property
     def leaves_choice(self) -> bool:
@@ -218,12 +220,18 @@ def _require_suited(source: Any, wish: RunnerWish) -> None:
 def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) -> PagedRunner:
     """Return the runner on paged attention once it is proved equal.
 
+    At each load its logits are compared with those of the model's own forward, with these weights.
+    Over reused states they are where states are reused, whatever was proved before: that may have
+    been another checkpoint of the configuration, or another layer's recorded attention. Elsewhere
+    they are only until costs are kept, as it takes a seventh to a fifth of a load (SmolLM2, 2
+    threads), for what such a model never computes. Nothing is kept of any proof: the identity of
+    weights, by which it could be, is not known at a load, and takes reading them all.
+
     Args:
         source: the model.
         wish: what is asked for.
         spec: what its trace depends on.
-        is_new: whether nothing of this trace was proved on this machine; else the model's own
-            forward is proof enough.
+        is_new: whether no costs are kept of this configuration on this machine.
 
     Raises:
         Exception: it cannot be made, or was not proved.
@@ -241,7 +249,7 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
         proved = compilation.runner(runner.pool.block_bytes * block_count(PROOF_SLOTS))
     share = None if wish.weights == "own" else INT8_BOUND
     with thread_count(wish.threads):
-        check_runner(source, proved, wish.probed, reused=is_new, share=share)
+        check_runner(source, proved, wish.probed, reused=wish.reuses or is_new, share=share)
     return runner
 
 

@@ -208,16 +208,21 @@ def _taken(lane: int | None) -> int:
 def _reused(runner: Runner, prompts: Sequence[Sequence[int]], probed: int | None) -> torch.Tensor:
     """Return logits and recorded attention of prompts over states that were moved, in one row.
 
-    Behind them, the logits of a prompt whose positions are the last that the model was made for.
+    Before them, the logits of a prompt whose positions are the last that the model was made for.
     """
     pool = runner.pool
-    lanes = [_taken(pool.take(len(ids))) for ids in prompts]
-    for lane, ids in zip(lanes, prompts, strict=True):
-        runner.run([SequenceRows(lane, ids, range(len(ids)), range(len(ids)), (0,))])
+    lanes = [_taken(pool.take(len(ids))) for ids in (*prompts, prompts[-1])]
+    given = [
+        SequenceRows(lane, ids, range(len(ids)), range(len(ids)))
+        for lane, ids in zip(lanes, prompts, strict=False)
+    ]
+    last = prompts[-1]
+    positions = range(runner.context - len(last), runner.context)
+    end = SequenceRows(lanes[-1], last, range(len(last)), positions, range(len(last)))
+    found: list[torch.Tensor] = [runner.run([*given, end])]
     target = _taken(pool.take(_BEHIND.stop))
     for slots, source, start in (_HEAD, 0, 0), (_FIRST, 1, 5), (_SECOND, 0, 8):
         pool.write(target, slots.start, pool.read(lanes[source], range(start, start + len(slots))))
-    found: list[torch.Tensor] = []
     for places in (*_BETWEEN, *_BEHIND), sorted((*_CHOSEN, *_BETWEEN, *_BEHIND)):
         ids = [prompts[0][at % len(prompts[0])] for at in places]
         probe = None
@@ -227,10 +232,6 @@ def _reused(runner: Runner, prompts: Sequence[Sequence[int]], probed: int | None
         found.append(runner.run([rows])[0])
         if probe is not None:
             found.append(probe.scores)
-    last = prompts[-1]
-    lane = _taken(pool.take(len(last)))
-    positions = range(runner.context - len(last), runner.context)
-    found += runner.run([SequenceRows(lane, last, range(len(last)), positions, range(len(last)))])
-    for taken in (*lanes, target, lane):
+    for taken in (*lanes, target):
         pool.free(taken)
-    return torch.cat(found)
+    return torch.cat([each.flatten() for each in found])

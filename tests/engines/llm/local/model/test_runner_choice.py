@@ -12,10 +12,10 @@ import pytest
 import torch
 from tiny_models import fresh, ids_of, own_logits, part, shared
 
-from rag_accel.engines.llm.local.model import loading, runner_choice
+from rag_accel.engines.llm.local.model import loading, runner_choice, self_check
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
+from rag_accel.engines.llm.local.options import KvReuse, LocalOptions, RunnerName
 from rag_accel.engines.llm.local.paged import block_pool, making, trace_program
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
@@ -193,6 +193,30 @@ def test_a_choice_measures_what_was_not_asked_for_by_name(
     found = RunnerCosts.of(tmp_path, 2)
     assert found.is_faster is not None
     assert found.rows == rows
+
+
+@pytest.mark.parametrize(
+    ("kv_reuse", "is_kept", "is_proved"),
+    [("exact", False, True), ("exact", True, False), ("full", True, True), ("fused", True, True)],
+)
+def test_reused_states_are_proved_with_the_weights_that_reuse_them(
+    kv_reuse: KvReuse,
+    is_kept: bool,
+    is_proved: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    keep_costs_in(tmp_path, monkeypatch)
+    if is_kept:
+        RunnerCosts(2, paged=(0.01, 0.01), torch=(0.1, 0.05)).keep(tmp_path)
+    proved: list[Any] = []
+    reused = self_check._reused
+    monkeypatch.setattr(
+        self_check, "_reused", lambda *given: proved.append(given) or reused(*given)
+    )
+    options = LocalOptions(runner="auto", max_threads=2, kv_reuse=kv_reuse)
+    load(shared("qwen3"), needs_tokenizer=False, options=options)
+    assert bool(proved) == is_proved
 
 
 @pytest.mark.parametrize(("paged_s", "name"), [(0.01, "paged"), (9.0, "torch")])
