@@ -19,8 +19,9 @@ from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.heads import dated_heads
 from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 from rag_accel.fidelity.proposal import PROPOSED_BELOW, RatioFidelity, proposed_ratio
-from rag_accel.kv.reuse_check import ReuseCheckResult, default_folder, write_verdict
+from rag_accel.kv.reuse_check import REUSE_CHECKS, ReuseCheckResult
 from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.verdicts import default_folder
 from rag_accel.sample import read_corpus
 from rag_accel.system.processor import usable_cores
 
@@ -155,7 +156,9 @@ def check_reuse(
     measured = tuple(map(RatioFidelity.of, comparison.ratios, map(list, each)))
     ratio = proposed_ratio(measured, target)
     verdict = _verdict(loaded, measured, ratio, target, len(found), tokens)
-    file = write_verdict(default_folder() if folder is None else Path(folder).expanduser(), verdict)
+    file = REUSE_CHECKS.write(
+        default_folder() if folder is None else Path(folder).expanduser(), verdict
+    )
     return ReuseCheck(
         *(loaded.name, target, ratio, measured, len(found), tokens),
         complete=len(found) == len(prompts),

@@ -11,7 +11,7 @@ from typing import Any
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import POOL_BYTES, LocalOptions
-from rag_accel.engines.llm.local.paged.int8_verdict import WeightsCheckResult, write_verdict
+from rag_accel.engines.llm.local.paged.int8_verdict import WEIGHTS_CHECKS, WeightsCheckResult
 from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.fidelity.check import (
     COUNT,
@@ -162,7 +162,9 @@ def check_weights(
         written=time.time(),
         versions=library_versions(),
     )
-    file = write_verdict(default_folder() if folder is None else Path(folder).expanduser(), verdict)
+    file = WEIGHTS_CHECKS.write(
+        default_folder() if folder is None else Path(folder).expanduser(), verdict
+    )
     return WeightsCheck(
         *(own.name, target, verdict.passed, top1, top1_error, kl, kl_error, len(found), tokens),
         complete=len(found) == len(prompts),

@@ -22,7 +22,7 @@ from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged import int8_weights
 from rag_accel.engines.llm.local.paged.int8_files import list_weights, purge_weights
-from rag_accel.engines.llm.local.paged.int8_verdict import read_verdict
+from rag_accel.engines.llm.local.paged.int8_verdict import WEIGHTS_CHECKS
 from rag_accel.errors import ChunkFileError, ConfigError
 from rag_accel.fidelity import TextPrompt, WeightsCheck, check_weights
 from rag_accel.kv.verdicts import default_folder
@@ -119,7 +119,7 @@ def test_the_verdict_is_trusted_as_written(tmp_path: Path) -> None:
     said = json.loads(file.read_text())
     file.write_text(json.dumps({**said, "top1": 1.5}))
     with pytest.raises(ChunkFileError, match="another checksum"):
-        read_verdict(kept, said["model"])
+        WEIGHTS_CHECKS.read(kept, said["model"])
     with pytest.warns(UncheckedWeightsWarning):
         use(kv_folder=str(kept), prefix_lanes=3)
 
