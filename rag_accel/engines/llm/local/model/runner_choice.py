@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.model.families import ModelShape
+from rag_accel.engines.llm.local.model.runner import PackedRunner, packed_runner
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
+from rag_accel.engines.llm.local.model.runner_wish import RunnerWish
 from rag_accel.engines.llm.local.model.self_check import (
     INT8_BOUND,
     PROOF_SLOTS,
     check_equality,
     check_runner,
 )
-from rag_accel.engines.llm.local.options import RunnerName, WeightsName
+from rag_accel.engines.llm.local.model.shared_weights import packed_copy
+from rag_accel.engines.llm.local.options import RunnerName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
 
@@ -59,59 +63,24 @@ class ChosenRunner:
         return lambda: "; ".join(filter(None, (said, str(copies))))
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerWish:
-    """The wish for a runner.
-
-    Args:
-        name: ``auto``, or the one that is to be taken.
-        threads: the most of a forward.
-        pool_bytes: the most bytes of keys and values.
-        context: the most tokens of a sequence; None for what the model was made for.
-        probed: the layer whose attention is to be recorded; None for none.
-        waits: whether to wait for a trace that is not kept, some ten seconds.
-        weights: ``own``, or ``int8``, which only paged attention computes with.
-        weights_disk_bytes: the most bytes of files of int8 weights.
-        model: the name of the model, for lists of such files.
-        reuses: whether states are to be moved and rows computed again among them.
-    """
-
-    name: RunnerName
-    threads: int
-    pool_bytes: int
-    context: int | None = None
-    probed: int | None = None
-    waits: bool = True
-    weights: WeightsName = "own"
-    weights_disk_bytes: int = 0
-    model: str = ""
-    reuses: bool = False
-
-    @property
-    def leaves_choice(self) -> bool:
-        """Tell whether torch may run the model, too."""
-        return self.name == "auto" and self.weights == "own"
-
-
 class _UnavailableError(Exception):
     """The finding that a model is not run by paged attention; the message says why."""
 
 
-def choose_runner(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> ChosenRunner:
+def choose_runner(source: Any, wish: RunnerWish) -> ChosenRunner:
     """Return the runner of a model that was proved equal to the model's own forward.
 
     Args:
         source: of transformers; it must not change while the runner is used.
         wish: what is asked for.
-        packed: makes the runner on torch.
 
     Raises:
         ConfigError: the model was not proved equal, or what was asked for by name cannot be had.
     """
     if wish.name == "torch":
-        return _on_torch(source, packed, "as asked for")
+        return _on_torch(source, wish, "as asked for")
     try:
-        return _on_paged(source, wish, packed)
+        return _on_paged(source, wish)
     except _UnavailableError as error:
         if wish.weights != "own":
             raise ConfigError(
@@ -130,15 +99,20 @@ def choose_runner(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -
                 hint="leave runner out: torch runs it as well",
             ) from error
         logger.info("a language model runs on torch: %s", error)
-        return _on_torch(source, packed, str(error))
+        return _on_torch(source, wish, str(error))
 
 
-def _on_torch(source: Any, packed: Callable[[], Runner], reason: str) -> ChosenRunner:
+def _on_torch(source: Any, wish: RunnerWish, reason: str) -> ChosenRunner:
     check_equality(source)
-    return ChosenRunner(packed(), "torch", reason)
+    return ChosenRunner(_packed(source, wish), "torch", reason)
 
 
-def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> ChosenRunner:
+def _packed(source: Any, wish: RunnerWish) -> PackedRunner:
+    context = wish.context or ModelShape.of(source.config).context
+    return packed_runner(packed_copy(source), context, wish.pool_bytes)
+
+
+def _on_paged(source: Any, wish: RunnerWish) -> ChosenRunner:
     """Return the runner on paged attention, or that on torch where it was measured faster."""
     with _failures_named():
         _require_suited(source, wish)
@@ -154,7 +128,7 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
         if wish.leaves_choice and kept.is_faster is False:
             raise _UnavailableError(str(kept))
         runner = _made(source, wish, spec, is_new=kept == RunnerCosts(wish.threads))
-        costs = _measured(source, wish, packed, runner, kept)
+        costs = _measured(source, wish, runner, kept)
         if costs != kept:
             costs.keep(folder)
         if wish.leaves_choice and not costs.is_faster:
@@ -169,7 +143,6 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
 def _measured(
     source: Any,
     wish: RunnerWish,
-    packed: Callable[[], Runner],
     runner: PagedRunner,
     kept: RunnerCosts,
 ) -> RunnerCosts:
@@ -184,7 +157,7 @@ def _measured(
         return kept.with_rows(runner)
     if kept.is_faster is None:
         check_equality(source)
-        kept = kept.with_both(runner, packed())
+        kept = kept.with_both(runner, _packed(source, wish))
     return kept.with_rows(runner) if kept.is_faster else kept
 
 

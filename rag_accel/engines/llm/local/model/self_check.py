@@ -16,8 +16,7 @@ from rag_accel.engines.llm.local.model.families import (
     refusal,
     transformers_version,
 )
-from rag_accel.engines.llm.local.model.pool import TensorPool
-from rag_accel.engines.llm.local.model.runner import PackedRunner
+from rag_accel.engines.llm.local.model.runner import packed_runner
 from rag_accel.engines.llm.local.model.shared_weights import packed_copy, shared_copy
 from rag_accel.kv.rotation import rotation_of
 
@@ -37,6 +36,8 @@ LENGTHS = (41, 23, 9)
 ENDS = ((24, 0, 0), (40, 10, 8), (41, 22, 9), (41, 23, 9))
 WINDOW = 8
 SEED = 7
+#: Bytes of a proof's pool, which takes what its short prompts need.
+_UNBOUNDED = 1 << 62
 #: A prompt of reused states: its head, two texts with tokens between them, and a question; then the
 #: tokens of texts that are computed again.
 _HEAD, _FIRST, _SECOND, _BEHIND = range(8), range(8, 23), range(26, 54), range(54, 60)
@@ -93,7 +94,7 @@ def check_runner(
     )
     if not reused or runner.context < _BEHIND.stop or rotation_of(model) is None:
         return
-    packed = _packed_runner(packed_copy(model), runner.context)
+    packed = packed_runner(packed_copy(model), runner.context, _UNBOUNDED)
     _compare(
         *(lambda: _reused(packed, prompts, probed), lambda: _reused(runner, prompts, probed)),
         *(f"{what} over reused states", bound),
@@ -152,22 +153,7 @@ def own_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
 
 def packed_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Return the same logits by a copy that attends by packed rows, computed in chunks."""
-    return runner_logits(_packed_runner(model, max(map(len, prompts))), prompts)
-
-
-def _packed_runner(model: Any, context: int) -> PackedRunner:
-    shape = ModelShape.of(model.config)
-    pool = TensorPool(
-        layers=shape.layers,
-        heads=shape.heads,
-        dim=shape.dim,
-        context=context,
-        limit_bytes=2**62,
-        dtype=model.dtype,
-        device=model.device,
-        frequencies=rotation_of(model),
-    )
-    return PackedRunner(model, pool, shape.vocabulary)
+    return runner_logits(packed_runner(model, max(map(len, prompts)), _UNBOUNDED), prompts)
 
 
 def runner_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny_models import fresh, ids_of, own_logits, part, shared
 
-from rag_accel.engines.llm.local.model import loading, runner_choice, self_check
+from rag_accel.engines.llm.local.model import runner_choice, self_check
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions, RunnerName
@@ -175,7 +175,7 @@ def test_paged_attention_by_name_neither_proves_nor_times_torch(
 
     keep_costs_in(tmp_path, monkeypatch)
     monkeypatch.setattr(runner_choice, "check_equality", refuse)
-    monkeypatch.setattr(loading, "PackedRunner", refuse)
+    monkeypatch.setattr(runner_choice, "packed_runner", refuse)
     found = load(long_model(), needs_tokenizer=False, options=LocalOptions(runner="paged"))
     assert found.runner.row_block(1) == 1
     costs = RunnerCosts.of(tmp_path, usable_cores())
