@@ -155,20 +155,27 @@ def test_the_lists_show_and_purge(capsys: pytest.CaptureFixture[str], checkpoint
     assert main(["cache", "list"]) == 0
     shown = capsys.readouterr().out
     assert f"int8, model {checkpoint}, unused for" in shown
-    assert shown.splitlines()[-1].startswith("1 models, ")
+    assert "\n1 models with int8 weights, " in shown
     assert main(["cache", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == str(checkpoint)
+    kept = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [said["model"] for said in kept if said["kind"] == "int8"] == [str(checkpoint)]
     assert main(["cache", "purge", "--model", "another"]) == 0
     assert len(list_weights()) == 1
     assert main(["cache", "purge", "--model", str(checkpoint)]) == 0
     assert list_weights() == []
     capsys.readouterr()
     assert main(["cache", "list"]) == 0
-    assert capsys.readouterr().out == "0 models, 0.0 MiB\n"
+    assert capsys.readouterr().out.startswith("0 models with int8 weights, 0.0 MiB\n")
 
 
 @pytest.mark.parametrize(
-    "options", [["--text", "One."], ["--namespace", "mine"], ["FOLDER", "--model", "tiny"]]
+    "options",
+    [
+        ["--text", "One."],
+        ["--namespace", "mine"],
+        ["FOLDER", "--model", "tiny"],
+        ["FOLDER", "--traces"],
+    ],
 )
 def test_files_that_are_not_named_are_not_removed(
     options: list[str], capsys: pytest.CaptureFixture[str]
