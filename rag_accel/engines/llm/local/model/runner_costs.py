@@ -7,6 +7,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
@@ -35,12 +36,14 @@ class RunnerCosts:
         paged: of a piece of a prompt and of a token, by paged attention.
         torch: of the same by torch.
         rows: of rows behind a long past by paged attention, as single ones and as a block.
+        compared: the day when both runners were measured.
     """
 
     threads: int
     paged: tuple[float, float] | None = None
     torch: tuple[float, float] | None = None
     rows: tuple[float, float] | None = None
+    compared: date | None = None
 
     @property
     def is_faster(self) -> bool | None:
@@ -65,14 +68,21 @@ class RunnerCosts:
         return 2 * _WORTH_BLOCKS * row_s / slot_s if slot_s > 0 else math.inf
 
     def __str__(self) -> str:
-        """Say in a few words what either runner takes, as far as it was measured."""
+        """Say in a few words what either runner takes, as far as it was measured, and since when.
+
+        They are kept, and may come of a day when the machine was busy.
+        """
         said = [
             f"{1000 * seconds[1]:.0f} ms a token and {1000 * seconds[0]:.0f} ms for {_PROMPT} of a"
             f" prompt by {kind}"
             for kind, seconds in (("paged attention", self.paged), ("torch", self.torch))
             if seconds is not None
         ]
-        return ", ".join([*said, f"measured on {self.threads} threads"])
+        said.append(f"measured on {self.threads} threads")
+        if self.compared is not None:
+            said[-1] += f" on {self.compared}"
+            said.append("to measure again: rag-accel cache purge --traces")
+        return ", ".join(said)
 
     def with_both(self, paged: Runner, torch: Runner) -> RunnerCosts:
         """Return these with both runners' seconds; the least of a few runs, as load comes and goes.
@@ -83,7 +93,8 @@ class RunnerCosts:
             ValueError: a pool has no room for a measurement.
         """
         with thread_count(self.threads):
-            return replace(self, paged=_seconds(paged), torch=_seconds(torch))
+            found = {"paged": _seconds(paged), "torch": _seconds(torch)}
+        return replace(self, **found, compared=date.today())
 
     def with_rows(self, paged: Runner) -> RunnerCosts:
         """Return these with the seconds of rows, measured where they are not known.
@@ -101,14 +112,19 @@ class RunnerCosts:
         """Return what was measured on this machine before, which may be nothing."""
         with suppress(OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
             kept = json.loads(_file(folder, threads).read_text(encoding="utf-8"))
+            day = kept.pop("compared", None)
             seconds = {name: (float(pair[0]), float(pair[1])) for name, pair in kept.items()}
-            return cls(threads, **seconds)
+            return cls(
+                threads, **seconds, compared=None if day is None else date.fromisoformat(day)
+            )
         return cls(threads)
 
     def keep(self, folder: Path) -> None:
         """Write it beside the trace; where that cannot be written it is measured again."""
         found = {name: getattr(self, name) for name in _MEASURED}
-        told = json.dumps({name: pair for name, pair in found.items() if pair is not None})
+        if self.compared is not None:
+            found["compared"] = self.compared.isoformat()
+        told = json.dumps({name: value for name, value in found.items() if value is not None})
         with suppress(OSError), replaced_file(_file(folder, self.threads)) as file:
             file.write(told.encode())
 

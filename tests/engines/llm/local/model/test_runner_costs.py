@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,7 +20,7 @@ def costs(
     torch: tuple[float, float] = (0.1, 0.05),
     rows: tuple[float, float] = (0.05, 0.04),
 ) -> RunnerCosts:
-    return RunnerCosts(2, paged, torch, rows)
+    return RunnerCosts(2, paged, torch, rows, date(2026, 11, 26))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,17 @@ def test_what_was_measured_is_kept(tmp_path: Path, found: RunnerCosts) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        *("", "{}", "[1]", "1", '{"paged": "x"}', '{"threads": [1, 2]}'),
+        *(
+            '{"compared": "soon"}',
+            '{"compared": 3}',
+            '{"compared": ""}',
+            "",
+            "{}",
+            "[1]",
+            "1",
+            '{"paged": "x"}',
+            '{"threads": [1, 2]}',
+        ),
         '{"paged": [1], "torch": [1, 2], "rows": [1, 2]}',
     ],
 )
@@ -81,6 +92,7 @@ def test_runners_are_measured_and_their_pools_left_empty() -> None:
     found = RunnerCosts(1).with_both(runners[0], runners[1])
     assert found.paged is not None
     assert found.torch is not None
+    assert found.compared is not None
     assert min(*found.paged, *found.torch) > 0
     assert [runner.pool.held_bytes for runner in runners] == [0, 0]
 
@@ -110,4 +122,6 @@ def test_the_reason_says_what_was_measured() -> None:
     assert str(costs()) == (
         "20 ms a token and 100 ms for 128 of a prompt by paged attention,"
         " 50 ms a token and 100 ms for 128 of a prompt by torch, measured on 2 threads"
+        " on 2026-11-26, to measure again: rag-accel cache purge --traces"
     )
+    assert str(RunnerCosts(2)) == "measured on 2 threads"
