@@ -101,6 +101,12 @@ class FakePool:
         assert slot + len(state) <= self.sizes[lane]
         self.lanes[lane].update(enumerate(state, slot))
 
+    def place(self, lane: int, slot: int, states: Sequence[Any], positions: Sequence[int]) -> None:
+        for state, position in zip(states, positions, strict=True):
+            assert position == slot
+            self.write(lane, slot, state)
+            slot += len(state)
+
     def free(self, lane: int) -> None:
         del self.lanes[lane], self.sizes[lane]
 

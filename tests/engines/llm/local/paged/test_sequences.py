@@ -53,5 +53,18 @@ def test_the_inputs_of_two_lanes() -> None:
         "block_indices_begins": [0, 2, 3, 6],
         "max_context_len": 67,
         "score_aggregation_window": [0, 2, 0],
+        "row_masks": [],
+        "row_mask_begins": [],
     }
+    masks = found.pop("row_masks")
+    assert masks.dtype == np.uint8
     assert {array.dtype for array in found.values()} == {np.dtype(np.int32)}
+
+
+def test_masks_stand_one_behind_the_other() -> None:
+    tables = {lane: np.array([lane], np.int32) for lane in range(3)}
+    mask = np.array([[True, False], [True, True]])
+    parts = [Stretch(0, 4, 2, mask=mask), Stretch(1, 0, 3), Stretch(2, 1, 1, mask=mask[:1, :1])]
+    found = operator_inputs(parts, tables)
+    assert found["row_masks"].tolist() == [1, 0, 1, 1, 1]
+    assert found["row_mask_begins"].tolist() == [0, 4, 4, 5]

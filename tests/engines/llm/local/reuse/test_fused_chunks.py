@@ -105,7 +105,7 @@ def test_chosen_tokens_of_the_second_layer_are_those_of_the_whole_prompt() -> No
 def test_the_state_that_is_kept_never_changes() -> None:
     engine, _ = real(recompute_ratio=0.5)
     answer(engine, asked("one", A, B, C))
-    states = dict(engine._chunks._store._states)  # type: ignore[attr-defined]
+    states = dict(engine._reuse._store._states)  # type: ignore[attr-defined]
     before = {key: (one.keys.clone(), one.values.clone()) for key, one in states.items()}
     for order in ((C, B, A), (B, A, C), (A, C)):
         answer(engine, asked("again", *order))
