@@ -1,4 +1,4 @@
-"""``rag-accel cache``: kept states of retrieved texts, and int8 weights; listed and purged.
+"""``rag-accel cache``: kept states of texts, int8 weights and traced models; listed and purged.
 
 States are filled, too; what they and int8 weights change is checked.
 """
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.cli.fill import add_fill_verb
-from rag_accel.cli.int8_weights import list_int8_weights, purge_int8_weights
-from rag_accel.cli.traces import add_traces_verb
+from rag_accel.cli.kept_models import list_models, purge_int8_weights, purge_traces
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,17 +24,15 @@ if TYPE_CHECKING:
 
 def add_cache_command(commands: Any) -> None:
     """Add the command with its own to a parser's commands."""
-    cache = commands.add_parser(
-        "cache", help="what is kept of texts and weights, and what it costs"
-    )
-    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill|check|traces")
+    cache = commands.add_parser("cache", help="what is kept of texts and models, and what it costs")
+    verbs = cache.add_subparsers(dest="verb", required=True, metavar="list|purge|fill|check")
     listing = verbs.add_parser("list", help="show the files, the least lately used first")
     listing.add_argument(
         "folder",
         metavar="FOLDER",
         type=Path,
         nargs="?",
-        help="a kv_folder; int8 weights of models without it",
+        help="a kv_folder; without it int8 weights and traced models",
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
     listing.set_defaults(run=_list)
@@ -45,17 +42,17 @@ def add_cache_command(commands: Any) -> None:
         metavar="FOLDER",
         type=Path,
         nargs="?",
-        help="a kv_folder; int8 weights of models without it",
+        help="a kv_folder; without it int8 weights and traced models",
     )
     which = purge.add_mutually_exclusive_group(required=True)
     which.add_argument("--text", help="of this text, as it stands in prompts; - reads it")
     which.add_argument("--namespace", metavar="NAME", help="of this tenant")
     which.add_argument("--model", metavar="NAME", help="int8 weights of this model, as listed")
     which.add_argument("--all", action="store_true", help="of every text, or of every model")
+    which.add_argument("--traces", action="store_true", help="models traced for OpenVINO")
     purge.set_defaults(run=_purge)
     add_fill_verb(verbs)
     _add_check_verb(verbs)
-    add_traces_verb(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:
@@ -67,7 +64,7 @@ def _opened(path: Path) -> ChunkFolder:
 
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.folder is None:
-        return list_int8_weights(as_json=arguments.json)
+        return list_models(as_json=arguments.json)
     total = count = 0
     for file, header in _opened(arguments.folder).headers():
         shown: dict[str, Any] = {
@@ -108,9 +105,15 @@ def _purge(arguments: argparse.Namespace) -> int:
     if arguments.folder is None and names_texts:
         raise _unfit("no FOLDER", "FOLDER with --text or --namespace")
     if arguments.folder is None:
-        return purge_int8_weights(arguments.model)
+        if not arguments.traces:
+            purge_int8_weights(arguments.model)
+        if arguments.model is None:
+            purge_traces()
+        return 0
     if arguments.model is not None:
         raise _unfit("FOLDER with --model", "--model alone, of int8 weights")
+    if arguments.traces:
+        raise _unfit("FOLDER with --traces", "--traces alone")
     folder = _opened(arguments.folder)
     is_meant = _meant(folder, arguments)
     print(f"{folder.purge(is_meant)} files removed")

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.clock import Clock
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
-from rag_accel.engines.llm.local.options import POOL_BYTES, LocalOptions, check_least, check_share
+from rag_accel.engines.llm.local.options import POOL_BYTES, LocalOptions, check_share
 from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.errors import ConfigError
+from rag_accel.fidelity.check_plan import (
+    COUNT,
+    LIMIT_S,
+    TARGET,
+    TOKENS,
+    CheckPlan,
+    ComparedPrompts,
+    library_versions,
+    verdict_folder,
+)
 from rag_accel.fidelity.divergence import Divergence, divergence
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.heads import dated_heads
-from rag_accel.fidelity.prompts import TextPrompt, short_prompts
+from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.fidelity.proposal import PROPOSED_BELOW, RatioFidelity, proposed_ratio
-from rag_accel.kv.reuse_check import ReuseCheckResult, default_folder, write_verdict
+from rag_accel.kv.reuse_check import REUSE_CHECKS, ReuseCheckResult
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.sample import read_corpus
 from rag_accel.system.processor import usable_cores
 
 RATIOS = (0.0, 0.05, 0.15, 0.3, 0.5)
-TARGET = 0.95
-TOKENS = 10
-COUNT = 30
-LIMIT_S = 1800.0
-#: Of fewer, the standard error says too little.
-LEAST_PROMPTS = 8
-#: Tokens and passages of generated prompts, and the documents they are made of.
-_SAMPLE_TOKENS, _SAMPLE_PASSAGES, _CHUNKS = (360, 600), (4, 6), 500
 _CHUNK_BYTES = 1 << 26
-_LIBRARIES = ("rag-accel", "transformers", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,44 +132,32 @@ def check_reuse(
         EngineError: the chat template refuses a prompt.
         OSError: the verdict cannot be written.
     """
-    clock = clock or MonotonicClock()
-    ends_at = clock.now() + limit_s
-    _check(target, ratios, tokens, limit_s, count if prompts is None else len(prompts))
-    loaded = load(model, tokenizer, dtype=dtype, pool_bytes=pool_bytes)
-    if prompts is None:
-        prompts = sample_prompts(loaded.tokenizer, count)
-    segmented = segmented_prompts(loaded, prompts, tokens, template)
-    found: list[list[Divergence]] = []
-    with _Comparison(loaded, sorted(set(ratios)), tokens, template) as comparison:
-        for prompt, segments in zip(prompts, segmented, strict=True):
-            if clock.now() >= ends_at:
-                break
-            found.append(comparison.of(prompt, segments))
-            if progress is not None:
-                progress(len(found), len(prompts))
-    if len(found) < LEAST_PROMPTS:
-        raise too_few("the time was over", f"{len(found)} prompts", "give a larger limit_s")
-    each = zip(*found, strict=True)
-    measured = tuple(map(RatioFidelity.of, comparison.ratios, map(list, each)))
-    ratio = proposed_ratio(measured, target)
-    verdict = _verdict(loaded, measured, ratio, target, len(found), tokens)
-    file = write_verdict(default_folder() if folder is None else Path(folder).expanduser(), verdict)
-    return ReuseCheck(
-        *(loaded.name, target, ratio, measured, len(found), tokens),
-        complete=len(found) == len(prompts),
-        heads=dated_heads(loaded.tokenizer, prompts, template),
-        file=file,
+    plan = CheckPlan(
+        prompts,
+        target=target,
+        count=count,
+        tokens=tokens,
+        limit_s=limit_s,
+        template=template,
+        progress=progress,
+        clock=clock,
     )
+    _check_ratios(ratios)
+    fused = LocalOptions(kv_reuse="fused", pool_bytes=pool_bytes)
+    loaded = load(model, tokenizer, dtype=dtype, options=fused)
+    with _Comparison(loaded, sorted(set(ratios)), plan) as comparison:
+        compared = plan.compare(loaded, comparison.of)
+    each = zip(*compared.found, strict=True)
+    measured = tuple(map(RatioFidelity.of, comparison.ratios, map(list, each)))
+    return _kept(loaded, plan, compared, measured, verdict_folder(folder))
 
 
 class _Comparison:
     """Full attention and each ratio, by engines that work one after the other in one pool."""
 
-    def __init__(
-        self, loaded: LoadedModel, ratios: Sequence[float], tokens: int, template: str | None
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, ratios: Sequence[float], plan: CheckPlan) -> None:
         self.ratios = ratios
-        self._ends, self._tokens = loaded.ends, tokens
+        self._ends, self._tokens, template = loaded.ends, plan.tokens, plan.template
         # None keeps a lane when its prompt has ended: the next engine needs the room.
         exact = LocalOptions(prefix_lanes=0)
         threads = usable_cores()
@@ -204,96 +191,43 @@ def _fused(ratio: float) -> LocalOptions:
     )
 
 
-def sample_prompts(tokenizer: Any, count: int) -> list[TextPrompt]:
-    """Return prompts made of Python's documentation."""
-    documents = read_corpus(_CHUNKS).documents
-    return short_prompts(tokenizer, documents, count, _SAMPLE_TOKENS, _SAMPLE_PASSAGES)
-
-
-def segmented_prompts(
-    loaded: LoadedModel, prompts: Sequence[TextPrompt], tokens: int, template: str | None
-) -> list[SegmentedPrompt]:
-    """Return the tokens of prompts, range by range.
-
-    Raises:
-        ConfigError: one has no text that can be told apart, or no room with its answer.
-        EngineError: the chat template refuses one.
-    """
-    found = [prompt.segmented(loaded.tokenizer, template) for prompt in prompts]
-    for at, segments in enumerate(found, 1):
-        size = len(segments.ids) + tokens
-        if size > loaded.runner.context or not loaded.runner.pool.fits(size):
-            raise ConfigError(
-                "a prompt and its answer have no room",
-                where=f"prompt {at}",
-                found=f"{size} tokens",
-                valid=f"the model's context of {loaded.runner.context}, and pool_bytes",
-                hint="give fewer or shorter documents",
-            )
-    return found
-
-
-def _check(target: float, ratios: Sequence[float], tokens: int, limit_s: float, count: int) -> None:
+def _check_ratios(ratios: Sequence[float]) -> None:
     for ratio in ratios:
         check_share("ratios", ratio)
     if not any(ratio < PROPOSED_BELOW for ratio in ratios):
         valid = f"one below {PROPOSED_BELOW}"
         raise ConfigError("no ratio to propose", where="ratios", found=list(ratios), valid=valid)
-    check_bounds(target, tokens, limit_s, count)
 
 
-def check_bounds(target: float, tokens: int, limit_s: float, count: int) -> None:
-    """Check the bounds of a check.
-
-    Raises:
-        ConfigError: one is out of range.
-    """
-    check_share("target", target)
-    check_least("tokens", tokens, 1)
-    check_least("limit_s", limit_s, 0)
-    if count < LEAST_PROMPTS:
-        raise too_few("too few prompts", f"{count} prompts", "give more prompts")
-
-
-def too_few(what: str, found: str, hint: str) -> ConfigError:
-    """Return the error about fewer prompts than an error of a mean can be told of."""
-    valid = f"{LEAST_PROMPTS} or more, of which an error can be told"
-    return ConfigError(what, where="check", found=found, valid=valid, hint=hint)
-
-
-def _verdict(
+def _kept(
     loaded: LoadedModel,
-    measured: Sequence[RatioFidelity],
-    ratio: float | None,
-    target: float,
-    prompts: int,
-    tokens: int,
-) -> ReuseCheckResult:
+    plan: CheckPlan,
+    compared: ComparedPrompts[list[Divergence]],
+    measured: tuple[RatioFidelity, ...],
+    folder: Path,
+) -> ReuseCheck:
+    """Return the check, its verdict written."""
+    ratio = proposed_ratio(measured, plan.target)
     below = [each for each in measured if each.ratio < PROPOSED_BELOW]
     shown = next((each for each in below if each.ratio == ratio), below[-1])
-    return ReuseCheckResult(
+    verdict = ReuseCheckResult(
         model=loaded.runner.identity(),
         name=loaded.name,
-        target=target,
+        target=plan.target,
         ratio=ratio,
         top1=shown.top1,
         top1_error=shown.top1_error,
-        prompts=prompts,
-        tokens=tokens,
+        prompts=len(compared.found),
+        tokens=plan.tokens,
         written=time.time(),
         versions=library_versions(),
     )
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that compute, by name."""
-    found: dict[str, str] = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # run from a checkout
-            found[name] = "unknown"
-    return found
+    return ReuseCheck(
+        *(verdict.name, verdict.target, ratio, measured, verdict.prompts, verdict.tokens),
+        complete=compared.is_complete,
+        heads=dated_heads(loaded.tokenizer, compared.prompts, plan.template),
+        file=REUSE_CHECKS.write(folder, verdict),
+    )
 
 
 def _line(found: RatioFidelity) -> str:

@@ -8,28 +8,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.clock import Clock
+from rag_accel.engines.llm.local.model.loading import LoadedModel, load
 from rag_accel.engines.llm.local.options import POOL_BYTES, LocalOptions
-from rag_accel.engines.llm.local.paged.int8_verdict import WeightsCheckResult, write_verdict
+from rag_accel.engines.llm.local.paged.int8_verdict import WEIGHTS_CHECKS, WeightsCheckResult
 from rag_accel.engines.llm.local.text.tokens import TokenInput
-from rag_accel.fidelity.check import (
+from rag_accel.fidelity.check_plan import (
     COUNT,
-    LEAST_PROMPTS,
     LIMIT_S,
     TARGET,
     TOKENS,
-    check_bounds,
+    CheckPlan,
+    ComparedPrompts,
     library_versions,
-    sample_prompts,
-    segmented_prompts,
-    too_few,
+    verdict_folder,
 )
 from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.fidelity.proposal import ERRORS
-from rag_accel.kv.verdicts import default_folder
+from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.system.processor import usable_cores
 
 
@@ -105,17 +103,9 @@ def check_weights(
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers.
         tokenizer: the tokenizer of a model object.
-        prompts: like those of the program; by default made of Python's documentation.
-        target: the share of tokens whose most probable one must be the same.
-        count: how many prompts are made, where none are given.
-        tokens: most tokens of an answer.
-        limit_s: after so many seconds no further prompt is begun.
-        folder: where the verdict is kept: a ``kv_folder``; by default one of the user's cache.
-        dtype: ``float32`` or ``bfloat16``; None for that of the checkpoint.
-        template: a chat template in place of the tokenizer's.
         pool_bytes: most bytes of keys and values, of each of both.
-        progress: is told how many prompts of how many are done.
-        clock: measures ``limit_s``.
+
+    The other options are those of ``check_reuse``.
 
     Raises:
         ConfigError: an option is out of range, the model is not supported or not with int8 weights,
@@ -124,57 +114,56 @@ def check_weights(
         EngineError: the chat template refuses a prompt.
         OSError: the verdict cannot be written.
     """
-    clock = clock or MonotonicClock()
-    ends_at = clock.now() + limit_s
-    check_bounds(target, tokens, limit_s, count if prompts is None else len(prompts))
-    rounded = load(
-        model,
-        tokenizer,
-        dtype=dtype,
-        options=LocalOptions(weights="int8", pool_bytes=pool_bytes),
+    plan = CheckPlan(
+        prompts,
+        target=target,
+        count=count,
+        tokens=tokens,
+        limit_s=limit_s,
+        template=template,
+        progress=progress,
+        clock=clock,
     )
+    int8 = LocalOptions(weights="int8", pool_bytes=pool_bytes)
+    rounded = load(model, tokenizer, dtype=dtype, options=int8)
     own = load(model, tokenizer, dtype=dtype, pool_bytes=pool_bytes)
-    if prompts is None:
-        prompts = sample_prompts(own.tokenizer, count)
-    segmented = segmented_prompts(own, prompts, tokens, template)
-    found: list[Divergence] = []
-    with _WeightsComparison(own, rounded, tokens, template) as comparison:
-        for prompt, segments in zip(prompts, segmented, strict=True):
-            if clock.now() >= ends_at:
-                break
-            found.append(comparison.of(prompt, segments.ids))
-            if progress is not None:
-                progress(len(found), len(prompts))
-    if len(found) < LEAST_PROMPTS:
-        raise too_few("the time was over", f"{len(found)} prompts", "give a larger limit_s")
-    top1, top1_error = mean_and_error([each.top1 for each in found])
-    kl, kl_error = mean_and_error([each.kl_mean for each in found])
+    with _WeightsComparison(own, rounded, plan) as comparison:
+        compared = plan.compare(own, comparison.of)
+    return _kept(rounded, plan, compared, verdict_folder(folder))
+
+
+def _kept(
+    rounded: LoadedModel, plan: CheckPlan, compared: ComparedPrompts[Divergence], folder: Path
+) -> WeightsCheck:
+    """Return the check, its verdict written."""
+    top1, top1_error = mean_and_error([each.top1 for each in compared.found])
+    kl, kl_error = mean_and_error([each.kl_mean for each in compared.found])
     verdict = WeightsCheckResult(
         model=rounded.runner.identity(),
-        name=own.name,
-        target=target,
-        passed=top1 - ERRORS * top1_error >= target,
+        name=rounded.name,
+        target=plan.target,
+        passed=top1 - ERRORS * top1_error >= plan.target,
         top1=top1,
         top1_error=top1_error,
         kl=kl,
-        prompts=len(found),
-        tokens=tokens,
+        prompts=len(compared.found),
+        tokens=plan.tokens,
         written=time.time(),
         versions=library_versions(),
     )
-    file = write_verdict(default_folder() if folder is None else Path(folder).expanduser(), verdict)
     return WeightsCheck(
-        *(own.name, target, verdict.passed, top1, top1_error, kl, kl_error, len(found), tokens),
-        complete=len(found) == len(prompts),
-        file=file,
+        *(verdict.name, verdict.target, verdict.passed, top1, top1_error, kl, kl_error),
+        *(verdict.prompts, verdict.tokens),
+        complete=compared.is_complete,
+        file=WEIGHTS_CHECKS.write(folder, verdict),
     )
 
 
 class _WeightsComparison:
     """The engines of a model by its own weights and by int8 ones, each with a pool of its own."""
 
-    def __init__(self, own: Any, rounded: Any, tokens: int, template: str | None) -> None:
-        self._ends, self._tokens = own.ends, tokens
+    def __init__(self, own: LoadedModel, rounded: LoadedModel, plan: CheckPlan) -> None:
+        self._ends, self._tokens, template = own.ends, plan.tokens, plan.template
         options, threads = LocalOptions(prefix_lanes=0), usable_cores()
         self._own = ForcedEngine(own, options, threads, template)
         self._rounded = ForcedEngine(rounded, options, threads, template)
@@ -186,8 +175,9 @@ class _WeightsComparison:
         for engine in (self._own, self._rounded):
             engine.close()
 
-    def of(self, prompt: TextPrompt, ids: tuple[int, ...]) -> Divergence:
+    def of(self, prompt: TextPrompt, segments: SegmentedPrompt) -> Divergence:
         """Return the divergence of int8 weights over the tokens that the own ones choose."""
+        ids = segments.ids
         asked = TokenInput(ids=ids, ends=self._ends, most=self._tokens)
         output, full = self._own.answer(asked, len(ids))
         again = prompt.generation_input(len(output.tokens))

@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from rag_accel.kv.verdicts import (
-    FILE_BYTES,
-    VerdictKind,
-    default_folder,
-    find_result,
-    read_values,
-    write_values,
-)
-
-__all__ = [
-    "FILE_BYTES",
-    "KIND",
-    "ReuseCheckResult",
-    "default_folder",
-    "find_verdict",
-    "read_verdict",
-    "write_verdict",
-]
-
-#: Its version rises with every change in the computation of fused prompts, to which old results do
-#: not apply.
-KIND = VerdictKind("rag_accel.kv_check", 1, b"check ")
+from rag_accel.kv.verdicts import VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,45 +42,21 @@ class ReuseCheckResult:
         """Tell whether recomputing this share is enough."""
         return self.ratio is not None and self.ratio <= ratio
 
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> ReuseCheckResult:
+        """Return the result with these fields.
 
-def write_verdict(path: Path, verdict: ReuseCheckResult) -> Path:
-    """Write a result to a folder, whole or not at all, and return its file.
-
-    Raises:
-        ConfigError: the folder cannot be used, see ``ChunkFolder``.
-        OSError: it cannot be written.
-    """
-    return write_values(path, KIND, asdict(verdict))
-
-
-def read_verdict(path: Path, model: str) -> ReuseCheckResult | None:
-    """Return the result of a model in a folder; None where there is none.
-
-    Args:
-        path: of the folder.
-        model: the model's identity.
-
-    Raises:
-        ChunkFileError: the file is damaged, foreign or of another version.
-        ConfigError: the folder cannot be used, see ``ChunkFolder``.
-        OSError: it cannot be read.
-    """
-    return read_values(path, KIND, model, _parsed)
+        Raises:
+            TypeError: there are others, or they are of other types.
+            ValueError: a number is out of range.
+        """
+        result = cls(**values)
+        numbers = (result.target, result.ratio or 0.0, result.top1, result.top1_error)
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError("numbers out of range")
+        return result
 
 
-def find_verdict(model: Callable[[], str], folders: Iterable[Path]) -> ReuseCheckResult | None:
-    """Return the first result that can be trusted; None where there is none.
-
-    Args:
-        model: returns the model's identity; slow, so called only if there is any result.
-        folders: where to search.
-    """
-    return find_result(read_verdict, model, folders)
-
-
-def _parsed(said: dict[str, Any]) -> ReuseCheckResult:
-    verdict = ReuseCheckResult(**said)
-    numbers = (verdict.target, verdict.ratio or 0.0, verdict.top1, verdict.top1_error)
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError("numbers out of range")
-    return verdict
+#: Its version rises with every change in the computation of fused prompts, to which old results do
+#: not apply.
+REUSE_CHECKS = VerdictKind("rag_accel.kv_check", 1, b"check ", ReuseCheckResult.parse)

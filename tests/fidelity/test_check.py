@@ -21,7 +21,8 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity import ReuseCheck, TextPrompt, check_reuse
-from rag_accel.kv.reuse_check import default_folder, read_verdict
+from rag_accel.kv.reuse_check import REUSE_CHECKS
+from rag_accel.kv.verdicts import default_folder
 from rag_accel.testing.clock import ManualClock
 
 TEXTS = (
@@ -50,7 +51,7 @@ def test_recomputing_all_is_what_full_attention_gives() -> None:
 def test_what_is_proposed_meets_the_target_and_is_kept() -> None:
     found = check(target=0.0)
     assert (found.ratio, found.prompts, found.complete) == (0.0, 8, True)
-    kept = read_verdict(default_folder(), load(model(), tokenizer()).runner.identity())
+    kept = REUSE_CHECKS.read(default_folder(), load(model(), tokenizer()).runner.identity())
     assert kept is not None
     assert (kept.ratio, kept.target, kept.prompts, kept.tokens) == (0.0, 0.0, 8, 4)
     assert (kept.top1, kept.top1_error) == (found.measured[0].top1, found.measured[0].top1_error)

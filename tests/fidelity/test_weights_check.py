@@ -22,7 +22,7 @@ from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged import int8_weights
 from rag_accel.engines.llm.local.paged.int8_files import list_weights, purge_weights
-from rag_accel.engines.llm.local.paged.int8_verdict import read_verdict
+from rag_accel.engines.llm.local.paged.int8_verdict import WEIGHTS_CHECKS
 from rag_accel.errors import ChunkFileError, ConfigError
 from rag_accel.fidelity import TextPrompt, WeightsCheck, check_weights
 from rag_accel.kv.verdicts import default_folder
@@ -119,7 +119,7 @@ def test_the_verdict_is_trusted_as_written(tmp_path: Path) -> None:
     said = json.loads(file.read_text())
     file.write_text(json.dumps({**said, "top1": 1.5}))
     with pytest.raises(ChunkFileError, match="another checksum"):
-        read_verdict(kept, said["model"])
+        WEIGHTS_CHECKS.read(kept, said["model"])
     with pytest.warns(UncheckedWeightsWarning):
         use(kv_folder=str(kept), prefix_lanes=3)
 
@@ -155,20 +155,27 @@ def test_the_lists_show_and_purge(capsys: pytest.CaptureFixture[str], checkpoint
     assert main(["cache", "list"]) == 0
     shown = capsys.readouterr().out
     assert f"int8, model {checkpoint}, unused for" in shown
-    assert shown.splitlines()[-1].startswith("1 models, ")
+    assert "\n1 models with int8 weights, " in shown
     assert main(["cache", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == str(checkpoint)
+    kept = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [said["model"] for said in kept if said["kind"] == "int8"] == [str(checkpoint)]
     assert main(["cache", "purge", "--model", "another"]) == 0
     assert len(list_weights()) == 1
     assert main(["cache", "purge", "--model", str(checkpoint)]) == 0
     assert list_weights() == []
     capsys.readouterr()
     assert main(["cache", "list"]) == 0
-    assert capsys.readouterr().out == "0 models, 0.0 MiB\n"
+    assert capsys.readouterr().out.startswith("0 models with int8 weights, 0.0 MiB\n")
 
 
 @pytest.mark.parametrize(
-    "options", [["--text", "One."], ["--namespace", "mine"], ["FOLDER", "--model", "tiny"]]
+    "options",
+    [
+        ["--text", "One."],
+        ["--namespace", "mine"],
+        ["FOLDER", "--model", "tiny"],
+        ["FOLDER", "--traces"],
+    ],
 )
 def test_files_that_are_not_named_are_not_removed(
     options: list[str], capsys: pytest.CaptureFixture[str]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rag_accel.errors import ChunkFileError
-from rag_accel.kv import reuse_check as verdicts
-from rag_accel.kv.reuse_check import ReuseCheckResult, find_verdict, read_verdict, write_verdict
+from rag_accel.kv.reuse_check import REUSE_CHECKS, ReuseCheckResult
 
 MODEL, OTHER = "a" * 64, "b" * 64
 FOUND = ReuseCheckResult(
@@ -27,26 +26,26 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(folder: Path) -> Path:
-    return write_verdict(folder, FOUND)
+    return REUSE_CHECKS.write(folder, FOUND)
 
 
 def reason(folder: Path) -> str:
     with pytest.raises(ChunkFileError) as refused:
-        read_verdict(folder, MODEL)
-    assert find_verdict(lambda: MODEL, [folder]) is None
+        REUSE_CHECKS.read(folder, MODEL)
+    assert REUSE_CHECKS.find(lambda: MODEL, [folder]) is None
     return refused.value.reason
 
 
 def test_what_was_written_is_read(folder: Path, file: Path) -> None:
-    assert read_verdict(folder, MODEL) == FOUND
-    assert read_verdict(folder, OTHER) is None
+    assert REUSE_CHECKS.read(folder, MODEL) == FOUND
+    assert REUSE_CHECKS.read(folder, OTHER) is None
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_the_latest_of_a_model_counts(folder: Path, file: Path) -> None:
-    write_verdict(folder, replace(FOUND, ratio=None))
-    write_verdict(folder, replace(FOUND, model=OTHER, ratio=0.3))
-    found = read_verdict(folder, MODEL)
+    REUSE_CHECKS.write(folder, replace(FOUND, ratio=None))
+    REUSE_CHECKS.write(folder, replace(FOUND, model=OTHER, ratio=0.3))
+    found = REUSE_CHECKS.read(folder, MODEL)
     assert found is not None
     assert found.ratio is None
 
@@ -77,7 +76,7 @@ def test_a_file_that_is_cut_is_damaged(folder: Path, file: Path) -> None:
 
 
 def test_a_file_of_another_model_is_foreign(folder: Path, file: Path) -> None:
-    other = write_verdict(folder, replace(FOUND, model=OTHER))
+    other = REUSE_CHECKS.write(folder, replace(FOUND, model=OTHER))
     shutil.copy(other, file)
     assert reason(folder) == "foreign"
 
@@ -89,34 +88,30 @@ def test_a_file_of_another_format_is_foreign(folder: Path, file: Path) -> None:
 
 
 def test_a_file_of_another_folder_is_not_trusted(folder: Path, file: Path, tmp_path: Path) -> None:
-    theirs = write_verdict(tmp_path / "theirs", replace(FOUND, ratio=0.0))
+    theirs = REUSE_CHECKS.write(tmp_path / "theirs", replace(FOUND, ratio=0.0))
     shutil.copy(theirs, file)
     assert reason(folder) == "damaged"
 
 
 @pytest.mark.parametrize(("version", "said"), [(0, "older"), (2, "newer")])
-def test_a_file_of_another_version_is_not_trusted(
-    folder: Path, version: int, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(verdicts, "KIND", replace(verdicts.KIND, version=version))
-        write_verdict(folder, FOUND)
+def test_a_file_of_another_version_is_not_trusted(folder: Path, version: int, said: str) -> None:
+    replace(REUSE_CHECKS, version=version).write(folder, FOUND)
     assert reason(folder) == said
 
 
 def test_a_link_is_not_followed(folder: Path, file: Path, tmp_path: Path) -> None:
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
-    assert read_verdict(folder, MODEL) is None
+    assert REUSE_CHECKS.read(folder, MODEL) is None
 
 
 def test_the_first_folder_that_has_one_counts(folder: Path, file: Path, tmp_path: Path) -> None:
-    write_verdict(tmp_path / "more", replace(FOUND, ratio=0.3))
-    assert find_verdict(lambda: MODEL, [tmp_path / "none", folder, tmp_path / "more"]) == FOUND
+    REUSE_CHECKS.write(tmp_path / "more", replace(FOUND, ratio=0.3))
+    assert REUSE_CHECKS.find(lambda: MODEL, [tmp_path / "none", folder, tmp_path / "more"]) == FOUND
 
 
 def test_a_model_is_not_identified_where_there_is_no_verdict(tmp_path: Path) -> None:
     def identity() -> str:
         raise AssertionError("all weights are read")
 
-    assert find_verdict(identity, [tmp_path, tmp_path / "none"]) is None
+    assert REUSE_CHECKS.find(identity, [tmp_path, tmp_path / "none"]) is None

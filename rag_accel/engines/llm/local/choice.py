@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -53,8 +52,10 @@ class LocalModel:
         self.dtype = dtype
         self.template = template
         self.bounds = bounds
-        #: say what runs it and why, and how near other weights are; none before it is loaded
-        self._parts: tuple[Callable[[], str], ...] = ()
+        #: says what runs it and why; None before it is loaded
+        self._runs: Callable[[], str] | None = None
+        #: how near other weights than its own are; without their check before it is loaded
+        self._weights = "" if bounds.weights == "own" else f"{bounds.weights} weights, approximate"
         #: tell whether the model is still what each engine of it was made of
         self._watches: list[Callable[[], bool]] = []
 
@@ -76,9 +77,8 @@ class LocalModel:
 
         Before it is loaded there is only the latter.
         """
-        if not self._parts and self.bounds.weights != "own":
-            return (f"{self.bounds.weights} weights, approximate",)
-        return tuple(part() for part in self._parts)
+        runs = "" if self._runs is None else self._runs()
+        return tuple(filter(None, (runs, self._weights)))
 
     def make(self, options: Options) -> Engine:
         """Load the model and return its engine. Takes long.
@@ -94,7 +94,7 @@ class LocalModel:
         from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
         loaded = load(self.model, self.tokenizer, dtype=self.dtype, options=self.bounds)
-        self._parts = (loaded.chosen.description(),)
+        self._runs = loaded.chosen.description()
         source = None if isinstance(self.model, str | Path) else self.model
         settings = SettingsWatch(
             source, loaded.tokenizer, template=self.template is None, used=loaded.settings
@@ -120,7 +120,7 @@ class LocalModel:
         from rag_accel.engines.llm.local.model.loading import load
 
         loaded = load(self.model, options=self.bounds, needs_tokenizer=False, waits=False)
-        self._parts = (loaded.chosen.description(),)
+        self._runs = loaded.chosen.description()
         self._watches.append(loaded.is_same)
         return loaded
 
@@ -154,7 +154,7 @@ class LocalModel:
         if self.bounds.weights == "int8":
             from rag_accel.engines.llm.local.paged.int8_verdict import describe_weights
 
-            said = describe_weights(
+            self._weights = describe_weights(
                 self.model,
                 loaded.name,
                 loaded.runner.identity(),
@@ -162,7 +162,6 @@ class LocalModel:
                 template=self.template,
                 bounds=self.bounds,
             )
-            self._parts = (*self._parts, partial(str, said))
 
     @property
     def is_same(self) -> bool:

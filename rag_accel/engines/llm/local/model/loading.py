@@ -14,26 +14,18 @@ import torch
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.families import (
     DTYPES,
-    ModelShape,
     check_config,
     check_model,
     check_type,
     refusal,
 )
-from rag_accel.engines.llm.local.model.pool import TensorPool
-from rag_accel.engines.llm.local.model.runner import PackedRunner
-from rag_accel.engines.llm.local.model.runner_choice import (
-    ChosenRunner,
-    RunnerWish,
-    choose_runner,
-)
-from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, packed_copy
+from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner, choose_runner
+from rag_accel.engines.llm.local.model.runner_wish import RunnerWish
+from rag_accel.engines.llm.local.model.shared_weights import SourceWatch
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
-from rag_accel.kv.rotation import rotation_of
 from rag_accel.system.memory import return_freed_memory
-from rag_accel.system.processor import usable_cores
 
 DEFAULT_OPTIONS = LocalOptions()
 #: What is fetched from the hub: no code, and no weights that can hold code.
@@ -129,8 +121,10 @@ def load(
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
-    wish = _wish(source, name, options, context=context, pool_bytes=pool_bytes, waits=waits)
-    chosen = _chosen(source, wish)
+    wish = RunnerWish.of(
+        *(source, name, options), context=context, pool_bytes=pool_bytes, waits=waits
+    )
+    chosen = choose_runner(source, wish)
     settings = UsedSettings.of(source, tokenizer)
     config = source.config
     if options.weights != "own" and watch is None:
@@ -146,55 +140,6 @@ def _need_transformers() -> None:
         raise ImportError(
             "a language model on this machine needs transformers: pip install 'rag-accel[local]'"
         ) from error
-
-
-def _wish(
-    source: Any,
-    name: str,
-    options: LocalOptions,
-    *,
-    context: int | None,
-    pool_bytes: int | None,
-    waits: bool,
-) -> RunnerWish:
-    shape = ModelShape.of(source.config)
-    if context is not None and not 1 <= context <= shape.context:
-        raise ConfigError(
-            "the context is not one that the model was made for",
-            where="context",
-            found=context,
-            valid=f"1 to {shape.context}",
-        )
-    return RunnerWish(
-        name=options.runner,
-        threads=usable_cores() if options.max_threads is None else options.max_threads,
-        pool_bytes=options.pool_bytes if pool_bytes is None else pool_bytes,
-        context=context,
-        probed=options.scored_layer(shape.layers),
-        waits=waits,
-        weights=options.weights,
-        weights_disk_bytes=options.weights_disk_bytes,
-        model=name,
-    )
-
-
-def _chosen(source: Any, wish: RunnerWish) -> ChosenRunner:
-    shape = ModelShape.of(source.config)
-
-    def packed() -> PackedRunner:
-        pool = TensorPool(
-            layers=shape.layers,
-            heads=shape.heads,
-            dim=shape.dim,
-            context=wish.context or shape.context,
-            limit_bytes=wish.pool_bytes,
-            dtype=source.dtype,
-            device=source.device,
-            frequencies=rotation_of(source),
-        )
-        return PackedRunner(packed_copy(source), pool, shape.vocabulary)
-
-    return choose_runner(source, wish, packed)
 
 
 def _checked(model: Any, dtype: str | None, device: str | None) -> Any:

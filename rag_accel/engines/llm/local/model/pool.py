@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
+from rag_accel.engines.llm.local.model.lane_bookkeeping import LaneBookkeeping
 from rag_accel.errors import ConfigError
-from rag_accel.kv.entry import KeyValues, LaneState
-from rag_accel.kv.rotation import rotated
 
 #: The slots of a lane before any sequence needs more.
 FIRST_SLOTS = 256
@@ -17,7 +16,7 @@ NEVER = torch.iinfo(torch.int32).max
 POSITION_BYTES = torch.int32.itemsize
 
 
-class TensorPool:
+class TensorPool(LaneBookkeeping):
     """Keys and values of sequences: a pair of tensors ``[layer, lane, kv head, slot, dim]``.
 
     All lanes have the same number of slots, which doubles up to the context as sequences need it;
@@ -53,8 +52,7 @@ class TensorPool:
         device: torch.device | str = "cpu",
         frequencies: torch.Tensor | None = None,
     ) -> None:
-        self.context = context
-        self.frequencies = frequencies
+        super().__init__(context, frequencies, device)
         self._layers, self._heads, self._dim = layers, heads, dim
         self._bytes = 2 * layers * heads * dim * dtype.itemsize + POSITION_BYTES
         self._limit = limit_bytes // self._bytes
@@ -69,9 +67,6 @@ class TensorPool:
         self.values = torch.zeros_like(self.keys)
         #: ``[lane, slot]``, int32: the position that a slot holds.
         self.positions = torch.zeros(0, 0, dtype=torch.int32, device=device)
-        self._reserved: dict[int, int] = {}
-        self._written: dict[int, int] = {}
-        self._moved: set[int] = set()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,103 +97,37 @@ class TensorPool:
         """Tell whether a sequence of so many tokens could be held if no other was."""
         return tokens <= min(self.context, self._limit)
 
-    def take(self, tokens: int) -> int | None:
-        """Return a lane for a sequence of at most so many tokens; None while there is no room."""
-        if not self.fits(tokens):
-            return None
-        lane = next(number for number in range(self.lanes + 1) if number not in self._reserved)
-        if lane >= self.lanes or tokens > self.slots:
-            shape = self._shape_for(lane, tokens)
-            if shape is None:
-                return None
-            self._reshape(*shape)
-        self._reserved[lane] = tokens
-        self._written[lane] = 0
-        return lane
-
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first slots of a lane to another.
-
-        Raises:
-            ValueError: a lane is not taken, or holds or was taken for fewer tokens.
-        """
-        self._need(target, tokens)
-        if tokens > self._written.get(source, 0):
-            raise ValueError(f"lane {source} holds fewer than {tokens} tokens")
-        for tensor in (self.keys, self.values):
-            tensor[:, target, :, :tokens] = tensor[:, source, :, :tokens]
-        self.positions[target, :tokens] = self.positions[source, :tokens]
-        self._written[target] = max(self._written[target], tokens)
-        if source in self._moved:
-            self._moved.add(target)
-
-    def read(self, lane: int, slots: range) -> KeyValues:
-        """Return a copy of the content of slots that were written in their places.
-
-        Raises:
-            ValueError: the lane is not taken, or holds fewer tokens.
-        """
-        if slots.stop > self._written.get(lane, 0) or lane in self._moved:
-            raise ValueError(f"lane {lane} holds fewer than {slots.stop} tokens in their places")
-        taken = slice(slots.start, slots.stop)
-        keys, values = self.keys[:, lane, :, taken], self.values[:, lane, :, taken]
-        return KeyValues(keys.clone(), values.clone(), slots.start)
-
-    def write(self, lane: int, slot: int, state: LaneState) -> None:
-        """Put state into slots from this one on, moved to their positions.
-
-        Raises:
-            ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
-        """
-        assert isinstance(state, KeyValues)
-        stop = slot + len(state)
-        self._need(lane, stop)
-        if self.frequencies is None:
-            raise ValueError("the keys of this model cannot be moved to other positions")
-        there = state.keys.to(self.keys.device)  # what was read from a file is on the host
-        keys = rotated(there, slot - state.position, self.frequencies)
-        self.keys[:, lane, :, slot:stop] = keys
-        self.values[:, lane, :, slot:stop] = state.values
-        self.positions[lane, slot:stop] = torch.arange(slot, stop, dtype=torch.int32)
-        self.mark(lane, stop, is_moved=False)
-
-    def free(self, lane: int) -> None:
-        """Give a lane back.
-
-        Raises:
-            ValueError: the lane is not taken.
-        """
-        self._need(lane, 0)
-        written = self._written.pop(lane)
-        for tensor in (self.keys, self.values):
-            tensor[:, lane, :, :written] = 0
-        self.positions[lane, :written] = NEVER
-        self._moved.discard(lane)
-        del self._reserved[lane]
-
     def claim(self, lanes: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
         """Note the positions that the rows of a forward write: int64 tensors, one element a row."""
         self.positions[lanes, slots] = positions.int()
 
-    def mark(self, lane: int, slots: int, is_moved: bool) -> None:
-        """Say that the slots of a lane are written up to ``slots``, in their places or moved.
+    def _reserve(self, lane: int, tokens: int) -> bool:
+        if lane < self.lanes and tokens <= self.slots:
+            return True
+        shape = self._shape_for(lane, tokens)
+        if shape is not None:
+            self._reshape(*shape)
+        return shape is not None
 
-        Raises:
-            ValueError: the lane is not taken, or was taken for fewer tokens.
-        """
-        self._need(lane, slots)
-        self._written[lane] = max(self._written[lane], slots)
-        if is_moved:
-            self._moved.add(lane)
+    def _copy(self, source: int, target: int, tokens: int) -> None:
+        for tensor in (self.keys, self.values):
+            tensor[:, target, :, :tokens] = tensor[:, source, :, :tokens]
+        self.positions[target, :tokens] = self.positions[source, :tokens]
 
-    def reach(self, lane: int, position: int) -> int:
-        """Return the number of a lane's first slots that can hold positions up to this one."""
-        written = self._written[lane]
-        return written if lane in self._moved else min(written, position + 1)
+    def _read(self, lane: int, slots: range) -> tuple[torch.Tensor, torch.Tensor]:
+        taken = slice(slots.start, slots.stop)
+        return self.keys[:, lane, :, taken].clone(), self.values[:, lane, :, taken].clone()
 
-    def _need(self, lane: int, slots: int) -> None:
-        if slots > self._reserved.get(lane, -1):
-            raise ValueError(f"lane {lane} was not taken for {slots} tokens")
+    def _write(self, lane: int, slots: range, keys: torch.Tensor, values: torch.Tensor) -> None:
+        taken = slice(slots.start, slots.stop)
+        self.keys[:, lane, :, taken] = keys
+        self.values[:, lane, :, taken] = values
+        self.positions[lane, taken] = torch.arange(slots.start, slots.stop, dtype=torch.int32)
+
+    def _clear(self, lane: int, written: int) -> None:
+        for tensor in (self.keys, self.values):
+            tensor[:, lane, :, :written] = 0
+        self.positions[lane, :written] = NEVER
 
     def _shape_for(self, lane: int, tokens: int) -> tuple[int, int] | None:
         """Return the lanes and slots to have: generous ones if possible, else the least."""

@@ -10,9 +10,10 @@ import torch
 
 from rag_accel.engines.llm.local.batching.rows import SequenceRows
 from rag_accel.engines.llm.local.model.attention import NAME, Packed
-from rag_accel.engines.llm.local.model.families import transformers_version
+from rag_accel.engines.llm.local.model.families import ModelShape, transformers_version
 from rag_accel.engines.llm.local.model.pool import TensorPool
 from rag_accel.kv.identity import model_identity
+from rag_accel.kv.rotation import rotation_of
 
 
 class PackedRunner:
@@ -76,3 +77,28 @@ def states_identity(model: Any) -> str:
     kept in the order and dtype of the model.
     """
     return model_identity(model, how=f"{NAME}, {transformers_version()}")
+
+
+def packed_runner(model: Any, context: int, limit_bytes: int) -> PackedRunner:
+    """Return the runner of a copy of a model that attends by packed rows, with a pool of its own.
+
+    Args:
+        model: the copy, see ``packed_copy``.
+        context: the most tokens of a sequence.
+        limit_bytes: the most bytes of keys and values.
+
+    Raises:
+        ConfigError: not even a sequence of one token fits.
+    """
+    shape = ModelShape.of(model.config)
+    pool = TensorPool(
+        layers=shape.layers,
+        heads=shape.heads,
+        dim=shape.dim,
+        context=context,
+        limit_bytes=limit_bytes,
+        dtype=model.dtype,
+        device=model.device,
+        frequencies=rotation_of(model),
+    )
+    return PackedRunner(model, pool, shape.vocabulary)

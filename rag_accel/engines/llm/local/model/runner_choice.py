@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.model.families import ModelShape
+from rag_accel.engines.llm.local.model.runner import PackedRunner, packed_runner
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-from rag_accel.engines.llm.local.model.self_check import INT8_BOUND, check_equality, check_runner
-from rag_accel.engines.llm.local.options import RunnerName, WeightsName
+from rag_accel.engines.llm.local.model.runner_wish import RunnerWish
+from rag_accel.engines.llm.local.model.self_check import (
+    INT8_BOUND,
+    PROOF_SLOTS,
+    check_equality,
+    check_runner,
+)
+from rag_accel.engines.llm.local.model.shared_weights import packed_copy
+from rag_accel.engines.llm.local.options import RunnerName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
 
@@ -55,57 +63,24 @@ class ChosenRunner:
         return lambda: "; ".join(filter(None, (said, str(copies))))
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerWish:
-    """The wish for a runner.
-
-    Args:
-        name: ``auto``, or the one that is to be taken.
-        threads: the most of a forward.
-        pool_bytes: the most bytes of keys and values.
-        context: the most tokens of a sequence; None for what the model was made for.
-        probed: the layer whose attention is to be recorded; None for none.
-        waits: whether to wait for a trace that is not kept, some ten seconds.
-        weights: ``own``, or ``int8``, which only paged attention computes with.
-        weights_disk_bytes: the most bytes of files of int8 weights.
-        model: the name of the model, for lists of such files.
-    """
-
-    name: RunnerName
-    threads: int
-    pool_bytes: int
-    context: int | None = None
-    probed: int | None = None
-    waits: bool = True
-    weights: WeightsName = "own"
-    weights_disk_bytes: int = 0
-    model: str = ""
-
-    @property
-    def leaves_choice(self) -> bool:
-        """Tell whether torch may run the model, too."""
-        return self.name == "auto" and self.weights == "own"
-
-
 class _UnavailableError(Exception):
     """The finding that a model is not run by paged attention; the message says why."""
 
 
-def choose_runner(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> ChosenRunner:
+def choose_runner(source: Any, wish: RunnerWish) -> ChosenRunner:
     """Return the runner of a model that was proved equal to the model's own forward.
 
     Args:
         source: of transformers; it must not change while the runner is used.
         wish: what is asked for.
-        packed: makes the runner on torch.
 
     Raises:
         ConfigError: the model was not proved equal, or what was asked for by name cannot be had.
     """
     if wish.name == "torch":
-        return _on_torch(source, packed, "as asked for")
+        return _on_torch(source, wish, "as asked for")
     try:
-        return _on_paged(source, wish, packed)
+        return _on_paged(source, wish)
     except _UnavailableError as error:
         if wish.weights != "own":
             raise ConfigError(
@@ -124,15 +99,20 @@ def choose_runner(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -
                 hint="leave runner out: torch runs it as well",
             ) from error
         logger.info("a language model runs on torch: %s", error)
-        return _on_torch(source, packed, str(error))
+        return _on_torch(source, wish, str(error))
 
 
-def _on_torch(source: Any, packed: Callable[[], Runner], reason: str) -> ChosenRunner:
+def _on_torch(source: Any, wish: RunnerWish, reason: str) -> ChosenRunner:
     check_equality(source)
-    return ChosenRunner(packed(), "torch", reason)
+    return ChosenRunner(_packed(source, wish), "torch", reason)
 
 
-def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> ChosenRunner:
+def _packed(source: Any, wish: RunnerWish) -> PackedRunner:
+    context = wish.context or ModelShape.of(source.config).context
+    return packed_runner(packed_copy(source), context, wish.pool_bytes)
+
+
+def _on_paged(source: Any, wish: RunnerWish) -> ChosenRunner:
     """Return the runner on paged attention, or that on torch where it was measured faster."""
     with _failures_named():
         _require_suited(source, wish)
@@ -144,23 +124,36 @@ def _on_paged(source: Any, wish: RunnerWish, packed: Callable[[], Runner]) -> Ch
             topology.trace_in_background(spec)
             raise _UnavailableError("it is traced meanwhile, for engines that are made later")
         folder = topology.folder_of(spec)
-        measured = RunnerCosts.of(folder, wish.threads)
-        if wish.leaves_choice and measured is not None and not measured.is_faster:
-            raise _UnavailableError(str(measured))
-        runner = _made(source, wish, spec, is_new=measured is None)
+        kept = RunnerCosts.of(folder, wish.threads)
+        if wish.leaves_choice and kept.is_faster is False:
+            raise _UnavailableError(str(kept))
+        runner = _made(source, wish, spec, is_new=kept == RunnerCosts(wish.threads))
+        costs = _measured(source, wish, runner, kept)
+        if costs != kept:
+            costs.keep(folder)
+        if wish.leaves_choice and not costs.is_faster:
+            raise _UnavailableError(str(costs))
+        runner.blocks_from = costs.blocks_from
+        reason = "as asked for" if wish.name == "paged" else str(costs)
         if wish.weights == "int8":
-            # A block of rows saves as much as with the model's own weights, where that is known.
-            runner.blocks_from = math.inf if measured is None else measured.blocks_from
-            return ChosenRunner(runner, "paged", "int8 weights need it", runner.copies)
-        if measured is None:
-            check_equality(source)
-            measured = RunnerCosts.measure(runner, packed(), wish.threads)
-            measured.keep(folder)
-        if wish.name == "paged" or measured.is_faster:
-            runner.blocks_from = measured.blocks_from
-            asked = "as asked for" if wish.name == "paged" else str(measured)
-            return ChosenRunner(runner, "paged", asked, runner.copies)
-    raise _UnavailableError(str(measured))
+            reason = "int8 weights need it"
+        return ChosenRunner(runner, "paged", reason, runner.copies)
+
+
+def _measured(source: Any, wish: RunnerWish, runner: PagedRunner, kept: RunnerCosts) -> RunnerCosts:
+    """Return the costs that the wish needs: what is not kept of them is measured.
+
+    Torch is proved, made and timed only where it may run the model.
+    """
+    if wish.weights == "int8":
+        # A block of rows saves as much as with the model's own weights, where that is known.
+        return kept
+    if not wish.leaves_choice:
+        return kept.with_rows(runner)
+    if kept.is_faster is None:
+        check_equality(source)
+        kept = kept.with_both(runner, _packed(source, wish))
+    return kept.with_rows(runner) if kept.is_faster else kept
 
 
 @contextmanager
@@ -195,27 +188,36 @@ def _require_suited(source: Any, wish: RunnerWish) -> None:
 def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) -> PagedRunner:
     """Return the runner on paged attention once it is proved equal.
 
+    At each load its logits are compared with those of the model's own forward, with these weights.
+    Over reused states they are where states are reused, whatever was proved before: that may have
+    been another checkpoint of the configuration, or another layer's recorded attention. Elsewhere
+    they are only until costs are kept, as it takes a tenth to a fifth of a load (SmolLM2, 2
+    threads), for what such a model never computes. Nothing is kept of any proof: the identity of a
+    model's own weights, by which it could be, is not known at a load, and takes reading them all.
+
     Args:
         source: the model.
         wish: what is asked for.
         spec: what its trace depends on.
-        is_new: whether nothing of this trace was proved on this machine; else the model's own
-            forward is proof enough.
+        is_new: whether no costs are kept of this configuration on this machine.
 
     Raises:
         Exception: it cannot be made, or was not proved.
     """
     from rag_accel.engines.llm.local.paged.making import Compilation
+    from rag_accel.engines.llm.local.paged.sequences import block_count
     from rag_accel.engines.llm.local.paged.topology import traced
 
     rounded = _int8(source, wish)
     compilation = Compilation(
         source, traced(spec), threads=wish.threads, probed=wish.probed, int8=rounded
     )
-    runner = compilation.runner(wish.pool_bytes, wish.context)
+    runner = proved = compilation.runner(wish.pool_bytes, wish.context)
+    if not runner.pool.fits(PROOF_SLOTS):  # the same compiled graph, over room for the proof
+        proved = compilation.runner(runner.pool.block_bytes * block_count(PROOF_SLOTS))
     share = None if wish.weights == "own" else INT8_BOUND
     with thread_count(wish.threads):
-        check_runner(source, runner, wish.probed, reused=is_new, share=share)
+        check_runner(source, proved, wish.probed, reused=wish.reuses or is_new, share=share)
     return runner
 
 

@@ -6,7 +6,8 @@ import json
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
@@ -28,19 +29,27 @@ _MEASURED = ("paged", "torch", "rows")
 
 @dataclass(frozen=True, slots=True)
 class RunnerCosts:
-    """Seconds of a piece of a prompt and of a token, by both runners.
+    """Seconds of the runners of a model on a number of threads, as far as they were measured.
 
-    Of paged attention, also of rows behind a long past, as single ones and as a block.
+    Args:
+        threads: the most of a forward.
+        paged: of a piece of a prompt and of a token, by paged attention.
+        torch: of the same by torch.
+        rows: of rows behind a long past by paged attention, as single ones and as a block.
+        compared: the day when both runners were measured.
     """
 
     threads: int
-    paged: tuple[float, float]
-    torch: tuple[float, float]
-    rows: tuple[float, float]
+    paged: tuple[float, float] | None = None
+    torch: tuple[float, float] | None = None
+    rows: tuple[float, float] | None = None
+    compared: date | None = None
 
     @property
-    def is_faster(self) -> bool:
-        """Tell whether a short answer takes less time by paged attention."""
+    def is_faster(self) -> bool | None:
+        """Tell whether a short answer takes less time by paged attention; None if not measured."""
+        if self.paged is None or self.torch is None:
+            return None
         paged, torch = (prompt + _TOKENS * token for prompt, token in (self.paged, self.torch))
         return paged <= torch
 
@@ -49,37 +58,73 @@ class RunnerCosts:
         """Return the tokens of a prompt from which on blocks of its rows save enough.
 
         What a single row takes besides grows with what it looks at, which is half of the prompt.
+        Where rows were not measured, single ones are as good.
         """
+        if self.rows is None or self.paged is None:
+            return math.inf
         single, block = self.rows
         slot_s = (single - block) / (_ROWS * _PAST)
         row_s = self.paged[0] / _PROMPT
         return 2 * _WORTH_BLOCKS * row_s / slot_s if slot_s > 0 else math.inf
 
     def __str__(self) -> str:
-        paged, torch = (
-            f"{1000 * token:.0f} ms a token and {1000 * prompt:.0f} ms for {_PROMPT} of a prompt"
-            for prompt, token in (self.paged, self.torch)
-        )
-        return f"{paged} by paged attention, {torch} by torch, measured on {self.threads} threads"
+        """Say in a few words what either runner takes, as far as it was measured, and since when.
+
+        They are kept, and may come of a day when the machine was busy.
+        """
+        said = [
+            f"{1000 * seconds[1]:.0f} ms a token and {1000 * seconds[0]:.0f} ms for {_PROMPT} of a"
+            f" prompt by {kind}"
+            for kind, seconds in (("paged attention", self.paged), ("torch", self.torch))
+            if seconds is not None
+        ]
+        said.append(f"measured on {self.threads} threads")
+        if self.compared is not None:
+            said[-1] += f" on {self.compared}"
+            said.append("to measure again: rag-accel cache purge --traces")
+        return ", ".join(said)
+
+    def with_both(self, paged: Runner, torch: Runner) -> RunnerCosts:
+        """Return these with both runners' seconds; the least of a few runs, as load comes and goes.
+
+        Both are measured now, whatever was before: of two times, the load was another in each.
+
+        Raises:
+            ValueError: a pool has no room for a measurement.
+        """
+        with thread_count(self.threads):
+            found = {"paged": _seconds(paged), "torch": _seconds(torch)}
+        return replace(self, **found, compared=date.today())
+
+    def with_rows(self, paged: Runner) -> RunnerCosts:
+        """Return these with the seconds of rows, measured where they are not known.
+
+        In a pool without room for a prompt so long they stay unknown: there, none is.
+        """
+        if self.rows is not None or not paged.pool.fits(_PAST):
+            return self
+        with thread_count(self.threads):
+            prompt = _seconds(paged) if self.paged is None else self.paged
+            return replace(self, paged=prompt, rows=_row_seconds(paged))
 
     @classmethod
-    def measure(cls, paged: Runner, torch: Runner, threads: int) -> RunnerCosts:
-        """Return what both take now; the least of a few runs, which other load changes least."""
-        with thread_count(threads):
-            return cls(threads, _seconds(paged), _seconds(torch), _row_seconds(paged))
-
-    @classmethod
-    def of(cls, folder: Path, threads: int) -> RunnerCosts | None:
-        """Return what was measured on this machine before; None if nothing was."""
-        with suppress(OSError, ValueError, TypeError, KeyError, IndexError):
+    def of(cls, folder: Path, threads: int) -> RunnerCosts:
+        """Return what was measured on this machine before, which may be nothing."""
+        with suppress(OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
             kept = json.loads(_file(folder, threads).read_text(encoding="utf-8"))
-            pairs = [(float(kept[name][0]), float(kept[name][1])) for name in _MEASURED]
-            return cls(threads, *pairs)
-        return None
+            day = kept.pop("compared", None)
+            seconds = {name: (float(pair[0]), float(pair[1])) for name, pair in kept.items()}
+            return cls(
+                threads, **seconds, compared=None if day is None else date.fromisoformat(day)
+            )
+        return cls(threads)
 
     def keep(self, folder: Path) -> None:
         """Write it beside the trace; where that cannot be written it is measured again."""
-        told = json.dumps({name: getattr(self, name) for name in _MEASURED})
+        found = {name: getattr(self, name) for name in _MEASURED}
+        if self.compared is not None:
+            found["compared"] = self.compared.isoformat()
+        told = json.dumps({name: value for name, value in found.items() if value is not None})
         with suppress(OSError), replaced_file(_file(folder, self.threads)) as file:
             file.write(told.encode())
 
@@ -91,9 +136,7 @@ def _file(folder: Path, threads: int) -> Path:
 
 def _seconds(runner: Runner) -> tuple[float, float]:
     size = min(_PROMPT, runner.context - _TIMES - 1)
-    lane = runner.pool.take(size + _TIMES + 1)
-    if lane is None:
-        raise ValueError("the pool has no room for a measurement")
+    lane = _lane(runner, size + _TIMES + 1)
     prompts, tokens = [], []
     try:
         for _ in range(_TIMES):
@@ -110,11 +153,9 @@ def _seconds(runner: Runner) -> tuple[float, float]:
 def _row_seconds(runner: Runner) -> tuple[float, float]:
     """Return the seconds of a block's rows as single ones and together, behind a long past.
 
-    What that past holds does not matter to them. Where it has no room, single ones are as good.
+    What that past holds does not matter to them.
     """
-    lane = runner.pool.take(_PAST)
-    if lane is None:
-        return 1.0, 1.0
+    lane = _lane(runner, _PAST)
     found: list[float] = []
     try:
         last = range(_PAST - 1, _PAST)
@@ -126,6 +167,13 @@ def _row_seconds(runner: Runner) -> tuple[float, float]:
     finally:
         runner.pool.free(lane)
     return found[0], found[1]
+
+
+def _lane(runner: Runner, tokens: int) -> int:
+    lane = runner.pool.take(tokens)
+    if lane is None:
+        raise ValueError("the pool has no room for a measurement")
+    return lane
 
 
 def _time(runner: Runner, rows: SequenceRows) -> float:

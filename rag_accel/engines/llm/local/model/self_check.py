@@ -16,8 +16,7 @@ from rag_accel.engines.llm.local.model.families import (
     refusal,
     transformers_version,
 )
-from rag_accel.engines.llm.local.model.pool import TensorPool
-from rag_accel.engines.llm.local.model.runner import PackedRunner
+from rag_accel.engines.llm.local.model.runner import packed_runner
 from rag_accel.engines.llm.local.model.shared_weights import packed_copy, shared_copy
 from rag_accel.kv.rotation import rotation_of
 
@@ -37,10 +36,14 @@ LENGTHS = (41, 23, 9)
 ENDS = ((24, 0, 0), (40, 10, 8), (41, 22, 9), (41, 23, 9))
 WINDOW = 8
 SEED = 7
+#: Bytes of a proof's pool, which takes what its short prompts need.
+_UNBOUNDED = 1 << 62
 #: A prompt of reused states: its head, two texts with tokens between them, and a question; then the
 #: tokens of texts that are computed again.
 _HEAD, _FIRST, _SECOND, _BEHIND = range(8), range(8, 23), range(26, 54), range(54, 60)
 _BETWEEN, _CHOSEN = range(23, 26), (9, 10, 11, 30, 31, 40)
+#: Slots with room for all of it, in lanes of blocks.
+PROOF_SLOTS = 256
 
 
 def check_equality(model: Any) -> None:
@@ -91,7 +94,7 @@ def check_runner(
     )
     if not reused or runner.context < _BEHIND.stop or rotation_of(model) is None:
         return
-    packed = _packed_runner(packed_copy(model), runner.context)
+    packed = packed_runner(packed_copy(model), runner.context, _UNBOUNDED)
     _compare(
         *(lambda: _reused(packed, prompts, probed), lambda: _reused(runner, prompts, probed)),
         *(f"{what} over reused states", bound),
@@ -150,22 +153,7 @@ def own_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
 
 def packed_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Return the same logits by a copy that attends by packed rows, computed in chunks."""
-    return runner_logits(_packed_runner(model, max(map(len, prompts))), prompts)
-
-
-def _packed_runner(model: Any, context: int) -> PackedRunner:
-    shape = ModelShape.of(model.config)
-    pool = TensorPool(
-        layers=shape.layers,
-        heads=shape.heads,
-        dim=shape.dim,
-        context=context,
-        limit_bytes=2**62,
-        dtype=model.dtype,
-        device=model.device,
-        frequencies=rotation_of(model),
-    )
-    return PackedRunner(model, pool, shape.vocabulary)
+    return runner_logits(packed_runner(model, max(map(len, prompts)), _UNBOUNDED), prompts)
 
 
 def runner_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -206,16 +194,21 @@ def _taken(lane: int | None) -> int:
 def _reused(runner: Runner, prompts: Sequence[Sequence[int]], probed: int | None) -> torch.Tensor:
     """Return logits and recorded attention of prompts over states that were moved, in one row.
 
-    Behind them, the logits of a prompt whose positions are the last that the model was made for.
+    Before them, the logits of a prompt whose positions are the last that the model was made for.
     """
     pool = runner.pool
-    lanes = [_taken(pool.take(len(ids))) for ids in prompts]
-    for lane, ids in zip(lanes, prompts, strict=True):
-        runner.run([SequenceRows(lane, ids, range(len(ids)), range(len(ids)), (0,))])
+    lanes = [_taken(pool.take(len(ids))) for ids in (*prompts, prompts[-1])]
+    given = [
+        SequenceRows(lane, ids, range(len(ids)), range(len(ids)))
+        for lane, ids in zip(lanes, prompts, strict=False)
+    ]
+    last = prompts[-1]
+    positions = range(runner.context - len(last), runner.context)
+    end = SequenceRows(lanes[-1], last, range(len(last)), positions, range(len(last)))
+    found: list[torch.Tensor] = [runner.run([*given, end])]
     target = _taken(pool.take(_BEHIND.stop))
     for slots, source, start in (_HEAD, 0, 0), (_FIRST, 1, 5), (_SECOND, 0, 8):
         pool.write(target, slots.start, pool.read(lanes[source], range(start, start + len(slots))))
-    found: list[torch.Tensor] = []
     for places in (*_BETWEEN, *_BEHIND), sorted((*_CHOSEN, *_BETWEEN, *_BEHIND)):
         ids = [prompts[0][at % len(prompts[0])] for at in places]
         probe = None
@@ -225,10 +218,6 @@ def _reused(runner: Runner, prompts: Sequence[Sequence[int]], probed: int | None
         found.append(runner.run([rows])[0])
         if probe is not None:
             found.append(probe.scores)
-    last = prompts[-1]
-    lane = _taken(pool.take(len(last)))
-    positions = range(runner.context - len(last), runner.context)
-    found += runner.run([SequenceRows(lane, last, range(len(last)), positions, range(len(last)))])
-    for taken in (*lanes, target, lane):
+    for taken in (*lanes, target):
         pool.free(taken)
-    return torch.cat(found)
+    return torch.cat([each.flatten() for each in found])

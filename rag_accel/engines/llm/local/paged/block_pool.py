@@ -9,15 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rag_accel.engines.llm.local.model.lane_bookkeeping import LaneBookkeeping
 from rag_accel.engines.llm.local.paged.sequences import BLOCK, block_count
 from rag_accel.errors import ConfigError
-from rag_accel.kv.entry import KeyValues, LaneState
-from rag_accel.kv.rotation import rotated
 
 _MEMORY = {torch.float32: np.float32, torch.bfloat16: np.uint16}
 
 
-class BlockPool:
+class BlockPool(LaneBookkeeping):
     """Keys and values of sequences: two arrays ``[layer, block, kv head, slot, dim]``.
 
     A lane has the blocks of all tokens it was taken for, anywhere in the pool. Address space is
@@ -49,18 +48,18 @@ class BlockPool:
         dtype: torch.dtype = torch.float32,
         frequencies: torch.Tensor | None = None,
     ) -> None:
-        self.context = context
-        self.frequencies = frequencies
+        super().__init__(context, frequencies)
         self._dtype = dtype
-        self._block_bytes = 2 * layers * heads * BLOCK * dim * dtype.itemsize
-        self._blocks = limit_bytes // self._block_bytes
+        #: of keys and values of a block, in all layers
+        self.block_bytes = 2 * layers * heads * BLOCK * dim * dtype.itemsize
+        self._blocks = limit_bytes // self.block_bytes
         if self._blocks < 1:
             raise ConfigError(
                 "not even one block of keys and values fits",
                 where="pool bytes",
                 found=limit_bytes,
-                valid=f"at least {self._block_bytes}, which holds {BLOCK} tokens; better"
-                f" {self._block_bytes * block_count(context)}",
+                valid=f"at least {self.block_bytes}, which holds {BLOCK} tokens; better"
+                f" {self.block_bytes * block_count(context)}",
             )
         shape = (layers, self._blocks, heads, BLOCK, dim)
         try:
@@ -78,9 +77,6 @@ class BlockPool:
         self._keys, self._values = (torch.from_numpy(array).view(dtype) for array in arrays)
         self._free = list(range(self._blocks))  # a heap
         self._tables: dict[int, NDArray[np.int32]] = {}
-        self._reserved: dict[int, int] = {}
-        self._written: dict[int, int] = {}
-        self._moved: set[int] = set()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -90,111 +86,54 @@ class BlockPool:
     @property
     def allocated_bytes(self) -> int:
         """Return the bytes of all blocks, taken or free."""
-        return self._blocks * self._block_bytes
+        return self._blocks * self.block_bytes
 
     @property
     def held_bytes(self) -> int:
         """Return the bytes of the blocks that are taken."""
-        return (self._blocks - len(self._free)) * self._block_bytes
+        return (self._blocks - len(self._free)) * self.block_bytes
 
     def fits(self, tokens: int) -> bool:
         """Tell whether a sequence of so many tokens could be held if no other was."""
         return tokens <= self.context and block_count(tokens) <= self._blocks
 
-    def take(self, tokens: int) -> int | None:
-        """Return a lane for a sequence of at most so many tokens; None while there is no room."""
+    def table(self, lane: int) -> NDArray[np.int32]:
+        """Return the blocks of a lane, in the order of its slots."""
+        return self._tables[lane]
+
+    def _reserve(self, lane: int, tokens: int) -> bool:
         needed = block_count(tokens)
-        if not self.fits(tokens) or needed > len(self._free):
-            return None
-        lane = next(number for number in range(len(self._tables) + 1) if number not in self._tables)
+        if needed > len(self._free):
+            return False
         blocks = [heapq.heappop(self._free) for _ in range(needed)]
         self._tables[lane] = np.array(blocks, dtype=np.int32)
-        self._reserved[lane] = tokens
-        self._written[lane] = 0
-        return lane
+        return True
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first slots of a lane to another.
-
-        Raises:
-            ValueError: a lane is not taken, or holds or was taken for fewer tokens.
-        """
-        self._need(target, tokens)
-        if tokens > self._written.get(source, 0):
-            raise ValueError(f"lane {source} holds fewer than {tokens} tokens")
+    def _copy(self, source: int, target: int, tokens: int) -> None:
         for (old, new), places, _ in self._spans(range(tokens), source, target):
             for memory in (self._keys, self._values):
                 memory[:, new, :, places] = memory[:, old, :, places]
-        self._written[target] = max(self._written[target], tokens)
-        if source in self._moved:
-            self._moved.add(target)
 
-    def read(self, lane: int, slots: range) -> KeyValues:
-        """Return a copy of the content of slots that were written in their places.
-
-        Raises:
-            ValueError: the lane is not taken, or holds fewer tokens.
-        """
-        if slots.stop > self._written.get(lane, 0) or lane in self._moved:
-            raise ValueError(f"lane {lane} holds fewer than {slots.stop} tokens in their places")
+    def _read(self, lane: int, slots: range) -> tuple[torch.Tensor, torch.Tensor]:
         shape = (self._keys.shape[0], self._keys.shape[2], len(slots), self._keys.shape[4])
         keys, values = (torch.empty(shape, dtype=self._dtype) for _ in range(2))
         for (blocks,), places, part in self._spans(slots, lane):
             for memory, found in ((self._keys, keys), (self._values, values)):
                 found[:, :, part] = memory[:, blocks, :, places].transpose(1, 2).flatten(2, 3)
-        return KeyValues(keys, values, slots.start)
+        return keys, values
 
-    def write(self, lane: int, slot: int, state: LaneState) -> None:
-        """Put state into slots from this one on, moved to their positions.
-
-        Raises:
-            ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
-        """
-        assert isinstance(state, KeyValues)
-        stop = slot + len(state)
-        self._need(lane, stop)
-        if self.frequencies is None:
-            raise ValueError("the keys of this model cannot be moved to other positions")
-        keys = rotated(state.keys, slot - state.position, self.frequencies)
-        for (blocks,), places, part in self._spans(range(slot, stop), lane):
-            for memory, given in ((self._keys, keys), (self._values, state.values)):
+    def _write(self, lane: int, slots: range, keys: torch.Tensor, values: torch.Tensor) -> None:
+        for (blocks,), places, part in self._spans(slots, lane):
+            for memory, given in ((self._keys, keys), (self._values, values)):
                 piece = given[:, :, part].unflatten(2, (blocks.stop - blocks.start, -1))
                 memory[:, blocks, :, places] = piece.transpose(1, 2)
-        self.mark(lane, stop, is_moved=False)
 
-    def free(self, lane: int) -> None:
-        """Give a lane back.
-
-        Raises:
-            ValueError: the lane is not taken.
-        """
-        self._need(lane, 0)
-        for (blocks,), _, _ in self._spans(range(self._written.pop(lane)), lane):
+    def _clear(self, lane: int, written: int) -> None:
+        for (blocks,), _, _ in self._spans(range(written), lane):
             for memory in (self._keys, self._values):
                 memory[:, blocks] = 0
         for block in self._tables.pop(lane).tolist():
             heapq.heappush(self._free, block)
-        self._moved.discard(lane)
-        del self._reserved[lane]
-
-    def mark(self, lane: int, slots: int, is_moved: bool) -> None:
-        """Say that the slots of a lane are written up to ``slots``, in their places or moved.
-
-        Raises:
-            ValueError: the lane is not taken, or was taken for fewer tokens.
-        """
-        self._need(lane, slots)
-        self._written[lane] = max(self._written[lane], slots)
-        if is_moved:
-            self._moved.add(lane)
-
-    def written(self, lane: int) -> int:
-        """Return how many first slots of a lane hold anything."""
-        return self._written[lane]
-
-    def table(self, lane: int) -> NDArray[np.int32]:
-        """Return the blocks of a lane, in the order of its slots."""
-        return self._tables[lane]
 
     def _spans(self, slots: range, *lanes: int) -> Iterator[tuple[list[slice], slice, slice]]:
         """Yield neighbouring blocks, the places in each of them, and which of ``slots`` those are.
@@ -217,7 +156,3 @@ class BlockPool:
             blocks = [slice(table[first], table[first] + count) for table in tables]
             yield blocks, places, slice(at - slots.start, end - slots.start)
             at = end
-
-    def _need(self, lane: int, slots: int) -> None:
-        if slots > self._reserved.get(lane, -1):
-            raise ValueError(f"lane {lane} was not taken for {slots} tokens")

@@ -6,23 +6,15 @@ import math
 import shlex
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import UncheckedWeightsWarning
-from rag_accel.kv.verdicts import (
-    VerdictKind,
-    default_folder,
-    find_result,
-    read_values,
-    write_values,
-)
+from rag_accel.kv.verdicts import VerdictKind, result_folders
 from rag_accel.system.locks import RenewedLock
 
-KIND = VerdictKind("rag_accel.weights_check", 1, b"weights check ")
 _lock = RenewedLock()
 _warned: set[str] = set()
 
@@ -57,30 +49,24 @@ class WeightsCheckResult:
     written: float
     versions: Mapping[str, str]
 
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> WeightsCheckResult:
+        """Return the result with these fields.
 
-def write_verdict(path: Path, verdict: WeightsCheckResult) -> Path:
-    """Write a result to a folder, whole or not at all, and return its file.
+        Raises:
+            TypeError: there are others, or they are of other types.
+            ValueError: a number is out of range.
+        """
+        result = cls(**values)
+        numbers = (result.target, result.top1, result.top1_error, result.kl)
+        if not all(map(math.isfinite, numbers)) or not isinstance(result.passed, bool):
+            raise ValueError("numbers out of range")
+        return result
 
-    Raises:
-        ConfigError: the folder cannot be used, see ``ChunkFolder``.
-        OSError: it cannot be written.
-    """
-    return write_values(path, KIND, asdict(verdict))
 
-
-def read_verdict(path: Path, model: str) -> WeightsCheckResult | None:
-    """Return the result of a model in a folder; None where there is none.
-
-    Args:
-        path: of the folder.
-        model: the identity of its int8 weights.
-
-    Raises:
-        ChunkFileError: the file is damaged, foreign or of another version.
-        ConfigError: the folder cannot be used, see ``ChunkFolder``.
-        OSError: it cannot be read.
-    """
-    return read_values(path, KIND, model, _parsed)
+WEIGHTS_CHECKS = VerdictKind(
+    "rag_accel.weights_check", 1, b"weights check ", WeightsCheckResult.parse
+)
 
 
 def describe_weights(
@@ -102,10 +88,7 @@ def describe_weights(
         template: as of ``LocalModel``.
         bounds: where verdicts may be.
     """
-    folders = [default_folder()]
-    if bounds.kv_folder is not None:
-        folders.insert(0, Path(bounds.kv_folder).expanduser())
-    verdict = find_result(read_verdict, partial(str, identity), folders)
+    verdict = WEIGHTS_CHECKS.find(lambda: identity, result_folders(bounds.kv_folder))
     how = _call(bounds)
     if isinstance(model, str | Path):
         how = _command(name, dtype, template, bounds)
@@ -139,11 +122,3 @@ def _command(name: str, dtype: str | None, template: str | None, bounds: LocalOp
 def _call(bounds: LocalOptions) -> str:
     folder = "" if bounds.kv_folder is None else f", folder={bounds.kv_folder!r}"
     return f"rag_accel.fidelity.check_weights(model, tokenizer{folder})"
-
-
-def _parsed(said: dict[str, Any]) -> WeightsCheckResult:
-    verdict = WeightsCheckResult(**said)
-    numbers = (verdict.target, verdict.top1, verdict.top1_error, verdict.kl)
-    if not all(map(math.isfinite, numbers)) or not isinstance(verdict.passed, bool):
-        raise ValueError("numbers out of range")
-    return verdict

@@ -71,7 +71,7 @@ def traced(spec: Mapping[str, Any]) -> Path:
     _require_own(folder.parent)
     refused = _refusal(folder)
     if refused is not None:
-        raise CompileError(f"{refused} (found before; rag-accel cache traces --purge forgets it)")
+        raise CompileError(f"{refused} (found before; rag-accel cache purge --traces forgets it)")
     is_new = not folder.is_dir()
     try:
         folder_made_once(folder, lambda begun: _make(spec, begun))

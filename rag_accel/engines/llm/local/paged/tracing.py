@@ -37,7 +37,7 @@ def trace(spec: Mapping[str, Any], path: Path) -> None:
     model = _empty(torch, spec)
     places = _open(torch, model)
     weights = {name: weight for _, _, name, weight in places}
-    graph = _converted(torch, model, places, weights, _attention_heads(model.config))
+    graph = _converted(torch, model, places, weights, int(model.config.num_attention_heads))
     openvino = importlib.import_module("openvino")
     _name(openvino, graph, weights, spec["dtype"])
     openvino.save_model(graph, path, compress_to_fp16=False)
@@ -78,10 +78,6 @@ def _open(torch: Any, model: Any) -> list[tuple[Any, str, str, Any]]:
         del module._parameters[key]
         module.__dict__[key] = weight
     return places
-
-
-def _attention_heads(config: Any) -> int:
-    return int(config.num_attention_heads)
 
 
 def _converted(torch: Any, model: Any, places: Any, weights: Mapping[str, Any], heads: int) -> Any:

@@ -162,7 +162,8 @@ def fill_folder(
     if options.neighbours and embed is None:
         raise ConfigError("neighbours need vectors", where="embed", valid="a function of texts")
     ChunkFolder(Path(folder).expanduser())  # before a model is loaded for it
-    loaded = load(model, tokenizer, dtype=dtype, pool_bytes=options.pool_bytes)
+    reusing = LocalOptions(kv_reuse="full", pool_bytes=options.pool_bytes)
+    loaded = load(model, tokenizer, dtype=dtype, options=reusing)
     prompting = Prompting(loaded.tokenizer, template=template)
     around = FillPrompt(prompting, prompt or prompt_of(), options.least_chunk_tokens)
     fill = _Fill(Path(folder), loaded, options, template, progress)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import UncheckedReuseWarning
-from rag_accel.kv.reuse_check import ReuseCheckResult, default_folder, find_verdict
+from rag_accel.kv.reuse_check import REUSE_CHECKS, ReuseCheckResult
+from rag_accel.kv.verdicts import result_folders
 
 _lock = threading.Lock()
 _warned: set[str] = set()
@@ -40,7 +41,7 @@ def warn_if_unchecked(
     """
     if bounds.kv_reuse != "fused" or name in _warned:
         return
-    verdict = find_verdict(identity, _folders(bounds))
+    verdict = REUSE_CHECKS.find(identity, result_folders(bounds.kv_folder))
     if verdict is not None and verdict.passes(bounds.recompute_ratio):
         return
     with _lock:
@@ -51,12 +52,6 @@ def warn_if_unchecked(
     how = _command(name, dtype, template, bounds) if named else _call(bounds)
     found = _found(verdict, bounds.recompute_ratio)
     warnings.warn(UncheckedReuseWarning(f"{name}: {found} Run: {how}"), stacklevel=2)
-
-
-def _folders(bounds: LocalOptions) -> Iterator[Path]:
-    if bounds.kv_folder is not None:
-        yield Path(bounds.kv_folder).expanduser()
-    yield default_folder()
 
 
 def _found(verdict: ReuseCheckResult | None, ratio: float) -> str:

@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import fresh, shared
+from tiny_models import fresh, ids_of, own_logits, part, shared
 
-from rag_accel.engines.llm.local.model import runner_choice
+from rag_accel.engines.llm.local.model import runner_choice, self_check
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
-from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
+from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
+from rag_accel.engines.llm.local.options import KvReuse, LocalOptions, RunnerName
 from rag_accel.engines.llm.local.paged import block_pool, making, trace_program
 from rag_accel.errors import ConfigError
+from rag_accel.system.processor import usable_cores
 
 pytest.importorskip("openvino")
 
 Break = Callable[[pytest.MonkeyPatch, Path], None]
+#: Of keys and values of 32 slots: 3 layers of 2 heads with 32 components.
+BLOCK_BYTES = 2 * 3 * 2 * 32 * 32 * 4
 CRASHING = """
 import os, signal
 
@@ -37,6 +41,20 @@ def _every_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded(runner: RunnerName, model: Any = None, pool_bytes: int = 1 << 26) -> LoadedModel:
     options = LocalOptions(runner=runner, pool_bytes=pool_bytes, max_threads=2)
     return load(model or shared("qwen3"), needs_tokenizer=False, options=options)
+
+
+def keep_costs_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Keep costs in a folder of the test's own, and traces where all tests have them."""
+    of, keep = RunnerCosts.of, RunnerCosts.keep
+    patch.setattr(RunnerCosts, "of", lambda _, threads: of(folder, threads))
+    patch.setattr(RunnerCosts, "keep", lambda costs, _: keep(costs, folder))
+
+
+def long_model() -> Any:
+    """Return a model with room for prompts behind which rows are measured."""
+    model = fresh("qwen3")
+    model.config.max_position_embeddings = 4096
+    return model
 
 
 def _without_openvino(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -132,6 +150,85 @@ def test_paged_attention_is_taken_by_name_and_says_what_it_holds() -> None:
         "runs on OpenVINO's paged attention: as asked for; compiled"
     )
     assert "with a copy of the weights" in chosen.describe()
+
+
+@pytest.mark.parametrize(("pool_bytes", "context"), [(BLOCK_BYTES, None), (1 << 26, 20)])
+def test_paged_attention_by_name_runs_in_the_least_room(
+    pool_bytes: int, context: int | None
+) -> None:
+    options = LocalOptions(runner="paged", pool_bytes=pool_bytes, max_threads=2)
+    model = shared("qwen3")
+    runner = load(model, needs_tokenizer=False, options=options, context=context).runner
+    assert runner.pool.fits(20)
+    assert not runner.pool.fits(33)
+    assert runner.pool.held_bytes == 0
+    ids = ids_of(20, 1)
+    found = runner.run([part(runner.pool.take(20), ids, 0, 20)])
+    torch.testing.assert_close(found, own_logits(model, ids), rtol=0, atol=1e-3)
+
+
+def test_paged_attention_by_name_neither_proves_nor_times_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("nobody asked for torch")
+
+    keep_costs_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(runner_choice, "check_equality", refuse)
+    monkeypatch.setattr(runner_choice, "packed_runner", refuse)
+    found = load(long_model(), needs_tokenizer=False, options=LocalOptions(runner="paged"))
+    assert found.runner.row_block(1) == 1
+    costs = RunnerCosts.of(tmp_path, usable_cores())
+    assert costs.rows is not None
+    assert costs.torch is None
+
+
+def test_a_choice_measures_what_was_not_asked_for_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keep_costs_in(tmp_path, monkeypatch)
+    rows = (0.05, 0.04)
+    RunnerCosts(2, paged=(0.1, 0.02), rows=rows).keep(tmp_path)
+    assert "measured on 2 threads" in loaded("auto").chosen.reason
+    found = RunnerCosts.of(tmp_path, 2)
+    assert found.is_faster is not None
+    assert found.rows == rows
+
+
+@pytest.mark.parametrize(
+    ("kv_reuse", "is_kept", "is_proved"),
+    [("exact", False, True), ("exact", True, False), ("full", True, True), ("fused", True, True)],
+)
+def test_reused_states_are_proved_with_the_weights_that_reuse_them(
+    kv_reuse: KvReuse,
+    is_kept: bool,
+    is_proved: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    keep_costs_in(tmp_path, monkeypatch)
+    if is_kept:
+        RunnerCosts(2, paged=(0.01, 0.01), torch=(0.1, 0.05)).keep(tmp_path)
+    proved: list[Any] = []
+    reused = self_check._reused
+    monkeypatch.setattr(
+        self_check, "_reused", lambda *given: proved.append(given) or reused(*given)
+    )
+    options = LocalOptions(runner="auto", max_threads=2, kv_reuse=kv_reuse)
+    load(shared("qwen3"), needs_tokenizer=False, options=options)
+    assert bool(proved) == is_proved
+
+
+@pytest.mark.parametrize(("paged_s", "name"), [(0.01, "paged"), (9.0, "torch")])
+def test_kept_costs_decide_without_a_measurement(
+    paged_s: float, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keep_costs_in(tmp_path, monkeypatch)
+    RunnerCosts(2, paged=(paged_s, 0.01), torch=(0.1, 0.05), rows=(0.05, 0.04)).keep(tmp_path)
+    (before,) = tmp_path.iterdir()
+    content = before.read_bytes()
+    assert loaded("auto").chosen.name == name
+    assert before.read_bytes() == content
 
 
 def test_the_faster_runner_is_taken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -102,7 +103,9 @@ def test_a_program_that_crashed_is_not_run_again_for_a_week(child: Child) -> Non
     child.fail(ProgramFailedError("it ended with signal 11"))
     with pytest.raises(CompileError, match=r"signal 11$"):
         traced(spec(1))
-    with pytest.raises(CompileError, match=r"signal 11 \(found before; .* --purge forgets it\)"):
+    with pytest.raises(
+        CompileError, match=r"signal 11 \(found before; .* purge --traces forgets it\)"
+    ):
         traced(spec(1))
     assert child.calls == 1
     assert topology.is_kept(spec(1))  # nothing traces it in the background either
@@ -164,12 +167,12 @@ def test_the_command_lists_and_forgets(child: Child, capsys: pytest.CaptureFixtu
     with pytest.raises(CompileError):
         traced(spec(2))
     age(next(trace.path for trace in kept_traces() if trace.refused is None), 2 * DAY_S)
-    assert main(["cache", "traces"]) == 0
-    refused, kept, total = capsys.readouterr().out.splitlines()
+    assert main(["cache", "list"]) == 0
+    _, kept, refused, total = capsys.readouterr().out.splitlines()
     assert "refused: it ended with signal 11" in refused
-    assert "unused for 2.0 days" in kept
+    assert "trace, unused for 2.0 days" in kept
     assert total.startswith("2 traced models, ")
-    assert main(["cache", "traces", "--purge"]) == 0
+    assert main(["cache", "purge", "--traces"]) == 0
     assert capsys.readouterr().out == "2 traced models removed\n"
     assert kept_traces() == []
     assert list(topology.kept_folder().iterdir()) == []
@@ -178,5 +181,39 @@ def test_the_command_lists_and_forgets(child: Child, capsys: pytest.CaptureFixtu
 def test_the_command_finds_nothing_where_nothing_was_traced(
     child: Child, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["cache", "traces"]) == 0
-    assert capsys.readouterr().out == "0 traced models, 0.0 MiB\n"
+    assert main(["cache", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 traced models, 0.0 MiB"
+
+
+def test_the_list_is_there_for_machines(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = traced(spec(1)).parent
+    assert main(["cache", "list", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {
+        "kind": "trace",
+        "name": kept.name,
+        "refused": None,
+        "bytes": 2 * len("traced"),
+        "unused_s": said["unused_s"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "left"), [(["--all"], 0), (["--traces"], 0), (["--model", "another"], 1)]
+)
+def test_traces_are_removed_by_name_or_with_all(
+    child: Child, options: list[str], left: int
+) -> None:
+    traced(spec(1))
+    assert main(["cache", "purge", *options]) == 0
+    assert len(kept_traces()) == left
+
+
+def test_a_folder_that_others_may_write_to_is_named(
+    child: Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced(spec(1))
+    topology.kept_folder().chmod(0o777)
+    for verb in (["list"], ["purge", "--traces"]):
+        assert main(["cache", *verb]) == 2
+        assert "the traced models cannot be read" in capsys.readouterr().err

@@ -20,7 +20,8 @@ from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import unchecked
-from rag_accel.kv.reuse_check import ReuseCheckResult, default_folder, write_verdict
+from rag_accel.kv.reuse_check import REUSE_CHECKS, ReuseCheckResult
+from rag_accel.kv.verdicts import default_folder
 
 pytestmark = pytest.mark.filterwarnings("error::rag_accel.UncheckedReuseWarning")
 
@@ -50,7 +51,9 @@ def use(
 
 def passed(folder: Path, ratio: float | None, identity: str | None = None) -> None:
     found = identity or load(model(), tokenizer(), pool_bytes=1 << 20).runner.identity()
-    write_verdict(folder, ReuseCheckResult(found, "tiny", 0.95, ratio, 0.97, 0.0, 30, 10, 0.0, {}))
+    REUSE_CHECKS.write(
+        folder, ReuseCheckResult(found, "tiny", 0.95, ratio, 0.97, 0.0, 30, 10, 0.0, {})
+    )
 
 
 def test_a_model_by_its_folder_is_named_with_the_command(checkpoint: Path, tmp_path: Path) -> None:

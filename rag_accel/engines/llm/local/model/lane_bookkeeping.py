@@ -1,0 +1,145 @@
+"""The bookkeeping of lanes, whatever memory their keys and values are in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from rag_accel.kv.entry import KeyValues, LaneState
+from rag_accel.kv.rotation import rotated
+
+
+class LaneBookkeeping(ABC):
+    """The lanes that are taken, for how many tokens, and their written slots.
+
+    A pool derives from it and says where the content is. By the time that it is asked for content,
+    the lanes and slots are checked.
+
+    Args:
+        context: the most tokens of a sequence.
+        frequencies: of the rotation of keys, by which they are moved; None where they cannot be.
+        device: where keys and values are.
+    """
+
+    def __init__(
+        self,
+        context: int,
+        frequencies: torch.Tensor | None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.context = context
+        self.frequencies = frequencies
+        self._device = device
+        self._reserved: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        self._moved: set[int] = set()
+
+    @abstractmethod
+    def fits(self, tokens: int) -> bool:
+        """Tell whether a sequence of so many tokens could be held if no other was."""
+
+    @abstractmethod
+    def _reserve(self, lane: int, tokens: int) -> bool:
+        """Give a lane memory for so many tokens; tell whether there was enough."""
+
+    @abstractmethod
+    def _copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy the content of a lane's first slots to another."""
+
+    @abstractmethod
+    def _read(self, lane: int, slots: range) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return copies of keys and values ``[layer, kv head, slot, dim]``."""
+
+    @abstractmethod
+    def _write(self, lane: int, slots: range, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put keys and values ``[layer, kv head, slot, dim]`` into slots."""
+
+    @abstractmethod
+    def _clear(self, lane: int, written: int) -> None:
+        """Make a lane's written slots zero, and take its memory back."""
+
+    def take(self, tokens: int) -> int | None:
+        """Return a lane for a sequence of at most so many tokens; None while there is no room."""
+        if not self.fits(tokens):
+            return None
+        numbers = range(len(self._reserved) + 1)
+        lane = next(number for number in numbers if number not in self._reserved)
+        if not self._reserve(lane, tokens):
+            return None
+        self._reserved[lane] = tokens
+        self._written[lane] = 0
+        return lane
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first slots of a lane to another.
+
+        Raises:
+            ValueError: a lane is not taken, or holds or was taken for fewer tokens.
+        """
+        self._need(target, tokens)
+        if tokens > self._written.get(source, 0):
+            raise ValueError(f"lane {source} holds fewer than {tokens} tokens")
+        self._copy(source, target, tokens)
+        self.mark(target, tokens, is_moved=source in self._moved)
+
+    def read(self, lane: int, slots: range) -> KeyValues:
+        """Return a copy of the content of slots that were written in their places.
+
+        Raises:
+            ValueError: the lane is not taken, or holds fewer tokens.
+        """
+        if slots.stop > self._written.get(lane, 0) or lane in self._moved:
+            raise ValueError(f"lane {lane} holds fewer than {slots.stop} tokens in their places")
+        return KeyValues(*self._read(lane, slots), slots.start)
+
+    def write(self, lane: int, slot: int, state: LaneState) -> None:
+        """Put state into slots from this one on, moved to their positions.
+
+        Raises:
+            ValueError: the lane was taken for fewer tokens, or keys cannot be moved.
+        """
+        assert isinstance(state, KeyValues)
+        slots = range(slot, slot + len(state))
+        self._need(lane, slots.stop)
+        if self.frequencies is None:
+            raise ValueError("the keys of this model cannot be moved to other positions")
+        there = state.keys.to(self._device)  # what was read from a file is on the host
+        keys = rotated(there, slot - state.position, self.frequencies)
+        self._write(lane, slots, keys, state.values)
+        self.mark(lane, slots.stop, is_moved=False)
+
+    def free(self, lane: int) -> None:
+        """Give a lane back.
+
+        Raises:
+            ValueError: the lane is not taken.
+        """
+        self._need(lane, 0)
+        self._clear(lane, self._written.pop(lane))
+        self._moved.discard(lane)
+        del self._reserved[lane]
+
+    def mark(self, lane: int, slots: int, is_moved: bool) -> None:
+        """Say that the slots of a lane are written up to ``slots``, in their places or moved.
+
+        Raises:
+            ValueError: the lane is not taken, or was taken for fewer tokens.
+        """
+        self._need(lane, slots)
+        self._written[lane] = max(self._written[lane], slots)
+        if is_moved:
+            self._moved.add(lane)
+
+    def written(self, lane: int) -> int:
+        """Return how many first slots of a lane hold anything."""
+        return self._written[lane]
+
+    def reach(self, lane: int, position: int) -> int:
+        """Return the number of a lane's first slots that can hold positions up to this one."""
+        written = self._written[lane]
+        return written if lane in self._moved else min(written, position + 1)
+
+    def _need(self, lane: int, slots: int) -> None:
+        if slots > self._reserved.get(lane, -1):
+            raise ValueError(f"lane {lane} was not taken for {slots} tokens")

@@ -1,0 +1,157 @@
+"""The prompts of a check, compared one after the other until its time is over."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engines.llm.local.model.loading import LoadedModel
+from rag_accel.engines.llm.local.options import check_least, check_share
+from rag_accel.errors import ConfigError
+from rag_accel.fidelity.prompts import TextPrompt, short_prompts
+from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.verdicts import default_folder
+from rag_accel.sample import read_corpus
+
+TARGET = 0.95
+TOKENS = 10
+COUNT = 30
+LIMIT_S = 1800.0
+#: Of fewer, the standard error says too little.
+LEAST_PROMPTS = 8
+#: Tokens and passages of generated prompts, and the documents they are made of.
+_SAMPLE_TOKENS, _SAMPLE_PASSAGES, _CHUNKS = (360, 600), (4, 6), 500
+_LIBRARIES = ("rag-accel", "transformers", "torch")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPrompts(Generic[Found]):
+    """The comparisons of a check.
+
+    Args:
+        prompts: all that were to be compared.
+        found: of each of the first ones, as many as the time allowed.
+    """
+
+    prompts: Sequence[TextPrompt]
+    found: Sequence[Found]
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether all prompts were compared."""
+        return len(self.found) == len(self.prompts)
+
+
+class CheckPlan:
+    """The prompts and the bounds of a check, whose time begins when this is made.
+
+    Args:
+        prompts: like those of the program; None for generated ones.
+        target: the share of tokens whose most probable one must be the same.
+        count: how many are generated.
+        tokens: most tokens of an answer.
+        limit_s: after so many seconds no further prompt is begun.
+        template: a chat template in place of the tokenizer's.
+        progress: is told how many prompts of how many are done.
+        clock: measures ``limit_s``.
+
+    Raises:
+        ConfigError: a bound is out of range, or there are too few prompts.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[TextPrompt] | None,
+        *,
+        target: float,
+        count: int,
+        tokens: int,
+        limit_s: float,
+        template: str | None,
+        progress: Callable[[int, int], None] | None,
+        clock: Clock | None,
+    ) -> None:
+        check_share("target", target)
+        check_least("tokens", tokens, 1)
+        check_least("limit_s", limit_s, 0)
+        given = count if prompts is None else len(prompts)
+        if given < LEAST_PROMPTS:
+            raise _too_few("too few prompts", given, "give more prompts")
+        self.target, self.tokens, self.template = target, tokens, template
+        self._prompts, self._count = prompts, count
+        self._progress = progress or (lambda done, total: None)
+        self._clock = clock or MonotonicClock()
+        self._ends_at = self._clock.now() + limit_s
+
+    def compare(
+        self, loaded: LoadedModel, compare: Callable[[TextPrompt, SegmentedPrompt], Found]
+    ) -> ComparedPrompts[Found]:
+        """Compare one prompt after the other.
+
+        Args:
+            loaded: the model, by whose tokenizer prompts are made and segmented.
+            compare: a prompt, of which it is given the tokens, too.
+
+        Raises:
+            ConfigError: a prompt has no text that can be told apart, or no room with its answer,
+                or the time is over before 8 prompts were compared.
+            EngineError: the chat template refuses one.
+        """
+        prompts = self._prompts
+        if prompts is None:
+            prompts = _sample_prompts(loaded.tokenizer, self._count)
+        segmented = [prompt.segmented(loaded.tokenizer, self.template) for prompt in prompts]
+        self._check_room(loaded, segmented)
+        found: list[Found] = []
+        for prompt, segments in zip(prompts, segmented, strict=True):
+            if self._clock.now() >= self._ends_at:
+                break
+            found.append(compare(prompt, segments))
+            self._progress(len(found), len(prompts))
+        if len(found) < LEAST_PROMPTS:
+            raise _too_few("the time was over", len(found), "give a larger limit_s")
+        return ComparedPrompts(prompts, found)
+
+    def _check_room(self, loaded: LoadedModel, segmented: Sequence[SegmentedPrompt]) -> None:
+        for at, segments in enumerate(segmented, 1):
+            size = len(segments.ids) + self.tokens
+            if size > loaded.runner.context or not loaded.runner.pool.fits(size):
+                raise ConfigError(
+                    "a prompt and its answer have no room",
+                    where=f"prompt {at}",
+                    found=f"{size} tokens",
+                    valid=f"the model's context of {loaded.runner.context}, and pool_bytes",
+                    hint="give fewer or shorter documents",
+                )
+
+
+def verdict_folder(folder: str | Path | None) -> Path:
+    """Return the folder to keep a verdict in; by default one of the user's cache."""
+    return default_folder() if folder is None else Path(folder).expanduser()
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that compute, by name."""
+    found: dict[str, str] = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # run from a checkout
+            found[name] = "unknown"
+    return found
+
+
+def _sample_prompts(tokenizer: Any, count: int) -> list[TextPrompt]:
+    """Return prompts made of Python's documentation."""
+    documents = read_corpus(_CHUNKS).documents
+    return short_prompts(tokenizer, documents, count, _SAMPLE_TOKENS, _SAMPLE_PASSAGES)
+
+
+def _too_few(what: str, found: int, hint: str) -> ConfigError:
+    valid = f"{LEAST_PROMPTS} or more, of which an error can be told"
+    return ConfigError(what, where="check", found=f"{found} prompts", valid=valid, hint=hint)
