@@ -140,12 +140,7 @@ def _on_paged(source: Any, wish: RunnerWish) -> ChosenRunner:
         return ChosenRunner(runner, "paged", reason, runner.copies)
 
 
-def _measured(
-    source: Any,
-    wish: RunnerWish,
-    runner: PagedRunner,
-    kept: RunnerCosts,
-) -> RunnerCosts:
+def _measured(source: Any, wish: RunnerWish, runner: PagedRunner, kept: RunnerCosts) -> RunnerCosts:
     """Return the costs that the wish needs: what is not kept of them is measured.
 
     Torch is proved, made and timed only where it may run the model.
@@ -196,9 +191,9 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
     At each load its logits are compared with those of the model's own forward, with these weights.
     Over reused states they are where states are reused, whatever was proved before: that may have
     been another checkpoint of the configuration, or another layer's recorded attention. Elsewhere
-    they are only until costs are kept, as it takes a seventh to a fifth of a load (SmolLM2, 2
-    threads), for what such a model never computes. Nothing is kept of any proof: the identity of
-    weights, by which it could be, is not known at a load, and takes reading them all.
+    they are only until costs are kept, as it takes a tenth to a fifth of a load (SmolLM2, 2
+    threads), for what such a model never computes. Nothing is kept of any proof: the identity of a
+    model's own weights, by which it could be, is not known at a load, and takes reading them all.
 
     Args:
         source: the model.
