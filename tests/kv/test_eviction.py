@@ -184,8 +184,8 @@ def test_a_later_request_counts_for_less() -> None:
     policy = LACRPolicy(alpha=0.0, window=4)
     for number in range(4):
         policy.added(_key(number), 1)
-    policy.began([_keys(2, 3), _keys(1, 2), _keys(1)])
-    # 0: nothing; 3: 4/4; 1: 3/4 + 2/4; 2: 4/4 + 3/4
+    policy.began([(), _keys(2, 3), _keys(1, 2), _keys(1)])
+    # 0: nothing; 3: 4/5; 1: 3/5 + 2/5; 2: 4/5 + 3/5
     assert _evicted(policy, 4) == list(_keys(0, 3, 1, 2))
 
 
@@ -193,15 +193,32 @@ def test_requests_behind_the_window_do_not_count() -> None:
     policy = LACRPolicy(alpha=0.0, window=1)
     policy.added(b"a", 1)
     policy.added(b"b", 1)
-    policy.began([(b"b",), (b"a",)] + [(b"a",)] * 9)
+    policy.began([(), (b"b",), (b"a",)] + [(b"a",)] * 9)
     assert policy.victim() == b"a"
 
 
-def test_without_a_window_counts_alone_decide() -> None:
+def test_without_a_window_only_the_running_request_counts_beside_the_past() -> None:
     policy = LACRPolicy(window=0)
     policy.added(b"a", 1)
     policy.added(b"b", 1)
+    policy.began([(), (b"a",)])
+    assert policy.victim() == b"a"
     policy.began([(b"a",)])
+    assert policy.victim() == b"b"
+
+
+@pytest.mark.parametrize("kind", [LFUPolicy, LACRPolicy])
+def test_new_states_of_the_running_request_do_not_evict_each_other(
+    kind: Callable[[], EvictionPolicy],
+) -> None:
+    policy = kind()
+    policy.added(b"old", 1)
+    for _ in range(9):
+        policy.used(b"old")
+    policy.began([(b"a", b"b")])
+    policy.added(b"a", 1)
+    assert policy.victim() == b"old"
+    policy.began([])
     assert policy.victim() == b"a"
 
 
@@ -226,7 +243,7 @@ def _told(queue: Sequence[Sequence[int]]) -> list[tuple[bytes, ...]]:
 _QUEUES = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=6)
 
 
-@given(st.lists(_QUEUES, max_size=6), st.integers(0, 4))
+@given(st.lists(_QUEUES, max_size=6), st.integers(1, 4))
 def test_a_window_is_what_was_told_last_whatever_came_before(
     queues: list[list[list[int]]], size: int
 ) -> None:

@@ -26,7 +26,7 @@ class LookaheadPolicy(PriorityPolicy):
     age, so that yesterday's favourites give way.
 
     Args:
-        window: most requests that are looked at, the running one included.
+        window: most waiting requests that are looked at.
         half_lives: among which the policy chooses, in requests.
         one_in: how many keys there are to each in the shadow caches.
         remembered: most evicted states whose counts are remembered.
@@ -44,7 +44,7 @@ class LookaheadPolicy(PriorityPolicy):
     ) -> None:
         _check(half_lives, one_in, remembered)
         super().__init__()
-        self._window = RequestWindow(window)
+        self._window = RequestWindow(window + 1)
         self._counts = DecayedCounts(half_lives, remembered)
         self._duel = HalfLifeDuel(len(half_lives), one_in)
         self._places = range(len(half_lives))

@@ -15,15 +15,17 @@ class RequestWindow:
     shift of the window changes only the keys of those that left and joined.
 
     Args:
-        size: most requests; those behind them are not looked at.
+        size: most requests, the running one included; those behind them are not looked at.
 
     Raises:
-        ConfigError: if ``size`` is below 0.
+        ConfigError: if ``size`` is below 1.
     """
 
     def __init__(self, size: int) -> None:
-        if size < 0:
-            raise ConfigError("bad look-ahead window", found=size, valid="0 or more requests")
+        if size < 1:
+            raise ConfigError(
+                "bad look-ahead", where="window", found=size - 1, valid="0 or more waiting requests"
+            )
         self.size = size
         self._requests: deque[tuple[bytes, ...]] = deque()
         self._first = 0
