@@ -213,8 +213,8 @@ class _Words:
 
     def question(self, entity: str, draw: np.random.Generator) -> Any:
         """Return the vector of a question."""
-        first, second = draw.choice(len(self._relations), 2, p=self._chances).tolist()
-        wanted, other = self._relations[first], self._relations[second]
+        places = draw.choice(len(self._relations), 2, p=self._chances)
+        wanted, other = (self._relations[int(place)] for place in places)
         return 2 * self._vectors[wanted] + self._vectors[other] + 0.7 * self._vectors[entity]
 
     def _vector(self, name: str) -> Any:
