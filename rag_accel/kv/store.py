@@ -163,23 +163,31 @@ class HostStore(SynchronousStore):
     """States in memory of this process.
 
     It admits everything until it is full; after that a state is admitted on its second request, so
-    one-off chunks never evict hot ones.
+    one-off chunks never evict hot ones, unless it ``admits_all``.
 
     Args:
         limit_bytes: most bytes of all states; a larger one is not kept.
         eviction: the order of eviction, or its name (``eviction_policy``); least recently used
             first by default.
+        admits_all: whether a full store keeps every new state, which is better for nodes of trees
+            that are asked for again at once.
 
     Raises:
         ConfigError: if there is no such policy.
     """
 
-    def __init__(self, limit_bytes: int, eviction: EvictionPolicy | str | None = None) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        eviction: EvictionPolicy | str | None = None,
+        admits_all: bool = False,
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._states: dict[bytes, LaneState] = {}
         self._eviction = LRUPolicy() if eviction is None else eviction_policy(eviction)
         self._sight = SecondHitAdmission()
+        self._admits_all = admits_all
         self._is_full = False
         self._hits = self._misses = 0
         self._labels: dict[bytes, frozenset[bytes]] = {}
@@ -258,7 +266,7 @@ class HostStore(SynchronousStore):
         """Keep a state, if it is admitted; a state already under its key stays."""
         with self._lock:
             has_room = not self._is_full and self.has_room(state.nbytes)
-            if key in self or has_room or self.is_known(key):
+            if key in self or has_room or self._admits_all or self.is_known(key):
                 return self.keep(key, state, label, parent)
             return False
 

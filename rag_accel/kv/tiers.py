@@ -33,6 +33,8 @@ class TieredStore:
         eviction: the order of eviction from memory, or its name (``eviction_policy``); least
             recently used first by default.
         way: reads and writes the states of the folder; the folder itself by default.
+        admits_all: whether full memory keeps every new state; the folder waits for its second
+            request even so.
     """
 
     def __init__(
@@ -41,8 +43,9 @@ class TieredStore:
         disk: DiskStore,
         eviction: EvictionPolicy | str | None = None,
         way: SlowStore | None = None,
+        admits_all: bool = False,
     ) -> None:
-        self._host = HostStore(limit_bytes, eviction)
+        self._host = HostStore(limit_bytes, eviction, admits_all)
         self._disk = disk
         self._loader = Loader(way or disk, self._keep_ahead)
         self._ahead_limit = int(limit_bytes * AHEAD_SHARE)

@@ -91,6 +91,14 @@ def test_a_store_tells_its_policy_of_requests() -> None:
     assert store.kept == [b"a", b"c"]
 
 
+@pytest.mark.parametrize("admits_all", [True, False])
+def test_a_full_store_admits_new_states_as_it_is_told(admits_all: bool) -> None:
+    store = HostStore(8, admits_all=admits_all)
+    assert store.put(b"a", state())
+    assert store.put(b"b", state()) == admits_all
+    assert store.kept == ([b"b"] if admits_all else [b"a"])
+
+
 def test_an_unknown_policy_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="unknown eviction policy"):
         HostStore(80, "fifo")

@@ -29,7 +29,7 @@ class LookaheadPolicy(PriorityPolicy):
         window: most waiting requests that are looked at.
         half_lives: among which the policy chooses, in requests.
         one_in: how many keys there are to each in the shadow caches.
-        remembered: most evicted states whose counts are remembered.
+        remembered: most evicted states whose counts are remembered, some 300 bytes each.
 
     Raises:
         ConfigError: if a number is out of range.

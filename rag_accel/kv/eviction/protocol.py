@@ -37,9 +37,10 @@ class EvictionPolicy(Protocol):
         leave it out: every policy then goes by what was used.
 
         Args:
-            requests: the keys of each request, the one that begins first, then those that wait in
-                the order of the queue; in place of what was told before. Requests told before are
-                recognised by equal keys, fastest if they are the same tuples.
+            requests: the keys of each request, the one that begins first, then others that run,
+                then those that wait in the order of the queue; in place of what was told before.
+                Requests told before are recognised by equal keys, fastest if they are the same
+                tuples.
         """
         ...
 
