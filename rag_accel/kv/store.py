@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
-from rag_accel.kv.eviction import EvictionPolicy, LRUPolicy, SecondHitAdmission
+from rag_accel.kv.eviction import (
+    EvictionPolicy,
+    LRUPolicy,
+    SecondHitAdmission,
+    eviction_policy,
+)
 
 NO_LABEL = ChunkLabel()
 #: Counters of a store, and the bytes it holds.
@@ -59,11 +64,28 @@ class ChunkStore(Protocol):
         """Return the state in memory under a key, and count it as used."""
         ...
 
-    def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
+    def put(
+        self,
+        key: bytes,
+        state: LaneState,
+        label: ChunkLabel = NO_LABEL,
+        parent: bytes | None = None,
+    ) -> bool:
         """Keep a state, if it is admitted; a state already under its key stays.
 
         Return whether it is kept in memory.
+
+        Args:
+            key: of the state.
+            state: to keep.
+            label: the texts that it depends on.
+            parent: key of the state behind which it was encoded: it is kept in memory no longer
+                than that one.
         """
+        ...
+
+    def began(self, requests: Sequence[Collection[bytes]]) -> None:
+        """Learn that a request begins, and which keys it and those behind it read, in order."""
         ...
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
@@ -116,6 +138,9 @@ class SynchronousStore:
     def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
         """Do nothing."""
 
+    def began(self, requests: Sequence[Collection[bytes]]) -> None:
+        """Do nothing: the order of eviction goes by the past alone."""
+
     def pin(self, keys: Iterable[bytes]) -> None:
         """Do nothing: no hint pushes anything out."""
 
@@ -138,23 +163,37 @@ class HostStore(SynchronousStore):
     """States in memory of this process.
 
     It admits everything until it is full; after that a state is admitted on its second request, so
-    one-off chunks never evict hot ones.
+    one-off chunks never evict hot ones, unless it ``admits_all``.
 
     Args:
         limit_bytes: most bytes of all states; a larger one is not kept.
-        eviction: the order of eviction; least recently used first by default.
+        eviction: the order of eviction, or its name (``eviction_policy``); least recently used
+            first by default.
+        admits_all: whether a full store keeps every new state, which is better for nodes of trees
+            that are asked for again at once.
+
+    Raises:
+        ConfigError: if there is no such policy.
     """
 
-    def __init__(self, limit_bytes: int, eviction: EvictionPolicy | None = None) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        eviction: EvictionPolicy | str | None = None,
+        admits_all: bool = False,
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._states: dict[bytes, LaneState] = {}
-        self._eviction = eviction or LRUPolicy()
+        self._eviction = LRUPolicy() if eviction is None else eviction_policy(eviction)
         self._sight = SecondHitAdmission()
+        self._admits_all = admits_all
         self._is_full = False
         self._hits = self._misses = 0
         self._labels: dict[bytes, frozenset[bytes]] = {}
         self._num_purges = 0
+        self._parents: dict[bytes, bytes] = {}
+        self._children: dict[bytes, dict[bytes, None]] = {}
         #: guards all of it: texts are forgotten from any thread
         self._lock = threading.RLock()
 
@@ -195,7 +234,7 @@ class HostStore(SynchronousStore):
         with self._lock:
             self._num_purges += 1
             for key in [key for key, label in self._labels.items() if not label.isdisjoint(gone)]:
-                self._evict(key)
+                self.remove(key)
 
     def has_room(self, nbytes: int) -> bool:
         """Tell whether so many bytes have room without an eviction."""
@@ -217,30 +256,60 @@ class HostStore(SynchronousStore):
             self._eviction.used(key)
             return state
 
-    def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
+    def put(
+        self,
+        key: bytes,
+        state: LaneState,
+        label: ChunkLabel = NO_LABEL,
+        parent: bytes | None = None,
+    ) -> bool:
         """Keep a state, if it is admitted; a state already under its key stays."""
         with self._lock:
             has_room = not self._is_full and self.has_room(state.nbytes)
-            if key in self or has_room or self.is_known(key):
-                return self.keep(key, state, label)
+            if key in self or has_room or self._admits_all or self.is_known(key):
+                return self.keep(key, state, label, parent)
             return False
 
-    def keep(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
-        """Keep a state whether or not it is admitted, unless it is larger than the whole store."""
+    def keep(
+        self,
+        key: bytes,
+        state: LaneState,
+        label: ChunkLabel = NO_LABEL,
+        parent: bytes | None = None,
+    ) -> bool:
+        """Keep a state whether or not it is admitted, unless it is larger than the whole store.
+
+        Neither is it kept if its parent is not, or would have to go for it.
+        """
         with self._lock:
             if key in self._states:
                 return True
             if state.nbytes > self._limit_bytes or label.purges not in (None, self.purges):
                 return False
+            if parent is not None and parent not in self._states:
+                return False
             while not self.has_room(state.nbytes):
                 self._is_full = True
-                self._evict(self._eviction.victim())
+                victim = self._eviction.victim()
+                if victim == parent:
+                    return False
+                self._evict(victim)
             self._states[key] = state
             texts = (label.text, *label.neighbours)
             self._labels[key] = frozenset(_digest(label.namespace, text) for text in texts)
             self._held_bytes += state.nbytes
-            self._eviction.added(key, state.nbytes)
+            if parent is None:
+                self._eviction.added(key, state.nbytes)
+            else:
+                self._children.setdefault(parent, {})[key] = None
+                self._parents[key] = parent
+                self._eviction.added(key, state.nbytes, parent)
             return True
+
+    def began(self, requests: Sequence[Collection[bytes]]) -> None:
+        """Learn that a request begins, and which keys it and those behind it read, in order."""
+        with self._lock:
+            self._eviction.began(requests)
 
     def peek(self, key: bytes) -> LaneState | None:
         """Return the state under a key, without counting it as used."""
@@ -258,7 +327,7 @@ class HostStore(SynchronousStore):
         return self.keep(key, state)
 
     def remove(self, key: bytes) -> None:
-        """Forget the state under a key, if there is one."""
+        """Forget the state under a key, if there is one, and those behind it."""
         if key in self._states:
             self._evict(key)
 
@@ -266,7 +335,7 @@ class HostStore(SynchronousStore):
         """Forget everything."""
         with self._lock:
             for key in self.kept:
-                self._evict(key)
+                self.remove(key)
             self._is_full = False
 
     def close(self) -> None:
@@ -274,9 +343,19 @@ class HostStore(SynchronousStore):
         self.clear()
 
     def _evict(self, key: bytes) -> None:
-        self._held_bytes -= self._states.pop(key).nbytes
-        del self._labels[key]
-        self._eviction.removed(key)
+        """Remove a state after all that are behind it."""
+        tree = [key]
+        for found in tree:
+            tree += self._children.get(found, ())
+        for found in reversed(tree):
+            self._held_bytes -= self._states.pop(found).nbytes
+            del self._labels[found]
+            parent = self._parents.pop(found, None)
+            if parent is not None:
+                del self._children[parent][found]
+                if not self._children[parent]:
+                    del self._children[parent]
+            self._eviction.removed(found)
 
 
 def _digest(namespace: str, text: str) -> bytes:

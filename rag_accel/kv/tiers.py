@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from rag_accel.kv.disk import DiskStore
@@ -30,18 +30,22 @@ class TieredStore:
     Args:
         limit_bytes: most bytes in memory.
         disk: the folder; from now on this store's alone.
-        eviction: the order of eviction from memory; least recently used first by default.
+        eviction: the order of eviction from memory, or its name (``eviction_policy``); least
+            recently used first by default.
         way: reads and writes the states of the folder; the folder itself by default.
+        admits_all: whether full memory keeps every new state; the folder waits for its second
+            request even so.
     """
 
     def __init__(
         self,
         limit_bytes: int,
         disk: DiskStore,
-        eviction: EvictionPolicy | None = None,
+        eviction: EvictionPolicy | str | None = None,
         way: SlowStore | None = None,
+        admits_all: bool = False,
     ) -> None:
-        self._host = HostStore(limit_bytes, eviction)
+        self._host = HostStore(limit_bytes, eviction, admits_all)
         self._disk = disk
         self._loader = Loader(way or disk, self._keep_ahead)
         self._ahead_limit = int(limit_bytes * AHEAD_SHARE)
@@ -98,7 +102,13 @@ class TieredStore:
             self._ahead.pop(key, None)
             return self._host.find(key)
 
-    def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
+    def put(
+        self,
+        key: bytes,
+        state: LaneState,
+        label: ChunkLabel = NO_LABEL,
+        parent: bytes | None = None,
+    ) -> bool:
         """Keep a state, if it is admitted; a state already under its key stays."""
         if label.purges is not None and label.purges != self.purges:
             return False
@@ -106,7 +116,12 @@ class TieredStore:
         if isinstance(state, KeyValues) and is_worth_it:
             self._loader.write(key, state, label)
         with self._lock:
-            return self._host.put(key, state)
+            return self._host.put(key, state, parent=parent)
+
+    def began(self, requests: Sequence[Collection[bytes]]) -> None:
+        """Learn that a request begins, and which keys it and those behind it read, in order."""
+        with self._lock:
+            self._host.began(requests)
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Begin to load keys from the folder; from any thread."""

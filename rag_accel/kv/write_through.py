@@ -68,14 +68,20 @@ class WriteThroughStore(SynchronousStore):
                 self._host.put(key, found)
         return found
 
-    def put(self, key: bytes, state: LaneState, label: ChunkLabel = NO_LABEL) -> bool:
+    def put(
+        self,
+        key: bytes,
+        state: LaneState,
+        label: ChunkLabel = NO_LABEL,
+        parent: bytes | None = None,
+    ) -> bool:
         """Write a state; return whether it is in memory, too."""
         assert isinstance(state, KeyValues)
         if label.purges not in (None, self.purges):
             return False
         if self._disk.put(key, state, label):
             self.written_bytes += state.nbytes
-        return self._host.put(key, state, replace(label, purges=None))
+        return self._host.put(key, state, replace(label, purges=None), parent)
 
     def clear(self) -> None:
         """Forget the states in memory; files stay."""

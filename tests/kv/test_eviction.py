@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
-import pytest
+import random
+from collections.abc import Callable, Sequence
 
-from rag_accel.kv.eviction import LRUPolicy, SecondHitAdmission
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_accel.errors import ConfigError
+from rag_accel.kv.eviction import (
+    EvictionPolicy,
+    LACRPolicy,
+    LFUPolicy,
+    LookaheadPolicy,
+    LRUPolicy,
+    SecondHitAdmission,
+    eviction_policy,
+)
+from rag_accel.kv.eviction.half_life import DecayedCounts
+from rag_accel.kv.eviction.names import POLICIES
+from rag_accel.kv.eviction.window import RequestWindow
 from rag_accel.testing import EvictionPolicyContract
 
 
-class TestLeastLatelyUsed(EvictionPolicyContract):
+class TestLeastRecentlyUsed(EvictionPolicyContract):
     """The contract, on the policy that is used by default."""
 
     def policy(self) -> LRUPolicy:
         return LRUPolicy()
+
+
+class TestLeastFrequentlyUsed(EvictionPolicyContract):
+    """The contract, on counts."""
+
+    def policy(self) -> LFUPolicy:
+        return LFUPolicy()
+
+
+class TestLocalityAware(EvictionPolicyContract):
+    """The contract, on DepCache's policy."""
+
+    def policy(self) -> LACRPolicy:
+        return LACRPolicy()
+
+
+class TestLookahead(EvictionPolicyContract):
+    """The contract, on the policy that learns its half-life."""
+
+    def policy(self) -> LookaheadPolicy:
+        return LookaheadPolicy()
 
 
 class _Forgetful(LRUPolicy):
@@ -22,12 +60,46 @@ class _Forgetful(LRUPolicy):
         pass
 
 
-class TestForgetful:
-    def test_the_contract_sees_a_broken_policy(self) -> None:
+class _Flat(LRUPolicy):
+    """A policy that takes no notice of trees."""
+
+    def added(self, key: bytes, nbytes: int, parent: bytes | None = None) -> None:
+        super().added(key, nbytes)
+
+
+class TestTheContract:
+    def test_it_sees_a_policy_that_names_what_is_gone(self) -> None:
         contract = EvictionPolicyContract()
         contract.policy = _Forgetful  # type: ignore[method-assign]
         with pytest.raises(AssertionError, match="gone"):
             contract.test_a_removed_state_is_no_victim()
+
+    def test_it_sees_a_policy_that_evicts_parents(self) -> None:
+        contract = EvictionPolicyContract()
+        contract.policy = _Flat  # type: ignore[method-assign]
+        with pytest.raises(AssertionError, match="before"):
+            contract.test_a_parent_goes_after_its_children()
+        with pytest.raises(AssertionError, match="before its child"):
+            contract.test_no_child_is_kept_without_its_parent()
+
+
+def _key(number: int) -> bytes:
+    return bytes([number])
+
+
+def _keys(*numbers: int) -> tuple[bytes, ...]:
+    return tuple(_key(number) for number in numbers)
+
+
+def _evicted(policy: EvictionPolicy, count: int) -> list[bytes]:
+    gone: list[bytes] = []
+    for _ in range(count):
+        gone.append(policy.victim())
+        policy.removed(gone[-1])
+    return gone
+
+
+# Recency and counts ------------------------------------------------------------------------------
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
@@ -35,7 +107,424 @@ def test_what_was_used_longest_ago_goes_first() -> None:
     for key in (b"a", b"b", b"c"):
         policy.added(key, 1)
     policy.used(b"a")
+    assert _evicted(policy, 3) == [b"b", b"c", b"a"]
+
+
+def test_an_old_parent_goes_as_soon_as_its_last_child_has() -> None:
+    policy = LRUPolicy()
+    policy.added(b"a", 1)
+    policy.added(b"b", 1, b"a")
+    policy.added(b"c", 1)
+    assert _evicted(policy, 3) == [b"b", b"a", b"c"]
+
+
+def test_the_seldom_used_go_first_and_of_those_the_older() -> None:
+    policy = LFUPolicy()
+    for key in (b"a", b"b", b"c"):
+        policy.added(key, 1)
+    for key in (b"a", b"a", b"c", b"b"):
+        policy.used(key)
+    assert _evicted(policy, 3) == [b"c", b"b", b"a"]
+
+
+def test_a_count_begins_again_with_the_state() -> None:
+    policy = LFUPolicy()
+    policy.added(b"a", 1)
+    for _ in range(5):
+        policy.used(b"a")
+    policy.removed(b"a")
+    policy.added(b"b", 1)
+    policy.used(b"b")
+    policy.added(b"a", 1)
+    assert policy.victim() == b"a"
+
+
+# DepCache's figure 9 -----------------------------------------------------------------------------
+
+#: Nodes behind which others were encoded; the others are roots. 4, 13 and 14 are off the device.
+_BEHIND = {2: 1, 3: 2, 8: 7, 9: 8, 11: 10, 12: 11, 15: 12, 17: 16, 5: 2, 6: 5}
+_ON_DEVICE = (1, 2, 3, 7, 8, 9, 10, 11, 12, 15, 16, 17)
+#: Jobs 1-3 have run. The figure prints which nodes rank lowest (9, then 8), not their counts.
+_DONE = ((1, 2, 3, 10, 11, 12, 15, 16, 17), (10, 11, 12, 15, 16, 17), (1, 2, 3, 7, 10, 11, 12, 15))
+_JOBS = ((1, 2, 3, 5, 6), (1, 2, 3), (7, 8, 9))
+
+
+@pytest.mark.parametrize(
+    ("policy", "gone"),
+    [(LFUPolicy, [9, 8]), (LACRPolicy, [17, 16]), (LookaheadPolicy, [17, 16])],
+)
+def test_nodes_of_a_pending_job_outlive_those_that_nobody_awaits(
+    policy: Callable[[], EvictionPolicy], gone: list[int]
+) -> None:
+    """Job 4 needs room for nodes 5 and 6 while jobs 5 and 6 wait (DepCache Fig. 9)."""
+    manager = policy()
+    for node in _ON_DEVICE:
+        parent = _BEHIND.get(node)
+        manager.added(_key(node), 1, None if parent is None else _key(parent))
+    for number, job in enumerate(_DONE):
+        manager.began([_keys(*each) for each in (*_DONE[number:], *_JOBS)])
+        for node in job:
+            manager.used(_key(node))
+    manager.began([_keys(*each) for each in _JOBS])
+    job = _JOBS[0]
+    kept = set(_ON_DEVICE)
+    assert [node for node in job if node not in kept] == [5, 6]
+    for node in (node for node in job if node in kept):
+        manager.used(_key(node))
+    missed: list[int] = []
+    for node in (5, 6):
+        victim = manager.victim()
+        manager.removed(victim)
+        missed += victim
+        manager.added(_key(node), 1, _key(_BEHIND[node]))
+    assert missed == gone
+
+
+def test_a_later_request_counts_for_less() -> None:
+    policy = LACRPolicy(alpha=0.0, window=4)
+    for number in range(4):
+        policy.added(_key(number), 1)
+    policy.began([(), _keys(2, 3), _keys(1, 2), _keys(1)])
+    # 0: nothing; 3: 4/5; 1: 3/5 + 2/5; 2: 4/5 + 3/5
+    assert _evicted(policy, 4) == list(_keys(0, 3, 1, 2))
+
+
+def test_requests_behind_the_window_do_not_count() -> None:
+    policy = LACRPolicy(alpha=0.0, window=1)
+    policy.added(b"a", 1)
+    policy.added(b"b", 1)
+    policy.began([(), (b"b",), (b"a",)] + [(b"a",)] * 9)
+    assert policy.victim() == b"a"
+
+
+def test_without_a_window_only_the_running_request_counts_beside_the_past() -> None:
+    policy = LACRPolicy(window=0)
+    policy.added(b"a", 1)
+    policy.added(b"b", 1)
+    policy.began([(), (b"a",)])
+    assert policy.victim() == b"a"
+    policy.began([(b"a",)])
     assert policy.victim() == b"b"
+
+
+@pytest.mark.parametrize("kind", [LFUPolicy, LACRPolicy])
+def test_new_states_of_the_running_request_do_not_evict_each_other(
+    kind: Callable[[], EvictionPolicy],
+) -> None:
+    policy = kind()
+    policy.added(b"old", 1)
+    for _ in range(9):
+        policy.used(b"old")
+    policy.began([(b"a", b"b")])
+    policy.added(b"a", 1)
+    assert policy.victim() == b"old"
+    policy.began([])
+    assert policy.victim() == b"a"
+
+
+# The window --------------------------------------------------------------------------------------
+
+
+def test_a_window_that_shifts_lowers_only_what_left_it() -> None:
+    window = RequestWindow(3)
+    assert window.replace([_keys(1, 2), _keys(2), _keys(3), _keys(4)]) == set()
+    assert list(window.uses(_key(2))) == [0, 1]
+    assert list(window.uses(_key(4))) == []
+    assert window.replace([_keys(2), _keys(3), _keys(4)]) == set(_keys(1, 2))
+    assert window.first == 1
+    assert list(window.uses(_key(2))) == [1]
+    assert list(window.uses(_key(4))) == [3]
+
+
+def _told(queue: Sequence[Sequence[int]]) -> list[tuple[bytes, ...]]:
+    return [_keys(*keys) for keys in queue]
+
+
+_QUEUES = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=6)
+
+
+@given(st.lists(_QUEUES, max_size=6), st.integers(1, 4))
+def test_a_window_is_what_was_told_last_whatever_came_before(
+    queues: list[list[list[int]]], size: int
+) -> None:
+    window = RequestWindow(size)
+    for queue in queues:
+        window.replace(_told(queue))
+        for number in range(6):
+            there = [at for at, keys in enumerate(queue[:size]) if number in keys]
+            assert [use - window.first for use in window.uses(_key(number))] == there
+
+
+# Look-ahead --------------------------------------------------------------------------------------
+
+
+def test_the_latest_next_use_goes_first_behind_what_nobody_awaits() -> None:
+    policy = LookaheadPolicy()
+    for number in range(4):
+        policy.added(_key(number), 1)
+    for _ in range(9):
+        policy.used(_key(3))
+    policy.began([_keys(1), _keys(2, 1), _keys(0)])
+    assert _evicted(policy, 4) == list(_keys(3, 0, 2, 1))
+
+
+def test_a_request_that_is_over_is_no_longer_awaited() -> None:
+    policy = LookaheadPolicy()
+    for number in (1, 2):
+        policy.added(_key(number), 1)
+    policy.began([_keys(1), _keys(2)])
+    assert policy.victim() == _key(2)
+    policy.began([_keys(2), ()])
+    assert policy.victim() == _key(1)
+
+
+def test_a_queue_in_another_order_is_taken_as_it_is() -> None:
+    policy = LookaheadPolicy()
+    for number in (1, 2, 3):
+        policy.added(_key(number), 1)
+    policy.began([_keys(1), _keys(2), _keys(3)])
+    assert policy.victim() == _key(3)
+    policy.began([_keys(3), _keys(1), _keys(2)])
+    assert policy.victim() == _key(2)
+
+
+def test_a_short_half_life_forgets_yesterdays_favourites() -> None:
+    old, new = b"a", b"b"
+    for half_life, gone in ((2.0, old), (1000.0, new)):
+        policy = LookaheadPolicy(half_lives=(half_life,))
+        policy.began([])
+        policy.added(old, 1)
+        for _ in range(4):
+            policy.began([])
+            policy.used(old)
+        for _ in range(8):
+            policy.began([])
+        policy.added(new, 1)
+        assert policy.victim() == gone
+
+
+def test_an_evicted_state_comes_back_with_its_counts() -> None:
+    for remembered, gone in ((1, b"b"), (0, b"a")):
+        policy = LookaheadPolicy(half_lives=(1000.0,), remembered=remembered)
+        policy.began([])
+        policy.added(b"a", 1)
+        for _ in range(5):
+            policy.used(b"a")
+        policy.removed(b"a")
+        policy.added(b"a", 1)
+        policy.added(b"b", 1)
+        policy.used(b"b")
+        assert policy.victim() == gone
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=12),
+    st.lists(st.integers(0, 30), min_size=1, max_size=12),
+    st.sampled_from((1.0, 4.0, 32.0)),
+)
+def test_ranks_are_in_the_order_of_the_decayed_counts(
+    first: list[int], second: list[int], half_life: float
+) -> None:
+    counts = DecayedCounts((half_life,), 0)
+    exact: dict[bytes, float] = {}
+    for key, uses in ((b"a", sorted(first)), (b"b", sorted(second))):
+        for now in uses:
+            counts.use(key, now)
+        exact[key] = sum(2.0 ** ((use - 31) / half_life) for use in uses)
+    if abs(exact[b"a"] - exact[b"b"]) > 1e-9 * exact[b"a"]:
+        is_higher = counts.rank(b"a", 0) > counts.rank(b"b", 0)
+        assert is_higher == (exact[b"a"] > exact[b"b"])
+
+
+def _hits(policy: EvictionPolicy, stream: Sequence[int], room: int, tells: bool = True) -> int:
+    """Return how often a key was kept; a cache of ``room`` keys, one request a key."""
+    kept: set[bytes] = set()
+    hits = 0
+    for number in stream:
+        key = number.to_bytes(2, "big")
+        if tells:
+            policy.began([])
+        if key in kept:
+            hits += 1
+            policy.used(key)
+            continue
+        if len(kept) == room:
+            victim = policy.victim()
+            policy.removed(victim)
+            kept.remove(victim)
+        policy.added(key, 1)
+        kept.add(key)
+    return hits
+
+
+def _drifting(draw: random.Random) -> list[int]:
+    """Return keys out of a small set that moves on: recency is worth more than counts."""
+    return [at // 40 * 10 + draw.randrange(60) for at in range(6000)]
+
+
+def _popular(draw: random.Random) -> list[int]:
+    """Return keys by Zipf's law: counts are worth more than recency."""
+    ranks = range(1, 601)
+    return draw.choices(ranks, [1 / rank for rank in ranks], k=6000)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_the_half_life_is_learnt_from_the_stream(tells: bool) -> None:
+    for stream_of, other in ((_drifting, LFUPolicy), (_popular, LRUPolicy)):
+        stream = stream_of(random.Random(3))
+        ours = LookaheadPolicy(half_lives=(40.0, 4000.0), one_in=2)
+        hits = _hits(ours, stream, 80, tells)
+        assert hits > 1.1 * _hits(other(), stream, 80)
+        assert ours.half_life == (40.0 if stream_of is _drifting else 4000.0)
+
+
+def test_a_learnt_half_life_changes_with_the_stream() -> None:
+    ours = LookaheadPolicy(half_lives=(40.0, 4000.0), one_in=2)
+    _hits(ours, _popular(random.Random(0)), 80)
+    assert ours.half_life == 4000.0
+    while len(ours):
+        ours.removed(ours.victim())
+    _hits(ours, [5000 + key for key in _drifting(random.Random(0))], 80)
+    assert ours.half_life == 40.0
+
+
+# All of them -------------------------------------------------------------------------------------
+
+_STEPS = st.lists(
+    st.tuples(st.integers(0, 15), st.integers(-1, 15), _QUEUES | st.none()), max_size=80
+)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(steps=_STEPS)
+@settings(max_examples=60)
+def test_no_child_is_ever_kept_without_its_parent(
+    name: str, steps: list[tuple[int, int, list[list[int]] | None]]
+) -> None:
+    policy = eviction_policy(name)
+    parents: dict[int, int] = {}
+    for number, parent, queue in steps:
+        if queue is not None:
+            policy.began(_told(queue))
+        if number in parents:
+            policy.used(_key(number))
+        else:
+            behind = parent if parent in parents else -1
+            policy.added(_key(number), 1 + number, None if behind < 0 else _key(behind))
+            parents[number] = behind
+        while len(parents) > 6:
+            (victim,) = policy.victim()
+            assert victim in parents
+            assert victim not in parents.values()
+            policy.removed(_key(victim))
+            del parents[victim]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(steps=_STEPS)
+@settings(max_examples=60)
+def test_the_victim_is_the_leaf_of_lowest_priority(
+    name: str, steps: list[tuple[int, int, list[list[int]] | None]]
+) -> None:
+    """Compare the heap with a scan of all leaves."""
+    policy = eviction_policy(name)
+    kept: dict[bytes, bytes | None] = {}
+    for number, behind, queue in steps:
+        if queue is not None:
+            policy.began(_told(queue))
+        key, parent = _key(number), _key(behind) if behind >= 0 else None
+        if key in kept:
+            policy.used(key)
+        else:
+            kept[key] = parent if parent in kept else None
+            policy.added(key, 1, kept[key])
+        if number % 3 == 0:
+            policy.removed(victim := policy.victim())
+            del kept[victim]
+        if kept:
+            priority = policy._priority  # type: ignore[attr-defined]
+            lowest = min(priority(key) for key in kept if key not in kept.values())
+            assert priority(policy.victim()) == lowest
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_memory_is_bounded_however_long_it_runs(name: str) -> None:
+    policy = LookaheadPolicy(remembered=50) if name == "lookahead" else eviction_policy(name)
+    draw = random.Random(0)
+    waiting = [[draw.randbytes(2) for _ in range(3)] for _ in range(40)]
+    for turn in range(5000):
+        policy.began(waiting[turn % 20 :][:20])
+        policy.added(turn.to_bytes(4, "big"), 1)
+        policy.used(turn.to_bytes(4, "big"))
+        if turn >= 100:
+            policy.removed(policy.victim())
+    assert len(policy._heap) <= 2 * 101 + 64 + 1  # type: ignore[attr-defined]
+    if isinstance(policy, LookaheadPolicy):
+        assert len(policy._counts) <= 101 + 50
+        assert max(len(shadow) for shadow in policy._duel._shadows) <= 101
+
+
+class _Counted(LRUPolicy):
+    """A policy that counts how often a priority is computed."""
+
+    looks = 0
+
+    def _priority(self, key: bytes) -> tuple[float, ...]:
+        self.looks += 1
+        return super()._priority(key)
+
+
+def test_a_victim_among_many_is_found_without_a_scan() -> None:
+    policy = _Counted()
+    for number in range(20_000):
+        policy.added(number.to_bytes(4, "big"), 1)
+    before = policy.looks
+    for number in range(1000):
+        policy.used((10_000 + number).to_bytes(4, "big"))
+        policy.removed(policy.victim())
+        policy.added((20_000 + number).to_bytes(4, "big"), 1)
+    assert policy.looks - before < 10 * 1000
+
+
+# Names -------------------------------------------------------------------------------------------
+
+
+def test_a_name_gives_a_fresh_policy_and_an_object_itself() -> None:
+    kinds = {"lru": LRUPolicy, "lfu": LFUPolicy, "lacr": LACRPolicy, "lookahead": LookaheadPolicy}
+    assert {name: type(eviction_policy(name)) for name in POLICIES} == kinds
+    assert eviction_policy("lru") is not eviction_policy("lru")
+    mine = LFUPolicy()
+    assert eviction_policy(mine) is mine
+
+
+@pytest.mark.parametrize("bad", ["LRU", "", "fifo", None, 3, object(), LRUPolicy])
+def test_another_name_or_object_is_a_config_error(bad: object) -> None:
+    with pytest.raises(ConfigError, match="'lru', 'lfu', 'lacr', 'lookahead'"):
+        eviction_policy(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (LACRPolicy, {"alpha": -0.1}),
+        (LACRPolicy, {"alpha": float("nan")}),
+        (LACRPolicy, {"window": -1}),
+        (LookaheadPolicy, {"window": -1}),
+        (LookaheadPolicy, {"half_lives": ()}),
+        (LookaheadPolicy, {"half_lives": (4.0, 0.0)}),
+        (LookaheadPolicy, {"half_lives": (float("inf"),)}),
+        (LookaheadPolicy, {"one_in": 0}),
+        (LookaheadPolicy, {"remembered": -1}),
+    ],
+)
+def test_bad_numbers_are_config_errors(
+    kind: Callable[..., EvictionPolicy], options: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigError, match="valid: "):
+        kind(**options)
+
+
+# Admission ---------------------------------------------------------------------------------------
 
 
 def test_a_key_is_known_from_its_second_request_on() -> None:

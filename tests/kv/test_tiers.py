@@ -24,9 +24,11 @@ STATE_BYTES = chunk_state().nbytes
 FILE_BYTES = STATE_BYTES + 800
 
 
-def tiered(folder: Path, states: int = 2, files: int = 8) -> TieredStore:
+def tiered(
+    folder: Path, states: int = 2, files: int = 8, eviction: str | None = None
+) -> TieredStore:
     disk = DiskStore(folder, limit_bytes=files * FILE_BYTES, model="model", dtype=torch.float32)
-    return TieredStore(states * STATE_BYTES, disk)
+    return TieredStore(states * STATE_BYTES, disk, eviction)
 
 
 def looked(store: TieredStore, key: bytes) -> object:
@@ -243,3 +245,33 @@ def test_a_thread_that_ended_for_want_of_work_is_started_again(
         made.prefetch([key])
         assert arrivals(made, 1) == {key: None}
     made.close()
+
+
+def test_memory_evicts_a_child_before_its_parent(folder: Path) -> None:
+    store = tiered(folder)
+    parent, child, other = KEYS[:3]
+    assert not store.put(child, chunk_state(1), parent=parent)
+    assert store.put(parent, chunk_state(0))
+    assert store.put(child, chunk_state(1), parent=parent)
+    for _ in range(2):
+        store.find(other)
+    assert store.put(other, chunk_state(2))
+    assert store.find(parent) is not None
+    assert store.find(child) is None
+    store.close()
+    assert same_state(looked(tiered(folder), child), chunk_state(1))
+
+
+def test_memory_keeps_what_waiting_requests_read(folder: Path) -> None:
+    store = tiered(folder, eviction="lookahead")
+    waiting, hot, other = KEYS[:3]
+    assert store.put(waiting, chunk_state(0))
+    assert store.put(hot, chunk_state(1))
+    for _ in range(2):
+        store.find(hot)
+        store.find(other)
+    store.began([(other,), (waiting,)])
+    assert store.put(other, chunk_state(2))
+    assert store.find(waiting) is not None
+    assert store.find(hot) is None
+    store.close()

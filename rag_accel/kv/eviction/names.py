@@ -1,0 +1,40 @@
+"""Eviction policies by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rag_accel.errors import ConfigError
+from rag_accel.kv.eviction.counting import LACRPolicy, LFUPolicy, LRUPolicy
+from rag_accel.kv.eviction.lookahead import LookaheadPolicy
+from rag_accel.kv.eviction.protocol import EvictionPolicy
+
+POLICIES: Mapping[str, Callable[[], EvictionPolicy]] = {
+    "lru": LRUPolicy,
+    "lfu": LFUPolicy,
+    "lacr": LACRPolicy,
+    "lookahead": LookaheadPolicy,
+}
+_METHODS = ("added", "used", "removed", "began", "victim")
+
+
+def eviction_policy(policy: str | EvictionPolicy) -> EvictionPolicy:
+    """Return a fresh policy by its name, or an object that is one.
+
+    Raises:
+        ConfigError: if there is none of that name, or the object lacks methods of a policy.
+    """
+    names = ", ".join(repr(name) for name in POLICIES)
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise ConfigError("unknown eviction policy", found=repr(policy), valid=names)
+        return POLICIES[policy]()
+    missing = [name for name in _METHODS if not callable(getattr(policy, name, None))]
+    if missing or isinstance(policy, type):
+        raise ConfigError(
+            "no eviction policy",
+            found=repr(policy),
+            valid=f"{names} or an object with the methods {', '.join(_METHODS)}",
+            hint="give an instance, not its class" if isinstance(policy, type) else None,
+        )
+    return policy
