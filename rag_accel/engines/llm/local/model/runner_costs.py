@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.paged.sequences import BLOCK
@@ -60,7 +61,8 @@ class RunnerCosts:
             f"{1000 * token:.0f} ms a token and {1000 * prompt:.0f} ms for {_PROMPT} of a prompt"
             for prompt, token in (self.paged, self.torch)
         )
-        return f"{paged} by paged attention, {torch} by torch, measured on {self.threads} threads"
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{paged} by paged attention, {torch} by torch, measured on {threads}"
 
     @classmethod
     def measure(cls, paged: Runner, torch: Runner, threads: int) -> RunnerCosts:
@@ -77,6 +79,13 @@ class RunnerCosts:
             return cls(threads, *pairs)
         return None
 
+    @classmethod
+    def all_of(cls, folder: Path) -> list[RunnerCosts]:
+        """Return what was measured on this machine before, by ascending numbers of threads."""
+        names = [path.stem.rpartition("-")[2] for path in folder.glob(_file(folder, "*").name)]
+        found = [cls.of(folder, int(name)) for name in names if name.isdecimal()]
+        return sorted(filter(None, found), key=lambda costs: costs.threads)
+
     def keep(self, folder: Path) -> None:
         """Write it beside the trace; where that cannot be written it is measured again."""
         told = json.dumps({name: getattr(self, name) for name in _MEASURED})
@@ -84,7 +93,7 @@ class RunnerCosts:
             file.write(told.encode())
 
 
-def _file(folder: Path, threads: int) -> Path:
+def _file(folder: Path, threads: int | Literal["*"]) -> Path:
     machine = "".join(letter if letter.isalnum() else "-" for letter in cpu_model())
     return folder / f"measured-{machine[:80]}-{threads}.json"
 

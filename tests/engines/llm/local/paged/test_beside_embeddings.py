@@ -38,6 +38,8 @@ def test_answers_and_vectors_are_those_of_each_alone(small_model: Any) -> None:
     graph = RAGraph().add_generation("answer", "{input}", max_tokens=tiny_chat.TOKENS)
     graph.add_edge(START, "answer").add_edge("answer", END)
     embedder = SentenceTransformerEngine(model, runtime="auto")
+    runtime = embedder.runtime
+    assert runtime is not None
     llm = LocalLLM(language, tokenizer(), runner="paged", pool_bytes=1 << 24, max_threads=2)
 
     def ask(accelerator: Accelerator) -> None:
@@ -47,8 +49,8 @@ def test_answers_and_vectors_are_those_of_each_alone(small_model: Any) -> None:
 
     with Accelerator(llm=llm, embedder=embedder, threads=2) as accelerator:
         ask(accelerator)
-        while embedder.runtime.state == "building":
+        while runtime.state == "building":
             ask(accelerator)
-            embedder.runtime.wait(LEFT_S)
-        assert embedder.runtime.state == "ready", embedder.runtime.reason
+            runtime.wait(LEFT_S)
+        assert runtime.state == "ready", runtime.reason
         ask(accelerator)  # both compiled, at the same time
