@@ -27,7 +27,7 @@ from rag_accel.engines.llm.local.model.runner_choice import (
     RunnerWish,
     choose_runner,
 )
-from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, packed_copy
+from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, always, packed_copy
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
@@ -129,7 +129,9 @@ def load(
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
-    wish = _wish(source, name, options, context=context, pool_bytes=pool_bytes, waits=waits)
+    wish = _wish(
+        source, name, options, context=context, pool_bytes=pool_bytes, waits=waits, watch=watch
+    )
     chosen = _chosen(source, wish)
     settings = UsedSettings.of(source, tokenizer)
     config = source.config
@@ -156,6 +158,7 @@ def _wish(
     context: int | None,
     pool_bytes: int | None,
     waits: bool,
+    watch: SourceWatch | None,
 ) -> RunnerWish:
     shape = ModelShape.of(source.config)
     if context is not None and not 1 <= context <= shape.context:
@@ -175,6 +178,7 @@ def _wish(
         weights=options.weights,
         weights_disk_bytes=options.weights_disk_bytes,
         model=name,
+        is_same=always if watch is None else watch.is_same,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
 from rag_accel.engines.llm.local.model.self_check import INT8_BOUND, check_equality, check_runner
+from rag_accel.engines.llm.local.model.shared_weights import always
 from rag_accel.engines.llm.local.options import RunnerName, WeightsName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
@@ -69,6 +70,7 @@ class RunnerWish:
         weights: ``own``, or ``int8``, which only paged attention computes with.
         weights_disk_bytes: the most bytes of files of int8 weights.
         model: the name of the model, for lists of such files.
+        is_same: tells whether the model has not changed since; from any thread.
     """
 
     name: RunnerName
@@ -80,6 +82,7 @@ class RunnerWish:
     weights: WeightsName = "own"
     weights_disk_bytes: int = 0
     model: str = ""
+    is_same: Callable[[], bool] = always
 
     @property
     def leaves_choice(self) -> bool:
@@ -210,7 +213,12 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
 
     rounded = _int8(source, wish)
     compilation = Compilation(
-        source, traced(spec), threads=wish.threads, probed=wish.probed, int8=rounded
+        source,
+        traced(spec),
+        threads=wish.threads,
+        probed=wish.probed,
+        int8=rounded,
+        is_same=wish.is_same,
     )
     runner = compilation.runner(wish.pool_bytes, wish.context)
     share = None if wish.weights == "own" else INT8_BOUND

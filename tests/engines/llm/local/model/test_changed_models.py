@@ -5,20 +5,25 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tiny_chat
 import torch
 from fake_runner import tokenizer
 from tiny_chat import TOKENS
+from tiny_models import ids_of, own_logits, part
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.config import Options
 from rag_accel.engines.llm.local.choice import local_model
+from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
+from rag_accel.engines.llm.local.paged.runner import PagedRunner
+from rag_accel.engines.torch_threads import thread_count
 
 QUESTION = "How high is it?"
+IDS = ids_of(30, 1)
 
 
 class Program:
@@ -128,3 +133,31 @@ def test_a_model_that_its_program_gives_up_answers_on(program: Program) -> None:
     del program.model
     gc.collect()
     assert program.ask() == before
+
+
+def test_weights_that_were_there_for_a_while_are_in_no_later_form(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("openvino")
+    model = copy.deepcopy(tiny_chat.model())
+    loaded = load(model, needs_tokenizer=False, options=LocalOptions(runner="paged", max_threads=2))
+    runner = cast("PagedRunner", loaded.runner)
+    expected = own_logits(tiny_chat.model(), IDS)
+    kept = {name: weight.clone() for name, weight in model.state_dict().items()}
+
+    def on_one_thread() -> torch.Tensor:
+        lane = runner.pool.take(len(IDS))
+        with thread_count(1):
+            found = runner.run([part(lane, IDS, 0, len(IDS))])
+        runner.forms.wait(60.0)
+        return found
+
+    for weight in model.parameters():
+        weight.data.mul_(-2)
+    assert not loaded.is_same()
+    on_one_thread()  # of an answer that is under way: a form for one thread would be made now
+    for name, weight in model.named_parameters():
+        weight.data.copy_(kept[name])
+    assert loaded.is_same()
+    assert float((on_one_thread() - expected).abs().max()) <= 1e-5
+    assert "the model was changed after its engine was made" in caplog.text
