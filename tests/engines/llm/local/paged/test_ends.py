@@ -55,6 +55,18 @@ if place == "main":
 threading.Thread(target=ask, daemon=True).start()
 assert runs.wait(60)
 """
+#: Has a model traced in the background, and ends.
+TRACING = """
+import sys, time, pathlib
+from tiny_chat import model
+from rag_accel.engines.llm.local.paged import making, topology, trace_program
+
+program, begun = sys.argv[1:]
+trace_program.__file__ = program
+topology.trace_in_background(making.trace_spec(model()))
+while not (pathlib.Path(begun).exists() and pathlib.Path(begun).read_text()):
+    time.sleep(0.01)
+"""
 ENDLESS = """
 import os, pathlib, time
 
@@ -67,10 +79,10 @@ SIGNALS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM}
 
 
 @contextmanager
-def started(place: str, program: str = "", **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(code: str, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     paths = os.pathsep.join([str(Path(fake_runner.__file__).parent), *filter(None, sys.path)])
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, place, program],
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": paths, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -108,29 +120,62 @@ def runs(pid: int) -> bool:
     return state not in "ZX"
 
 
+class Tracing:
+    """A trace that never ends by itself, with folders of its own.
+
+    Args:
+        folder: holds all of it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.program, self.begun = folder / "program.py", folder / "begun"
+        self.program.write_text(ENDLESS.format(begun=str(self.begun)))
+        self._temporary, self._cache = folder / "temporary", folder / "cache"
+        self._temporary.mkdir()
+        self.folders = {"TMPDIR": str(self._temporary), "XDG_CACHE_HOME": str(self._cache)}
+
+    def wait(self) -> None:
+        """Wait until the child runs."""
+        wait_for(lambda: self.begun.exists() and self.begun.read_text())
+
+    def require_gone(self) -> None:
+        """Check that neither the child nor a file of it is there, and no trace."""
+        child = int(self.begun.read_text())
+        wait_for(lambda: not runs(child))
+        wait_for(lambda: not list(self._temporary.glob("rag-accel-compile-*")))
+        names = [path.name for path in (self._cache / "rag_accel" / "paged").iterdir()]
+        assert [name for name in names if not name.startswith(".")] == []
+
+
+@pytest.fixture
+def tracing(tmp_path: Path) -> Tracing:
+    return Tracing(tmp_path)
+
+
 @pytest.mark.parametrize("how", SIGNALS.values(), ids=SIGNALS)
 def test_a_signal_while_a_model_is_traced_leaves_no_child_and_no_trace(
-    how: signal.Signals, tmp_path: Path
+    how: signal.Signals, tracing: Tracing
 ) -> None:
-    begun, program = tmp_path / "begun", tmp_path / "program.py"
-    program.write_text(ENDLESS.format(begun=str(begun)))
-    temporary, cache = tmp_path / "temporary", tmp_path / "cache"
-    temporary.mkdir()
-    folders = {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache)}
-    with started("main", str(program), **folders) as process:
-        wait_for(lambda: begun.exists() and begun.read_text())
-        child = int(begun.read_text())
+    with started(PROGRAM, "main", str(tracing.program), **tracing.folders) as process:
+        tracing.wait()
         os.killpg(process.pid, how)
         require_plain_end(process, how)
-        wait_for(lambda: not runs(child))
-    wait_for(lambda: not list(temporary.glob("rag-accel-compile-*")))
-    names = [path.name for path in (cache / "rag_accel" / "paged").iterdir()]
-    assert [name for name in names if not name.startswith(".")] == []
+        tracing.require_gone()
+
+
+def test_an_interpreter_that_ends_while_a_model_is_traced_leaves_no_child_and_no_trace(
+    tracing: Tracing,
+) -> None:
+    arguments = (str(tracing.program), str(tracing.begun))
+    with started(TRACING, *arguments, **tracing.folders) as process:
+        said = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, *said) == (0, "", "")
+        tracing.require_gone()
 
 
 @pytest.mark.parametrize("how", SIGNALS.values(), ids=SIGNALS)
 def test_a_signal_during_a_forward_ends_the_process(how: signal.Signals) -> None:
-    with started("main") as process:
+    with started(PROGRAM, "main", "") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "runs\n"
         os.killpg(process.pid, how)
@@ -138,6 +183,6 @@ def test_a_signal_during_a_forward_ends_the_process(how: signal.Signals) -> None
 
 
 def test_an_interpreter_ends_during_a_forward() -> None:
-    with started("thread") as process:
+    with started(PROGRAM, "thread", "") as process:
         said = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, *said) == (0, "runs\n", "")
