@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
+import threading
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import tiny_chat
@@ -18,6 +21,7 @@ from rag_accel.engine_api import GenerationOutput, StepBudget, WorkId
 from rag_accel.engines import LocalLLM
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.paged.block_pool import BlockPool
 from rag_accel.engines.llm.local.paged.making import _Forms
 from rag_accel.engines.llm.local.paged.runner import PagedForm
 
@@ -132,6 +136,34 @@ def test_accelerators_that_share_a_model_answer_as_each_alone(forwards: Forwards
         assert answers([one, other], [graph_of()] * 2) == [expected] * 2
         one.close()
         assert answers([other], [graph_of()]) == [expected]
+
+
+def test_what_a_closed_accelerator_held_goes_while_another_one_runs_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pools: WeakSet[BlockPool] = WeakSet()
+    make = BlockPool.__init__
+
+    def noted(pool: BlockPool, **sizes: Any) -> None:
+        make(pool, **sizes)
+        pools.add(pool)
+
+    monkeypatch.setattr(BlockPool, "__init__", noted)
+    shared = paged(tiny_chat.model())
+    with Accelerator(llm=shared, threads=THREADS) as accelerator:
+        kept = set(threading.enumerate())
+        for _ in range(2):
+            with Accelerator(llm=shared, threads=THREADS) as other:
+                assert len(pools) == 2
+                ending = set(threading.enumerate()) - kept
+                del other
+            for thread in ending:  # they hold what they step until they end
+                thread.join(PATIENCE_S)
+            del thread, ending
+            for _ in range(3):  # what is finalised goes with the collection behind
+                gc.collect()
+            assert len(pools) == 1
+        assert answers([accelerator], [graph_of()]) == [generated(tiny_chat.model())]
 
 
 LONG = " ".join(QUESTIONS * 8)
