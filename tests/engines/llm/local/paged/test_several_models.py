@@ -138,6 +138,12 @@ def test_accelerators_that_share_a_model_answer_as_each_alone(forwards: Forwards
         assert answers([other], [graph_of()]) == [expected]
 
 
+def join(threads: set[threading.Thread]) -> None:
+    """Wait for threads, which hold what they step until they end."""
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+
 def test_what_a_closed_accelerator_held_goes_while_another_one_runs_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,9 +163,8 @@ def test_what_a_closed_accelerator_held_goes_while_another_one_runs_the_model(
                 assert len(pools) == 2
                 ending = set(threading.enumerate()) - kept
                 del other
-            for thread in ending:  # they hold what they step until they end
-                thread.join(PATIENCE_S)
-            del thread, ending
+            join(ending)
+            del ending
             for _ in range(3):  # what is finalised goes with the collection behind
                 gc.collect()
             assert len(pools) == 1
