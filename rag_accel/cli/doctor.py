@@ -1,4 +1,4 @@
-"""``rag-accel doctor``: the installation, and the cost and saving of embedders on it."""
+"""``rag-accel doctor``: the installation, its local models, and embedders measured on it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.cli.local_models import examine_local_models, format_local_models
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.system.doctor import examine, format_examination
@@ -57,10 +58,11 @@ def add_doctor_command(commands: Any) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    found = examine()
+    found = {**examine(), "local_models": examine_local_models()}
     measured = _measured(arguments, found["devices"]) if arguments.measure else None
     if not arguments.json:
         print(format_examination(found))
+        print(format_local_models(found["local_models"]))
         if measured is not None:
             print(measured)
         return 0

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
@@ -17,6 +17,7 @@ from rag_accel.system.locks import RenewedLock
 
 if TYPE_CHECKING:
     from rag_accel.engines.llm.local.model.loading import LoadedModel
+    from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
 DEFAULT_BOUNDS = LocalOptions()
 
@@ -56,8 +57,9 @@ class LocalModel:
         self._runs: Callable[[], str] | None = None
         #: how near other weights than its own are; without their check before it is loaded
         self._weights = "" if bounds.weights == "own" else f"{bounds.weights} weights, approximate"
-        #: tell whether the model is still what each engine of it was made of
-        self._watches: list[Callable[[], bool]] = []
+        #: of each engine, what tells whether the model is still what it was made of; replaced as a
+        #: whole, since any thread reads it
+        self._watches: tuple[tuple[ref[Engine], Callable[[], bool]], ...] = ()
 
     def __reduce__(self) -> Any:
         return _again, (self.model, self.tokenizer, self.dtype, self.template, self.bounds)
@@ -99,9 +101,8 @@ class LocalModel:
         settings = SettingsWatch(
             source, loaded.tokenizer, template=self.template is None, used=loaded.settings
         )
-        self._watches += [loaded.is_same, settings.is_same]
         self._warn_if_unchecked(loaded)
-        return LocalLLMEngine(
+        engine = LocalLLMEngine(
             loaded.runner,
             loaded.tokenizer,
             eos=loaded.ends,
@@ -110,6 +111,8 @@ class LocalModel:
             options=self.bounds,
             check=self.check,
         )
+        self._watch(engine, loaded, settings)
+        return engine
 
     def load_for_tokens(self) -> LoadedModel:
         """Return a model object that was proved to run here, without a tokenizer. Takes long.
@@ -121,7 +124,6 @@ class LocalModel:
 
         loaded = load(self.model, options=self.bounds, needs_tokenizer=False, waits=False)
         self._runs = loaded.chosen.description()
-        self._watches.append(loaded.is_same)
         return loaded
 
     def make_for_tokens(self, loaded: LoadedModel) -> Engine:
@@ -138,7 +140,18 @@ class LocalModel:
         from rag_accel.engines.llm.local.engine import LocalLLMEngine
 
         self._warn_if_unchecked(loaded)
-        return LocalLLMEngine(loaded.runner, None, eos=(), options=self.bounds)
+        engine = LocalLLMEngine(loaded.runner, None, eos=(), options=self.bounds)
+        self._watch(engine, loaded)
+        return engine
+
+    def _watch(
+        self, engine: Engine, loaded: LoadedModel, settings: SettingsWatch | None = None
+    ) -> None:
+        """Watch the model as long as the engine lives, whose runner and pool are not kept by it."""
+        watches = [watch.is_same for watch in (loaded.watch, settings) if watch is not None]
+        with _lock.lock:
+            living = [entry for entry in self._watches if entry[0]() is not None]
+            self._watches = (*living, *((ref(engine), watch) for watch in watches))
 
     def _warn_if_unchecked(self, loaded: LoadedModel) -> None:
         from rag_accel.engines.llm.local.reuse.unchecked import warn_if_unchecked
@@ -165,8 +178,8 @@ class LocalModel:
 
     @property
     def is_same(self) -> bool:
-        """Tell whether a model object is still what all its engines were made of."""
-        return all(watch() for watch in self._watches)
+        """Tell whether a model object is still what all its living engines were made of."""
+        return all(watch() for engine, watch in self._watches if engine() is not None)
 
     def check(self) -> None:
         """Check that a model object has not changed.

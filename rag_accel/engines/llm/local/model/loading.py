@@ -21,7 +21,7 @@ from rag_accel.engines.llm.local.model.families import (
 )
 from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner, choose_runner
 from rag_accel.engines.llm.local.model.runner_wish import RunnerWish
-from rag_accel.engines.llm.local.model.shared_weights import SourceWatch
+from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, always
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
@@ -122,7 +122,11 @@ def load(
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
     wish = RunnerWish.of(
-        *(source, name, options), context=context, pool_bytes=pool_bytes, waits=waits
+        *(source, name, options),
+        context=context,
+        pool_bytes=pool_bytes,
+        waits=waits,
+        is_same=always if watch is None else watch.is_same,
     )
     chosen = choose_runner(source, wish)
     settings = UsedSettings.of(source, tokenizer)

@@ -210,7 +210,12 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
 
     rounded = _int8(source, wish)
     compilation = Compilation(
-        source, traced(spec), threads=wish.threads, probed=wish.probed, int8=rounded
+        source,
+        traced(spec),
+        threads=wish.threads,
+        probed=wish.probed,
+        int8=rounded,
+        is_same=wish.is_same,
     )
     runner = proved = compilation.runner(wish.pool_bytes, wish.context)
     if not runner.pool.fits(PROOF_SLOTS):  # the same compiled graph, over room for the proof

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.paged.sequences import BLOCK
@@ -78,7 +79,8 @@ class RunnerCosts:
             for kind, seconds in (("paged attention", self.paged), ("torch", self.torch))
             if seconds is not None
         ]
-        said.append(f"measured on {self.threads} threads")
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        said.append(f"measured on {threads}")
         if self.compared is not None:
             said[-1] += f" on {self.compared}"
             said.append("to measure again: rag-accel cache purge --traces")
@@ -119,6 +121,14 @@ class RunnerCosts:
             )
         return cls(threads)
 
+    @classmethod
+    def all_of(cls, folder: Path) -> list[RunnerCosts]:
+        """Return what was measured on this machine before, by ascending numbers of threads."""
+        names = [path.stem.rpartition("-")[2] for path in folder.glob(_file(folder, "*").name)]
+        found = [cls.of(folder, int(name)) for name in names if name.isdecimal()]
+        told = [costs for costs in found if costs.paged is not None or costs.torch is not None]
+        return sorted(told, key=lambda costs: costs.threads)
+
     def keep(self, folder: Path) -> None:
         """Write it beside the trace; where that cannot be written it is measured again."""
         found = {name: getattr(self, name) for name in _MEASURED}
@@ -129,7 +139,7 @@ class RunnerCosts:
             file.write(told.encode())
 
 
-def _file(folder: Path, threads: int) -> Path:
+def _file(folder: Path, threads: int | Literal["*"]) -> Path:
     machine = "".join(letter if letter.isalnum() else "-" for letter in cpu_model())
     return folder / f"measured-{machine[:80]}-{threads}.json"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.engines.llm.local.model.families import ModelShape
+from rag_accel.engines.llm.local.model.shared_weights import always
 from rag_accel.engines.llm.local.options import LocalOptions, RunnerName, WeightsName
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
@@ -26,6 +28,7 @@ class RunnerWish:
         weights_disk_bytes: the most bytes of files of int8 weights.
         model: the name of the model, for lists of such files.
         reuses: whether states are to be moved and rows computed again among them.
+        is_same: tells whether the model has not changed since; from any thread.
     """
 
     name: RunnerName
@@ -38,6 +41,7 @@ class RunnerWish:
     weights_disk_bytes: int = 0
     model: str = ""
     reuses: bool = False
+    is_same: Callable[[], bool] = always
 
     @property
     def leaves_choice(self) -> bool:
@@ -54,6 +58,7 @@ class RunnerWish:
         context: int | None,
         pool_bytes: int | None,
         waits: bool,
+        is_same: Callable[[], bool],
     ) -> RunnerWish:
         """Return the wish for a model by its options, see ``loading.load``.
 
@@ -79,4 +84,5 @@ class RunnerWish:
             weights_disk_bytes=options.weights_disk_bytes,
             model=name,
             reuses=options.kv_reuse != "exact",
+            is_same=is_same,
         )

@@ -86,6 +86,19 @@ def paged_graph(
     return graph
 
 
+def count_operator_inputs() -> int:
+    """Return the number of inputs of the installed operator; builds one and compiles nothing.
+
+    Raises:
+        PagedGraphError: there is no such operator, or it takes other inputs than are given here.
+    """
+    openvino = importlib.import_module("openvino")
+    inputs = _Inputs(openvino)
+    states = [inputs.ops.parameter([1, 1, -1, 32], openvino.Type.f32).output(0) for _ in range(3)]
+    made = _operator(openvino, states, AttentionShape(1, 1, 32), _Layer(0, 1.0, 0), inputs)
+    return made.get_input_size()
+
+
 def _fill(openvino: Any, graph: Any, weights: Mapping[str, torch.Tensor | Int8Rows]) -> None:
     """Replace the inputs that stand for weights by constants in the weights' memory."""
     for given in list(graph.inputs):

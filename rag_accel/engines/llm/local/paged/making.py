@@ -18,6 +18,7 @@ from rag_accel.engines.compiled.compiled_forms import openvino
 from rag_accel.engines.compiled.forked import keep_past_fork, note_start
 from rag_accel.engines.llm.local.model.families import ModelShape
 from rag_accel.engines.llm.local.model.runner import states_identity
+from rag_accel.engines.llm.local.model.shared_weights import always
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
 from rag_accel.engines.llm.local.paged.graph import AttentionShape, paged_graph
 from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows, Int8Weights
@@ -80,9 +81,10 @@ class Compilation:
         threads: the most of a forward.
         probed: the layer whose attention can be recorded; None for none.
         int8: weights that are taken in place of the model's; None for its own.
+        is_same: tells whether the model has not changed since; from any thread.
 
     Raises:
-        CompileError: in a forked child, where OpenVINO has no threads.
+        CompileError: in a forked child, where OpenVINO has no threads, or of a changed model.
         PagedGraphError: the trace does not fit, or the operator is another one.
     """
 
@@ -94,11 +96,13 @@ class Compilation:
         threads: int,
         probed: int | None = None,
         int8: Int8Weights | None = None,
+        is_same: Callable[[], bool] = always,
     ) -> None:
         config = model.config
         self._dtype: torch.dtype = model.dtype
         self._frequencies = rotation_of(model)
         self._identify: Callable[[], str] = partial(states_identity, model)
+        self._is_same = is_same
         self._threads = threads
         self._probed = probed
         self._shape = ModelShape.of(config)
@@ -166,10 +170,11 @@ class Compilation:
         """Compile it for a number of threads; takes long.
 
         Raises:
-            CompileError: in a forked child, or while the process ends.
+            CompileError: in a forked child, while the process ends, or of a changed model.
         """
         note_start()
         require_time()
+        self._require_same()
         precision = PRECISIONS[self._dtype]
         settings = {
             "INFERENCE_PRECISION_HINT": precision,
@@ -180,8 +185,18 @@ class Compilation:
             **self._settings,
         }
         compiled = openvino().Core().compile_model(self._graph, "CPU", settings)
+        self._require_same()
         self._compiled[threads] = compiled
         self.copies.threads.append(threads)
+
+    def _require_same(self) -> None:
+        """Check that a form is not made of other weights than the first one.
+
+        No new request is taken while a model is changed. If the change is taken back, as where
+        averaged weights are put in for a while, none of them may be left in a form.
+        """
+        if not self._is_same():
+            raise CompileError("the model was changed after its engine was made")
 
 
 class _Forms:

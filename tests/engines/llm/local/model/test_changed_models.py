@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tiny_chat
 import torch
 from fake_runner import tokenizer
 from tiny_chat import TOKENS
+from tiny_models import ids_of, own_logits, part
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
-from rag_accel.engines.llm.local.choice import local_engine
+from rag_accel.config import Options
+from rag_accel.engines.llm.local.choice import local_model
+from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
+from rag_accel.engines.llm.local.paged.runner import PagedRunner
+from rag_accel.engines.torch_threads import thread_count
 
 QUESTION = "How high is it?"
+IDS = ids_of(30, 1)
 
 
 class Program:
@@ -31,16 +39,38 @@ class Program:
         return self.accelerator.run(self.graph, input=QUESTION)
 
 
-@pytest.fixture
-def program() -> Iterator[Program]:
+@pytest.fixture(params=["torch", "paged"])
+def program(request: pytest.FixtureRequest) -> Iterator[Program]:
+    runner: RunnerName = request.param
+    if runner == "paged":
+        pytest.importorskip("openvino")
     model, words = copy.deepcopy(tiny_chat.model()), copy.deepcopy(tokenizer())
-    with Accelerator(llm=local_engine(model, words)) as accelerator:
+    bounds = LocalOptions(runner=runner, max_threads=2)
+    local = local_model(model, words, bounds=bounds)
+    with Accelerator(llm=local.make(Options())) as accelerator:
         yield Program(accelerator, model, words)
 
 
 @torch.no_grad()
 def _weights(program: Program) -> None:
     program.model.lm_head.weight.mul_(-1)
+
+
+def _data(program: Program) -> None:
+    program.model.lm_head.weight.data.mul_(-1)
+
+
+def _norm(program: Program) -> None:
+    program.model.model.norm.weight.data[:] = 2.0
+
+
+def _state(program: Program) -> None:
+    model = program.model
+    model.load_state_dict({name: -value for name, value in model.state_dict().items()})
+
+
+def _dtype(program: Program) -> None:
+    program.model.to(torch.bfloat16)
 
 
 def _config(program: Program) -> None:
@@ -61,6 +91,10 @@ def _template(program: Program) -> None:
 
 CHANGES: dict[str, Callable[[Program], None]] = {
     "weights": _weights,
+    "weights past torch's counter": _data,
+    "a norm past torch's counter": _norm,
+    "another checkpoint": _state,
+    "another dtype": _dtype,
     "configuration": _config,
     "repetition penalty": _penalty,
     "end tokens": _ends,
@@ -86,3 +120,44 @@ def test_after_a_change_that_was_taken_back_requests_are_answered(program: Progr
         program.ask()
     program.model.generation_config.repetition_penalty = None
     assert program.ask() == before
+
+
+def test_a_model_in_training_answers_as_in_evaluation(program: Program) -> None:
+    before = program.ask()
+    program.model.train()
+    assert program.ask() == before
+
+
+def test_a_model_that_its_program_gives_up_answers_on(program: Program) -> None:
+    before = program.ask()
+    del program.model
+    gc.collect()
+    assert program.ask() == before
+
+
+def test_weights_that_were_there_for_a_while_are_in_no_later_form(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("openvino")
+    model = copy.deepcopy(tiny_chat.model())
+    loaded = load(model, needs_tokenizer=False, options=LocalOptions(runner="paged", max_threads=2))
+    runner = cast("PagedRunner", loaded.runner)
+    expected = own_logits(tiny_chat.model(), IDS)
+    kept = {name: weight.clone() for name, weight in model.state_dict().items()}
+
+    def on_one_thread() -> torch.Tensor:
+        lane = runner.pool.take(len(IDS))
+        with thread_count(1):
+            found = runner.run([part(lane, IDS, 0, len(IDS))])
+        runner.forms.wait(60.0)
+        return found
+
+    for weight in model.parameters():
+        weight.data.mul_(-2)
+    assert not loaded.is_same()
+    on_one_thread()  # of an answer that is under way: a form for one thread would be made now
+    for name, weight in model.named_parameters():
+        weight.data.copy_(kept[name])
+    assert loaded.is_same()
+    assert float((on_one_thread() - expected).abs().max()) <= 1e-5
+    assert "the model was changed after its engine was made" in caplog.text

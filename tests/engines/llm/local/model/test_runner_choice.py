@@ -12,11 +12,12 @@ import pytest
 import torch
 from tiny_models import fresh, ids_of, own_logits, part, shared
 
-from rag_accel.engines.llm.local.model import runner_choice, self_check
+from rag_accel.engines.llm.local.model import runner_choice, runner_wish, self_check
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
 from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions, RunnerName
 from rag_accel.engines.llm.local.paged import block_pool, making, trace_program
+from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
 
@@ -229,6 +230,20 @@ def test_kept_costs_decide_without_a_measurement(
     content = before.read_bytes()
     assert loaded("auto").chosen.name == name
     assert before.read_bytes() == content
+
+
+def test_on_one_usable_core_the_form_for_one_thread_is_the_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner_wish, "usable_cores", lambda: 1)
+    model, ids = shared("qwen3"), ids_of(40, 1)
+    options = LocalOptions(runner="paged", pool_bytes=1 << 26)
+    chosen = load(model, needs_tokenizer=False, options=options).chosen
+    lane = chosen.runner.pool.take(len(ids))
+    with thread_count(4):  # whatever torch would take: the quota bounds it
+        found = chosen.runner.run([part(lane, ids, 0, len(ids))])
+    assert float((found - own_logits(model, ids)).abs().max()) <= 1e-5
+    assert "compiled for 1 thread, with a copy" in chosen.describe()
 
 
 def test_the_faster_runner_is_taken() -> None:
