@@ -93,7 +93,12 @@ class LocalCalls:
         make = partial(local.make, accelerator.options)
         engine = accelerator.own(local, "llm", make, holder=self.holder)
         if local.reuses_texts:
-            request = locate_chunks(request, identity.retrieved.texts(), identity.retrieved.asked)
+            request = locate_chunks(
+                request,
+                identity.retrieved.texts(),
+                identity.retrieved.asked,
+                short_paths=local.reuses_paths,
+            )
         return Work(engine, PrimitiveKind.DECODING, request)
 
     async def _awork(self, identity: RequestIdentity, request: GenerationInput) -> Work:

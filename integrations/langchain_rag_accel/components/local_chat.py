@@ -262,7 +262,10 @@ class ChatRagAccel(BaseChatModel):
             messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return locate_chunks(request, documents) if self._calls.model.reuses_texts else request
+        model = self._calls.model
+        if not model.reuses_texts:
+            return request
+        return locate_chunks(request, documents, short_paths=model.reuses_paths)
 
     def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call: its own, known or not, before those of the model."""

@@ -239,7 +239,10 @@ class RagAccelLLM(LLM):
             {name: value for name, value in options.items() if value is not None},
         )
         # Computed exactly, a prompt has no use for where they stand.
-        return locate_chunks(request, documents) if self._calls.model.reuses_texts else request
+        model = self._calls.model
+        if not model.reuses_texts:
+            return request
+        return locate_chunks(request, documents, short_paths=model.reuses_paths)
 
     def _chat_response(self, output: GenerationOutput) -> ChatResponse:
         message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)

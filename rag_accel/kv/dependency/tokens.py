@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from rag_accel.kv.dependency.positions import TreePositions
-from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree
+from rag_accel.errors import ConfigError
+from rag_accel.kv.dependency.encoded import EncodedNode, encode_prompt
+from rag_accel.kv.dependency.positions import PositionScheme, TreePositions, tree_positions
+from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode
+from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Encode, joined_trees
 from rag_accel.kv.keys import ChunkSource
 
 _RECIPE = "behind-path-1"
@@ -46,7 +49,52 @@ class TreePrompt:
         return self.head
 
 
-def node_keys(tree: DependencyTree, source: ChunkSource) -> list[bytes]:
+def tree_prompt(prompt: DepPrompt, encode: Encode, scheme: PositionScheme = "shared") -> TreePrompt:
+    """Return the tokens of a prompt of nodes: a head, contexts behind it, and a task.
+
+    The head is the text that all other nodes see, the task the text that sees all of them. What
+    stands between sees the head and nothing else; text there is a path of one segment.
+
+    Args:
+        prompt: the prompt.
+        encode: returns the tokens of a text.
+        scheme: positions of the contexts.
+
+    Raises:
+        ConfigError: nodes depend on each other in another way, or the task has no tokens.
+    """
+    nodes = encode_prompt(prompt, encode, scheme).nodes
+    linear = [isinstance(node, LinearNode) for node in prompt.nodes]
+    first, last = 0, len(nodes)
+    while first < last - 1 and linear[first] and len(nodes[first].sees) == first:
+        first += 1
+    while last > first and linear[last - 1] and len(nodes[last - 1].sees) == last - 1:
+        last -= 1
+    for node in nodes[first:last]:
+        if node.sees != tuple(range(first)):
+            raise ConfigError(
+                "a node depends on another context",
+                where=node.name,
+                found=", ".join(nodes[place].name for place in node.sees) or "nothing",
+                valid=", ".join(node.name for node in nodes[:first]) or "nothing",
+                hint="let contexts depend on the text before them, and the task on all of them",
+            )
+    head, task = _ids(nodes[:first]), _ids(nodes[last:])
+    if first == last or not task:
+        raise ConfigError(
+            "a prompt of relation paths needs paths, and a task behind them",
+            found=", ".join(node.name for node in nodes),
+            valid="text, trees of paths, and text that depends on them",
+        )
+    tree = joined_trees([node.tree for node in nodes[first:last]])
+    return TreePrompt(head, tree, task, tree_positions(tree, scheme, len(head)))
+
+
+def _ids(nodes: Iterable[EncodedNode]) -> tuple[int, ...]:
+    return tuple(id for node in nodes for id in node.tree.ids.tolist())
+
+
+def node_keys(tree: DependencyTree, source: ChunkSource) -> tuple[bytes, ...]:
     """Return the key of each node: of everything that its keys and values depend on.
 
     Those are the tokens from the head to its own, each node's by itself (DepCache section 4.2.1).
@@ -60,7 +108,7 @@ def node_keys(tree: DependencyTree, source: ChunkSource) -> list[bytes]:
     for node, parent in enumerate(tree.parents.tolist()):
         above = root if parent == NO_NODE else keys[parent]
         keys.append(hashlib.sha256(above + tree.node_ids(node).astype("<i4").tobytes()).digest())
-    return keys
+    return tuple(keys)
 
 
 def path_texts(tree: DependencyTree) -> Iterator[str]:

@@ -163,6 +163,22 @@ def path_tree(paths: Iterable[Iterable[str]], encode: Encode) -> DependencyTree:
     return tree.finish(encode)
 
 
+def joined_trees(trees: Sequence[DependencyTree]) -> DependencyTree:
+    """Return trees one behind the other; none of their nodes depends on one of another tree."""
+    if len(trees) == 1:
+        return trees[0]
+    texts: list[str] = []
+    parents: list[Integers] = []
+    starts = [np.zeros(1, np.int32)]
+    for tree in trees:
+        moved = np.where(tree.parents == NO_NODE, NO_NODE, tree.parents + len(texts))
+        parents.append(moved.astype(np.int32))
+        starts.append(tree.starts[1:] + starts[-1][-1])
+        texts += tree.texts
+    ids = np.concatenate([tree.ids for tree in trees])
+    return DependencyTree(tuple(texts), np.concatenate(parents), np.concatenate(starts), ids)
+
+
 def chain_tree(segments: Iterable[str], encode: Encode) -> DependencyTree:
     """Return segments that each depend on all before them: ordinary causal text.
 

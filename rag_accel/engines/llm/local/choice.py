@@ -74,6 +74,11 @@ class LocalModel:
         """Tell whether it reuses the retrieved texts of prompts."""
         return self.bounds.kv_reuse != "exact"
 
+    @property
+    def reuses_paths(self) -> bool:
+        """Tell whether it computes the relation paths of prompts as trees."""
+        return self.bounds.kv_reuse == "dependency"
+
     def describe_parts(self) -> tuple[str, ...]:
         """Return what runs it and why, and how near other weights are; from any thread.
 

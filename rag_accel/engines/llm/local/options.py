@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.errors import ConfigError
+from rag_accel.kv.eviction import EvictionPolicy, eviction_policy
 from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
 KvRecipe = Literal["alone", "neighbours"]
@@ -65,6 +66,9 @@ class LocalOptions:
         selector: of ``fused``, chooses the tokens.
         reuse_always: whether texts are reused also where computing the prompt takes less time.
         chunk_bytes: most bytes kept of retrieved texts; 1 GiB by default.
+        eviction: which of them go first where there is no room: ``lru``, ``lfu``, ``lacr``
+            (DepCache section 4.2.2), ``lookahead``, which goes by the requests that wait, then by a
+            frequency whose half-life it learns, or an ``EvictionPolicy`` of one engine.
         kv_folder: keeps the state of texts between processes, for programs of one user that
             trust each other, in files that hold no text; made with mode 0700. None for memory only.
             All weights are read once for it. See ``rag-accel cache``.
@@ -94,6 +98,7 @@ class LocalOptions:
     selector: TokenSelector = field(default=QuestionGuided(), hash=False)
     reuse_always: bool = False
     chunk_bytes: int = CHUNK_BYTES
+    eviction: str | EvictionPolicy = field(default="lru", hash=False)
     kv_folder: str | None = None
     kv_disk_bytes: int = DISK_BYTES
     kv_max_age_s: float | None = None
@@ -126,6 +131,7 @@ class LocalOptions:
                 valid="weights='int8' with runner='paged' or 'auto'",
                 hint="leave runner out, or take the model's own weights",
             )
+        eviction_policy(self.eviction)  # refuses what is none
         _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
         asked = getattr(self.selector, "asked", None)
         _check_known(

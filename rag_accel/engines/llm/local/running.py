@@ -81,8 +81,8 @@ class RunningWorks:
         if work.segments is not None:
             payload = work.request.payload
             further = (payload.neighbours,) if isinstance(payload, EncodingInput) else ()
-            for encoding in self._reuse.begin(work.sequence, work.segments, *further):
-                self._schedule.add(encoding)
+            for begun in self._reuse.begin(work.sequence, work.segments, *further):
+                self._start(begun)
         if self._reuse.is_ready(work.sequence):
             self._start(work.sequence)
 
@@ -136,7 +136,7 @@ class RunningWorks:
     def _start(self, sequence: TokenSequence) -> None:
         """Queue a sequence whose texts are there; with them, work to encode texts ends."""
         work = self._running.get(sequence)
-        if work is not None and isinstance(work.request.payload, EncodingInput):
+        if work is not None and work.only_encodes:
             self._forget(work)
             self._report(work.report("final"))
         else:

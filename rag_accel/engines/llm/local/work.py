@@ -24,11 +24,13 @@ from rag_accel.engines.llm.local.text.sampling import Choice, Sampler, read_opti
 from rag_accel.engines.llm.local.text.stopping import CompletionText, Detokenizer, stop_strings
 from rag_accel.engines.llm.local.text.tokens import (
     CompletionTokens,
+    DependencyInput,
     EncodingInput,
     TokenInput,
     TokenOutput,
 )
 from rag_accel.errors import EngineError
+from rag_accel.kv.dependency.prompt import DepPrompt
 from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.segments import SegmentedPrompt
 
@@ -48,6 +50,7 @@ class LocalWork:
         token_text: returns the text of one token, for reports of probabilities.
         segments: of its prompt, where the state of retrieved texts or of paths is used.
         weights: what computes it, as ``GenerationOutput`` says.
+        only_encodes: whether it ends when its parts are computed and kept.
     """
 
     request: EngineRequest
@@ -57,6 +60,7 @@ class LocalWork:
     token_text: Callable[[int], str]
     segments: ReusablePrompt | None = None
     weights: str = "own"
+    only_encodes: bool = False
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     @property
@@ -184,6 +188,10 @@ class WorkReader:
         prompting, segments = self._of_messages(), self._segments(payload)
         prompt = segments.ids if segments else prompting.whole(payload.messages)
         max_new = check_room(len(prompt), wanted, self._runner.context)
+        if isinstance(payload, DependencyInput) and payload.only_encoded:
+            work = self._work(request, prompt, 0, Sampler(sampling), None)
+            work.segments, work.only_encodes = segments, True
+            return work
         cleans_up = bool(getattr(self._tokenizer, "clean_up_tokenization_spaces", False))
         completion = CompletionText(
             Detokenizer(self._text, cleans_up=cleans_up),
@@ -207,7 +215,7 @@ class WorkReader:
         ids = (*before, *longest)
         check_room(len(ids), 1, self._runner.context)
         work = self._work(request, ids, 0, Sampler(read_options({})), None)
-        work.segments = payload.prompt
+        work.segments, work.only_encodes = payload.prompt, True
         return work
 
     def _continuation(self, request: EngineRequest, payload: TokenInput) -> LocalWork:
@@ -220,6 +228,8 @@ class WorkReader:
 
     def _segments(self, payload: GenerationInput) -> ReusablePrompt | None:
         """Return the parts of a prompt of which some may be reused; None where none are."""
+        if isinstance(payload, DependencyInput):
+            return self._of_nodes(payload.prompt)
         if self._options.kv_reuse == "exact" or not payload.chunk_spans:
             return None
         prompting = self._of_messages()
@@ -228,6 +238,17 @@ class WorkReader:
         return prompting.segmented(
             payload.messages, payload.chunk_spans, self._options.least_chunk_tokens
         )
+
+    def _of_nodes(self, prompt: DepPrompt) -> TreePrompt:
+        if self._options.kv_reuse != "dependency":
+            raise EngineError(
+                "this engine does not compute relation paths as a tree",
+                where="local language model",
+                found=f"kv_reuse={self._options.kv_reuse!r}",
+                valid='kv_reuse="dependency"',
+                hint='name it: LocalLLM(..., kv_reuse="dependency")',
+            )
+        return self._of_messages().of_nodes(prompt)
 
     def _of_messages(self) -> Prompting:
         if self._prompting is None:

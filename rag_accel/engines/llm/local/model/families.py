@@ -115,6 +115,21 @@ def has_windows(model: Any) -> bool:
     return getattr(model.config, "sliding_window", None) is not None
 
 
+def check_paths(model: Any) -> None:
+    """Check that the tokens of a model see all of what they depend on.
+
+    Raises:
+        ConfigError: a layer sees a window of positions only.
+    """
+    if has_windows(model):
+        raise refusal(
+            "a model with a sliding window does not compute relation paths as a tree",
+            found=f"sliding_window={model.config.sliding_window}",
+            valid="a model whose tokens see all before them",
+            hint='leave kv_reuse="dependency" out: prompts are then computed as they stand',
+        )
+
+
 def narrow_windows(model: Any, window: int) -> None:
     """Make the windows of a copy so narrow that short prompts pass them."""
     model.config.sliding_window = window

@@ -16,6 +16,7 @@ from rag_accel.engines.llm.local.model.families import (
     DTYPES,
     check_config,
     check_model,
+    check_paths,
     check_type,
     refusal,
 )
@@ -121,6 +122,8 @@ def load(
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
+    if options.kv_reuse == "dependency":
+        check_paths(source)
     wish = RunnerWish.of(
         *(source, name, options),
         context=context,

@@ -19,6 +19,7 @@ from rag_accel.engines.llm.local.model.self_check import (
     PROOF_SLOTS,
     check_equality,
     check_runner,
+    check_trees,
 )
 from rag_accel.engines.llm.local.model.shared_weights import packed_copy
 from rag_accel.engines.llm.local.options import RunnerName
@@ -77,6 +78,15 @@ def choose_runner(source: Any, wish: RunnerWish) -> ChosenRunner:
     Raises:
         ConfigError: the model was not proved equal, or what was asked for by name cannot be had.
     """
+    chosen = _chosen(source, wish)
+    if wish.trees:
+        with thread_count(wish.threads):
+            check_trees(source, chosen.runner, INT8_BOUND if wish.weights == "int8" else None)
+    return chosen
+
+
+def _chosen(source: Any, wish: RunnerWish) -> ChosenRunner:
+    """Return the runner; what it is proved of is not yet rows of trees."""
     if wish.name == "torch":
         return _on_torch(source, wish, "as asked for")
     try:
@@ -217,6 +227,8 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
         int8=rounded,
         is_same=wish.is_same,
     )
+    if wish.trees and not compilation.has_masks:
+        raise _UnavailableError("this OpenVINO has no masks of rows, which trees of paths need")
     runner = proved = compilation.runner(wish.pool_bytes, wish.context)
     if not runner.pool.fits(PROOF_SLOTS):  # the same compiled graph, over room for the proof
         proved = compilation.runner(runner.pool.block_bytes * block_count(PROOF_SLOTS))

@@ -28,6 +28,7 @@ class RunnerWish:
         weights_disk_bytes: the most bytes of files of int8 weights.
         model: the name of the model, for lists of such files.
         reuses: whether states are to be moved and rows computed again among them.
+        trees: whether rows of trees are to be computed.
         is_same: tells whether the model has not changed since; from any thread.
     """
 
@@ -41,6 +42,7 @@ class RunnerWish:
     weights_disk_bytes: int = 0
     model: str = ""
     reuses: bool = False
+    trees: bool = False
     is_same: Callable[[], bool] = always
 
     @property
@@ -84,5 +86,6 @@ class RunnerWish:
             weights_disk_bytes=options.weights_disk_bytes,
             model=name,
             reuses=options.kv_reuse != "exact",
+            trees=options.kv_reuse == "dependency",
             is_same=is_same,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rag_accel.engines.llm.local.batching.rows import Probe, Runner, SequenceRows
+from rag_accel.engines.llm.local.batching.rows import Probe, Runner, SequenceRows, Subtrees
 from rag_accel.engines.llm.local.model.families import (
     ModelShape,
     has_windows,
@@ -44,6 +44,8 @@ _HEAD, _FIRST, _SECOND, _BEHIND = range(8), range(8, 23), range(26, 54), range(5
 _BETWEEN, _CHOSEN = range(23, 26), (9, 10, 11, 30, 31, 40)
 #: Slots with room for all of it, in lanes of blocks.
 PROOF_SLOTS = 256
+#: A tree: the tokens of its head, then which tokens behind it are its root's and its leaves'.
+_TREE_HEAD, _TREE_NODES = 8, (range(4), range(4, 9), range(9, 12), range(12, 18))
 
 
 def check_equality(model: Any) -> None:
@@ -99,6 +101,53 @@ def check_runner(
         *(lambda: _reused(packed, prompts, probed), lambda: _reused(runner, prompts, probed)),
         *(f"{what} over reused states", bound),
     )
+
+
+def check_trees(model: Any, runner: Runner, share: float | None = None) -> None:
+    """Check that each path of a tree gives the logits that it has alone in a model's own forward.
+
+    In a pool or a context without room for the tree, which is shorter than any prompt, it is not.
+
+    Args:
+        model: the model.
+        runner: of it, on torch or on paged attention; its pool is empty before and after it.
+        share: bounds the difference; by default that of the model's dtype.
+
+    Raises:
+        ConfigError: they differ by more than the bound, or cannot be computed.
+    """
+    size = _TREE_HEAD + sum(map(len, _TREE_NODES))
+    if runner.context < size or not runner.pool.fits(size):
+        return
+    shape = ModelShape.of(model.config)
+    ids = [(7 * at + 3) % shape.vocabulary for at in range(size)]
+    nodes = [[ids[_TREE_HEAD + at] for at in node] for node in _TREE_NODES]
+    paths = [[*ids[:_TREE_HEAD], *nodes[0], *leaf] for leaf in nodes[1:]]
+    own = shared_copy(model)
+    bound = PAGED_BOUNDS[model.dtype] if share is None else share
+    _compare(
+        *(lambda: torch.stack([own_logits(own, [path])[-1] for path in paths]),),
+        *(lambda: _tree_logits(runner, ids), "rows of a tree", bound),
+    )
+
+
+def _tree_logits(runner: Runner, ids: Sequence[int]) -> torch.Tensor:
+    """Return the logits of the last row of each leaf, whose tree is computed behind its head."""
+    lane = _taken(runner.pool.take(len(ids)))
+    head, slots = range(_TREE_HEAD), range(_TREE_HEAD, len(ids))
+    root, *leaves = _TREE_NODES
+    first = _TREE_HEAD + len(root)
+    positions = [
+        *range(_TREE_HEAD, first),
+        *(first + at for leaf in leaves for at in range(len(leaf))),
+    ]
+    ends = [*[len(ids)] * len(root), *(_TREE_HEAD + leaf.stop for leaf in leaves for _ in leaf)]
+    last = [leaf.stop - 1 for leaf in leaves]
+    runner.run([SequenceRows(lane, ids[:_TREE_HEAD], head, head)])
+    rows = SequenceRows(lane, ids[_TREE_HEAD:], slots, positions, last, Subtrees(ends))
+    found = runner.run([rows])
+    runner.pool.free(lane)
+    return found
 
 
 def _check(own: Any, packed: Any, what: str) -> None:

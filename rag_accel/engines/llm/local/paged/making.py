@@ -23,6 +23,7 @@ from rag_accel.engines.llm.local.paged.block_pool import BlockPool
 from rag_accel.engines.llm.local.paged.graph import AttentionShape, paged_graph
 from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows, Int8Weights
 from rag_accel.engines.llm.local.paged.runner import PagedForm, PagedRunner
+from rag_accel.engines.llm.local.paged.sequences import MASK_INPUTS
 from rag_accel.kv.rotation import rotation_of
 
 logger = logging.getLogger("rag_accel.llm")
@@ -119,6 +120,9 @@ class Compilation:
         }
         attention = AttentionShape(self._heads, self._shape.heads, self._shape.dim)
         self._graph = paged_graph(topology, self._weights, attention, probed)
+        names = {name for given in self._graph.inputs for name in given.names}
+        #: whether rows can be told apart that one row of a sequence sees, and another does not
+        self.has_masks = MASK_INPUTS[0] in names
         #: what the forms hold besides the model
         self.copies = WeightCopies(sum(weight.nbytes for weight in self._weights.values()))
         self._compiled: dict[int, Any] = {}

@@ -21,11 +21,14 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
     Raises:
         ConfigError: the folder cannot be used.
     """
+    admits_all = options.kv_reuse == "dependency"  # paths come back sooner than texts do
     if options.kv_folder is None or options.kv_reuse == "exact":
-        return HostStore(options.chunk_bytes), ""  # no other engine ever sees it
+        store = HostStore(options.chunk_bytes, options.eviction, admits_all)
+        return store, ""  # no other engine ever sees it
     disk, identity = disk_store(runner, options, Path(options.kv_folder))
     way = PreprocessedStore(disk) if options.kv_recipe == "neighbours" else None
-    return TieredStore(options.chunk_bytes, disk, way=way), identity
+    store = TieredStore(options.chunk_bytes, disk, options.eviction, way, admits_all)
+    return store, identity
 
 
 def disk_store(runner: Runner, options: LocalOptions, folder: Path) -> tuple[DiskStore, str]:

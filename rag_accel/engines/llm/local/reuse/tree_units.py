@@ -135,7 +135,7 @@ class PromptTree:
     Args:
         prompt: its tokens.
         sequence: the same.
-        keys: of each node in the store.
+        keys: of each node in the store, a tuple.
         states: of its nodes, by key, as far as they are there.
         loading: keys of nodes that are looked for in a folder now.
         own: keys of nodes that are encoded for this prompt's sake.
@@ -145,7 +145,7 @@ class PromptTree:
 
     prompt: TreePrompt
     sequence: TokenSequence
-    keys: Sequence[bytes]
+    keys: tuple[bytes, ...]
     states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
     loading: set[bytes] = field(default_factory=set[bytes])
     own: set[bytes] = field(default_factory=set[bytes])
@@ -160,6 +160,11 @@ class PromptTree:
     def nodes(self) -> list[int]:
         """Return the nodes that have tokens."""
         return np.flatnonzero(np.diff(self.prompt.tree.starts)).tolist()
+
+    def parent_key(self, node: int) -> bytes | None:
+        """Return the key of the node above one; None of a root."""
+        above = int(self.prompt.tree.parents[node])
+        return None if above == NO_NODE else self.keys[above]
 
     def cached(self) -> list[bool]:
         """Return of each node whether nothing of it and of what is above it is missing."""

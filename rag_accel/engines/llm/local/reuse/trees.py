@@ -27,6 +27,9 @@ from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.store import ChunkStore
 
+#: Prompts whose nodes are looked for, encoded and read at a time: they hold the states themselves.
+MOST_BEGUN = 16
+
 
 class TreeReuse:
     """The trees of all prompts of an engine. Used by its worker only.
@@ -48,6 +51,8 @@ class TreeReuse:
         self._encodings: dict[bytes, TreeEncoding] = {}
         self._by_sequence: dict[TokenSequence, TreeEncoding] = {}
         self._prompts: dict[TokenSequence, PromptTree] = {}
+        #: prompts whose nodes are not looked for yet
+        self._waiting: dict[TokenSequence, PromptTree] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -61,25 +66,12 @@ class TreeReuse:
 
     def begin(self, sequence: TokenSequence, prompt: TreePrompt) -> Iterator[TokenSequence]:
         """Take a prompt; yield the sequences that are to be computed before it begins."""
-        keys = node_keys(prompt.tree, ChunkSource(self._model, sequence.namespace, prompt.head))
-        found = PromptTree(prompt, sequence, keys)
-        is_alone = not self._prompts
-        self._prompts[sequence] = found
-        self._store.pin(keys)
+        source = ChunkSource(self._model, sequence.namespace, prompt.head)
+        found = PromptTree(prompt, sequence, node_keys(prompt.tree, source))
         sequence.tree = found.place()
         sequence.exact = len(prompt.head)
-        # Children first: of those least lately used, none outlives its parent.
-        for key in reversed(keys):
-            if key in found.missing and (state := self._store.find(key)) is not None:
-                found.take(key, state)
-        for key in found.missing:
-            if self._loads.begin(key, found):
-                found.loading.add(key)
-        is_new = len(found.missing) == len(found.nodes()) and not found.loading
-        found.is_inline = is_new and is_alone and len(prompt.tree.ids) <= MOST_ROWS
-        if not found.is_inline:
-            sequence.skipped = (prompt.slots,)
-            yield from self._encode_missing(found)
+        self._waiting[sequence] = found
+        yield from self._begin_waiting()
 
     def rows(self, prompt: TreePrompt) -> list[int]:
         """Return the rows of a prompt behind its tree."""
@@ -87,8 +79,12 @@ class TreeReuse:
 
     @property
     def is_looking(self) -> bool:
-        """Tell whether the kept state of any node is looked for."""
-        return len(self._loads) > 0
+        """Tell whether the kept state of any node is looked for, or can be."""
+        return len(self._loads) > 0 or (bool(self._waiting) and self._has_turn)
+
+    @property
+    def _has_turn(self) -> bool:
+        return len(self._prompts) < MOST_BEGUN
 
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
         """Yield the sequences to compute after loads have ended: prompts, encodings.
@@ -96,7 +92,9 @@ class TreeReuse:
         Args:
             timeout_s: how long to wait for one.
         """
-        if timeout_s:
+        begun = list(self._begin_waiting())
+        yield from begun
+        if timeout_s and not begun and len(self._loads):
             self._store.wait(timeout_s)
         readers: dict[PromptTree, None] = {}
         for lookup, state in self._loads.ended():
@@ -108,10 +106,44 @@ class TreeReuse:
         for reader in readers:
             yield from self._go_on(reader)
 
+    def _begin_waiting(self) -> Iterator[TokenSequence]:
+        """Yield the sequences to compute for the next prompts: encodings, or a prompt itself."""
+        while self._waiting and self._has_turn:
+            sequence, found = next(iter(self._waiting.items()))
+            del self._waiting[sequence]
+            others = [*self._prompts.values(), *self._waiting.values()]
+            self._store.began([found.keys, *(other.keys for other in others)])
+            is_alone = not others
+            self._prompts[sequence] = found
+            self._store.pin(found.keys)
+            self._find(found, is_alone)
+            if found.is_inline or not found.missing:
+                yield sequence
+            else:
+                yield from self._encode_missing(found)
+
+    def _find(self, found: PromptTree, is_alone: bool) -> None:
+        """Look for the states of a prompt's nodes."""
+        # Children first: of those least lately used, none outlives its parent.
+        for key in reversed(found.keys):
+            if key in found.missing and (state := self._store.find(key)) is not None:
+                found.take(key, state)
+        for key in found.missing:
+            if self._loads.begin(key, found):
+                found.loading.add(key)
+        is_new = len(found.missing) == len(found.nodes()) and not found.loading
+        size = len(found.prompt.tree.ids)
+        is_answered = found.sequence.max_new > 0
+        found.is_inline = is_new and is_alone and is_answered and size <= MOST_ROWS
+        if not found.is_inline:
+            found.sequence.skipped = (found.prompt.slots,)
+
     def is_ready(self, sequence: TokenSequence) -> bool:
-        """Tell whether a prompt may begin; one without a tree may."""
-        found = self._prompts.get(sequence)
-        return found is None or found.is_inline or not found.missing
+        """Tell whether a prompt may begin; one without a tree may.
+
+        Of others ``begin`` and ``looked`` tell.
+        """
+        return sequence not in self._prompts and sequence not in self._waiting
 
     def is_encoding(self, sequence: TokenSequence) -> bool:
         """Tell whether a sequence encodes nodes."""
@@ -159,11 +191,12 @@ class TreeReuse:
         labels = self._labels(found, nodes)
         for node, (slots, position), label in zip(nodes, spans, labels, strict=True):
             state = self._pool.read(sequence.lane.number, slots, position)
-            self._store.put(found.keys[node], state, label)
+            self._store.put(found.keys[node], state, label, found.parent_key(node))
         found.missing.clear()
 
     def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
         """Drop a prompt; yield the encoding sequences that nothing waits for any more."""
+        self._waiting.pop(sequence, None)
         found = self._prompts.pop(sequence, None)
         if found is None:
             return
@@ -240,10 +273,11 @@ class TreeReuse:
     def _kept(self, lane: int, encoding: TreeEncoding) -> dict[bytes, LaneState]:
         """Return the states of encoded nodes, and keep them."""
         states: dict[bytes, LaneState] = {}
-        parts = zip(encoding.keys, encoding.spans(), encoding.labels, strict=True)
-        for key, (slots, position), label in parts:
+        parts = zip(encoding.part.nodes, encoding.spans(), encoding.labels, strict=True)
+        for node, (slots, position), label in parts:
+            key = encoding.owner.keys[node]
             states[key] = self._pool.read(lane, slots, position)
-            self._store.put(key, states[key], label)
+            self._store.put(key, states[key], label, encoding.owner.parent_key(node))
         return states
 
     def _place(

@@ -12,7 +12,8 @@ from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.dependency.lines import find_path_lines
 from rag_accel.kv.dependency.paths import PATH_END
 from rag_accel.kv.dependency.positions import tree_positions
-from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel.kv.dependency.prompt import DepPrompt
+from rag_accel.kv.dependency.tokens import TreePrompt, tree_prompt
 from rag_accel.kv.dependency.tree import path_tree
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
@@ -128,6 +129,14 @@ class Prompting:
         head = self._encode(text[: lines.start]) if lines.start else ()
         tree = path_tree(lines.paths, self._encode)
         return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
+
+    def of_nodes(self, prompt: DepPrompt) -> TreePrompt:
+        """Return a prompt of nodes as tokens, without a template.
+
+        Raises:
+            ConfigError: its nodes depend on each other as no engine computes them.
+        """
+        return tree_prompt(prompt, self._encode)
 
     def _rendered(self, messages: Sequence[Message]) -> tuple[str, list[_Content]] | None:
         """Return a whole prompt's text, and where the messages stand; None if that cannot be told.

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel.kv.dependency.prompt import DepPrompt
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 
 
@@ -46,6 +47,20 @@ class EncodingInput(GenerationInput):
     messages: tuple[()] = ()
     prompt: SegmentedPrompt
     neighbours: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DependencyInput(GenerationInput):
+    """A prompt of nodes that depend on each other; its text stands in it as it is.
+
+    Args:
+        prompt: its nodes; the messages are not looked at.
+        only_encoded: whether the paths are computed and kept, and nothing is generated.
+    """
+
+    messages: tuple[()] = ()
+    prompt: DepPrompt
+    only_encoded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
