@@ -65,7 +65,7 @@ class TreeReuse:
         return self._store.counts
 
     def begin(self, sequence: TokenSequence, prompt: TreePrompt) -> Iterator[TokenSequence]:
-        """Take a prompt; yield the sequences that are to be computed before it begins."""
+        """Take a prompt; yield the sequences that may begin now: encodings, or prompts."""
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         found = PromptTree(prompt, sequence, node_keys(prompt.tree, source))
         sequence.tree = found.place()
@@ -137,13 +137,6 @@ class TreeReuse:
         found.is_inline = is_new and is_alone and is_answered and size <= MOST_ROWS
         if not found.is_inline:
             found.sequence.skipped = (found.prompt.slots,)
-
-    def is_ready(self, sequence: TokenSequence) -> bool:
-        """Tell whether a prompt may begin; one without a tree may.
-
-        Of others ``begin`` and ``looked`` tell.
-        """
-        return sequence not in self._prompts and sequence not in self._waiting
 
     def is_encoding(self, sequence: TokenSequence) -> bool:
         """Tell whether a sequence encodes nodes."""
