@@ -51,7 +51,8 @@ class TextPrompt:
     def generation_input(self, max_tokens: int) -> GenerationInput:
         """Return the input of an engine, with the spans of the texts, as drop-ins make it."""
         named = [(str(at), text) for at, text in enumerate(self.texts)]
-        return locate_chunks(GenerationInput(self.messages, max_tokens=max_tokens), named)
+        asked = GenerationInput(self.messages, max_tokens=max_tokens)
+        return locate_chunks(asked, named, short_paths=True)
 
     def segmented(self, tokenizer: Any, template: str | None = None) -> SegmentedPrompt:
         """Return its tokens, range by range, as an engine that reuses texts has them.
