@@ -1,0 +1,100 @@
+"""Engines over property graphs compute the paths of their prompts as trees, and none twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tiny_chat
+from fake_runner import tokenizer
+from graph_facts import facts
+from li_graph_programs import GraphParts, filled, retriever
+from li_knowledge import WordEmbedding
+from llama_index.core.graph_stores import SimplePropertyGraphStore
+from llama_index.core.query_engine import RetrieverQueryEngine
+from path_kit import QUESTIONS, RelationPaths
+
+from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
+from rag_accel import Accelerator
+
+
+def language_model(accelerator: Accelerator | None = None, **options: Any) -> RagAccelLLM:
+    given = {"kv_reuse": "dependency", "max_tokens": 6, "pool_bytes": 1 << 24, **options}
+    return RagAccelLLM(tiny_chat.model(), tokenizer=tokenizer(), accelerator=accelerator, **given)
+
+
+def answering(found: Any, llm: Any, accelerator: Accelerator, *, streaming: bool = False) -> Any:
+    engine = RetrieverQueryEngine.from_args(found, llm=llm, streaming=streaming)
+    return accelerate(engine, accelerator=accelerator)
+
+
+class EngineOverPaths(RelationPaths):
+    def retriever(self) -> Any:
+        raise NotImplementedError
+
+    def program(self, accelerator: Accelerator, **options: Any) -> Any:
+        llm, found = language_model(**options), self.retriever()
+        return [answering(found, llm, accelerator, streaming=way) for way in (False, True)]
+
+    def behind(self, question: str) -> str:
+        return (
+            "---------------------\n"
+            "Given the context information and not prior knowledge, answer the query.\n"
+            f"Query: {question}\nAnswer: "
+        )
+
+    def ask(self, program: Any, question: str) -> str:
+        return str(program[0].query(question))
+
+    async def aask(self, program: Any, question: str) -> str:
+        return str(await program[0].aquery(question))
+
+    def stream(self, program: Any, question: str) -> str:
+        return "".join(program[1].query(question).response_gen)
+
+    async def astream(self, program: Any, question: str) -> str:
+        response = await program[1].aquery(question)
+        return "".join([piece async for piece in response.async_response_gen()])
+
+
+class TestPropertyGraph(EngineOverPaths):
+    def retriever(self) -> Any:
+        return retriever(GraphParts(filled(SimplePropertyGraphStore())), "synonyms")
+
+
+class TestGraphRetriever(EngineOverPaths):
+    def retriever(self) -> Any:
+        return RagAccelGraphRetriever(facts(), WordEmbedding(), link="words", similarity_top_k=50)
+
+
+def test_an_answer_says_how_its_paths_were_computed(accelerator: Accelerator) -> None:
+    found = RagAccelGraphRetriever(facts(), WordEmbedding(), link="words", similarity_top_k=50)
+    nodes = found.retrieve(QUESTIONS[0])
+    paths = "\n".join(node.text for node in nodes)
+    llm = language_model(accelerator)
+    first, second = (
+        llm.complete(f"{paths}\n\n{question}", documents=nodes) for question in QUESTIONS[:2]
+    )
+    report = first.additional_kwargs["kv_reuse"]
+    tree = report["tree_tokens"]
+    assert tree > 0
+    assert report == {
+        "mode": "dependency",
+        "attention": "dependency",
+        "reused_tokens": 0,
+        "tree_tokens": tree,
+        "exact": False,
+    }
+    assert second.additional_kwargs["kv_reuse"] == {**report, "reused_tokens": tree}
+    pieces = list(llm.stream_complete(f"{paths}\n\n{QUESTIONS[2]}", documents=nodes))
+    assert pieces[-1].additional_kwargs["kv_reuse"]["reused_tokens"] == tree
+
+
+def test_a_prompt_without_paths_says_that_it_is_exact(accelerator: Accelerator) -> None:
+    report = language_model(accelerator).complete("Who is it?").additional_kwargs["kv_reuse"]
+    assert report["attention"] == "causal"
+    assert report["exact"]
+
+
+def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
+    engine = answering(TestGraphRetriever().retriever(), language_model(), accelerator)
+    assert "kv_reuse is dependency" in explain(engine)
