@@ -6,11 +6,12 @@ from typing import Any
 
 import tiny_chat
 from fake_runner import tokenizer
-from graph_facts import facts
+from graph_facts import TRIPLES, facts
 from li_graph_programs import GraphParts, filled, retriever
 from li_knowledge import WordEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import TextNode
 from path_kit import QUESTIONS, RelationPaths
 
 from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
@@ -98,3 +99,11 @@ def test_a_prompt_without_paths_says_that_it_is_exact(accelerator: Accelerator) 
 def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
     engine = answering(TestGraphRetriever().retriever(), language_model(), accelerator)
     assert "kv_reuse is dependency" in explain(engine)
+
+
+def test_paths_inside_longer_lines_stay_flat(accelerator: Accelerator) -> None:
+    nodes = [TextNode(text=" -> ".join(fact)) for fact in TRIPLES]
+    text = "\n".join(f"They say that {node.text}, or do they?" for node in nodes)
+    for question in QUESTIONS[:2]:
+        found = language_model(accelerator).complete(f"{text}\n\n{question}", documents=nodes)
+        assert found.additional_kwargs["kv_reuse"]["exact"]
