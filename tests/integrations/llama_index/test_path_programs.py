@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+pytest.importorskip("transformers")
+
 import tiny_chat
 from fake_runner import tokenizer
 from graph_facts import TRIPLES, facts
+from hf_callers import GREEDY, own_model
 from li_graph_programs import GraphParts, filled, retriever
 from li_knowledge import WordEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import TextNode
-from path_kit import QUESTIONS, RelationPaths
+from path_kit import QUESTIONS, RelationPaths, prompt_tokens, reused
 
 from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
 from rag_accel import Accelerator
@@ -107,3 +112,27 @@ def test_paths_inside_longer_lines_stay_flat(accelerator: Accelerator) -> None:
     for question in QUESTIONS[:2]:
         found = language_model(accelerator).complete(f"{text}\n\n{question}", documents=nodes)
         assert found.additional_kwargs["kv_reuse"]["exact"]
+
+
+def test_a_model_of_the_programs_own_computes_no_path_twice() -> None:
+    huggingface = pytest.importorskip("llama_index.llms.huggingface")
+    found = TestGraphRetriever()
+    llm = huggingface.HuggingFaceLLM(
+        model=own_model(),
+        tokenizer=tokenizer(),
+        max_new_tokens=4,
+        generate_kwargs=GREEDY,
+        context_window=2048,
+    )
+    answers: list[str] = []
+    with Accelerator(kv_reuse="dependency", strict=True) as accelerator:
+        engine = answering(found.retriever(), llm, accelerator)
+        answers.append(str(engine.query(QUESTIONS[0])))
+        tree = prompt_tokens(accelerator)["approximate"]
+        assert tree > 0
+        assert reused(accelerator) == 0
+        answers += [str(engine.query(question)) for question in QUESTIONS[1:3]]
+        assert reused(accelerator) == 2 * tree
+    for question, answer in zip(QUESTIONS, answers, strict=False):
+        with Accelerator(kv_reuse="dependency", strict=True) as afresh:
+            assert str(answering(found.retriever(), llm, afresh).query(question)) == answer
