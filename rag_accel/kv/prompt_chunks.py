@@ -10,6 +10,7 @@ from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.lines import parse_path
 from rag_accel.kv.locate import locate
+from rag_accel.kv.segments import TextSpan
 
 #: Shorter documents, in characters, are skipped: reuse would save less than it costs.
 LEAST_CHARACTERS = 24
@@ -59,16 +60,27 @@ def locate_chunks(
     texts = list(documents)
     if not texts:
         return prompt
-    short = [text for text in texts if short_paths and _is_short_path(text[1])]
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(prompt.messages)
-        for span in (
-            *locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True),
-            *locate(message.content, short, never=questions),
-        )
+        for span in locate_texts(message.content, texts, questions, short_paths=short_paths)
     )
     return replace(prompt, chunk_spans=chunk_spans) if chunk_spans else prompt
+
+
+def locate_texts(
+    text: str,
+    documents: Collection[tuple[str, str]],
+    questions: Collection[str] = (),
+    *,
+    short_paths: bool = False,
+) -> list[TextSpan]:
+    """Return the spans of documents in a text, as ``locate_chunks`` does for each message."""
+    spans = locate(text, documents, LEAST_CHARACTERS, never=questions, parts=True)
+    if short_paths:
+        short = [document for document in documents if _is_short_path(document[1])]
+        spans += locate(text, short, never=questions)
+    return spans
 
 
 def _is_short_path(text: str) -> bool:

@@ -74,10 +74,11 @@ class LocalOptions:
             All weights are read once for it. See ``rag-accel cache``.
         kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed, in seconds; None for any age.
-        kv_recipe: which state of a text is read from the folder: ``alone``, that behind the
-            prompt's head; ``neighbours``, where ``cache fill`` has put one, that behind the texts
-            most similar to it, too (FusionRAG section 3.1), which is approximate like reuse itself.
-        least_chunk_tokens: shorter texts are always computed.
+        kv_recipe: of ``full`` and ``fused``, which state of a text is read from the folder:
+            ``alone``, that behind the prompt's head; ``neighbours``, where ``cache fill`` has put
+            one, that behind the texts most similar to it, too (FusionRAG section 3.1), which is
+            approximate like reuse itself.
+        least_chunk_tokens: of ``full`` and ``fused``; shorter texts are always computed.
 
     Raises ConfigError on a value out of range.
     """
