@@ -8,7 +8,7 @@ from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.dependency.lines import parse_path
+from rag_accel.kv.dependency.lines import locate_paths, path_documents
 from rag_accel.kv.locate import locate
 
 #: Shorter documents, in characters, are skipped: reuse would save less than it costs.
@@ -52,25 +52,22 @@ def locate_chunks(
             paragraphs, lines and sentences count, the others are ignored.
         questions: the queries that found the documents, without white space around them. A
             document may be the same text; but a question has to be computed.
-        short_paths: whether relation paths are looked for however short they are.
+        short_paths: whether relation paths alone are looked for: lines of the documents that are
+            lines of the prompt, however short and however many.
     """
     if prompt.chunk_spans:
         return prompt
     texts = list(documents)
     if not texts:
         return prompt
-    short = [text for text in texts if short_paths and _is_short_path(text[1])]
+    wanted = path_documents(texts, questions) if short_paths else {}
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(prompt.messages)
         for span in (
-            *locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True),
-            *locate(message.content, short, never=questions),
+            locate_paths(message.content, wanted)
+            if short_paths
+            else locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
         )
     )
     return replace(prompt, chunk_spans=chunk_spans) if chunk_spans else prompt
-
-
-def _is_short_path(text: str) -> bool:
-    shown = text.strip()
-    return len(shown) < LEAST_CHARACTERS and parse_path(shown) is not None
