@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rag_accel.engine_api import GraphPath
+from rag_accel.kv.dependency.paths import Segments, path_segments
 from rag_accel.sample.source_triples import Triple
 
 Shape = Literal["zipf", "uniform", "temporal"]
@@ -115,13 +117,25 @@ class PathGraph:
     def retrieved(self, entities: Iterable[str], question: Any, most: int) -> TreeRequest:
         """Return the trees of the paths from entities that are nearest to a question."""
         nodes: dict[bytes, Node] = {}
+        for entity, path in self._nearest(entities, question, most):
+            for node in self._nodes(entity, path):
+                nodes.setdefault(node.key, node)
+        return tuple(nodes.values())
+
+    def retrieved_paths(
+        self, entities: Iterable[str], question: Any, most: int
+    ) -> tuple[Segments, ...]:
+        """Return the segments of the paths whose trees ``retrieved`` returns."""
+        return tuple(_segments(*found) for found in self._nearest(entities, question, most))
+
+    def _nearest(
+        self, entities: Iterable[str], question: Any, most: int
+    ) -> Iterator[tuple[str, EntityPath]]:
         for entity in entities:
             scores = self._vectors[entity] @ question
             paths = self._paths[entity]
             for place in np.argsort(-scores, kind="stable")[:most].tolist():
-                for node in self._nodes(entity, paths[place]):
-                    nodes.setdefault(node.key, node)
-        return tuple(nodes.values())
+                yield entity, paths[place]
 
     def _nodes(self, entity: str, path: EntityPath) -> Iterator[Node]:
         root = Node(self._key(entity, ()), None, self._words.length(entity))
@@ -137,6 +151,13 @@ class PathGraph:
     def _key(self, entity: str, path: EntityPath) -> bytes:
         number = self._numbers.setdefault((entity, path), len(self._numbers))
         return number.to_bytes(4, "big")
+
+
+def _segments(entity: str, path: EntityPath) -> Segments:
+    relations = tuple(relation for relation, _, _ in path)
+    names = tuple(name for _, name, _ in path)
+    forward = tuple(not is_backward for _, _, is_backward in path)
+    return path_segments(GraphPath((entity, *names), relations, forward))
 
 
 class _Edges:
@@ -239,14 +260,38 @@ def tree_stream(
         paths: most paths from each of them.
         seed: of everything that is drawn.
     """
+    drawn = _drawn(graph, shape, count, seeds, seed)
+    return [graph.retrieved(entities, question, paths) for entities, question in drawn]
+
+
+def path_stream(
+    graph: PathGraph,
+    shape: Shape,
+    count: int,
+    seeds: int,
+    paths: int,
+    seed: int,
+    *,
+    entities: int | None = None,
+) -> list[tuple[Segments, ...]]:
+    """Return the paths of the requests that ``tree_stream`` returns, as texts.
+
+    Args:
+        graph, shape, count, seeds, paths, seed: as of ``tree_stream``.
+        entities: the first entities of the graph, which alone are asked about; None: all.
+    """
+    drawn = _drawn(graph, shape, count, seeds, seed, entities)
+    return [graph.retrieved_paths(names, question, paths) for names, question in drawn]
+
+
+def _drawn(
+    graph: PathGraph, shape: Shape, count: int, seeds: int, seed: int, num: int | None = None
+) -> Iterator[tuple[list[str], Any]]:
+    """Yield the entities and the question of each request."""
     draw = np.random.default_rng(seed)
-    drawn = _Seeds(len(graph.entities), shape, draw)
-    return [
-        graph.retrieved(
-            [graph.entities[place] for place in drawn.next(seeds)], graph.question(draw), paths
-        )
-        for _ in range(count)
-    ]
+    drawn = _Seeds(min(num or len(graph.entities), len(graph.entities)), shape, draw)
+    for _ in range(count):
+        yield [graph.entities[place] for place in drawn.next(seeds)], graph.question(draw)
 
 
 class _Seeds:

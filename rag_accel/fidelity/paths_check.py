@@ -143,7 +143,7 @@ class _PathsComparison:
         Raises:
             ConfigError: it has none.
         """
-        whole = prompt.generation_input(1)
+        whole = prompt.generation_input(1, only_paths=True)
         found = self._prompting.tree(whole.messages, whole.chunk_spans)
         if found is None:
             self._prompting.whole(whole.messages)  # says why, if it is refused
@@ -159,6 +159,6 @@ class _PathsComparison:
         ids = self._prompting.whole(prompt.messages)
         asked = TokenInput(ids=ids, ends=self._ends, most=self._tokens)
         output, full = self._flat.answer(asked, len(ids))
-        again = prompt.generation_input(len(output.tokens))
+        again = prompt.generation_input(len(output.tokens), only_paths=True)
         _, near = self._trees.answer(again, len(tree.ids), output.tokens)
         return divergence(full, near)

@@ -11,7 +11,7 @@ or a dash. A line that nothing retrieved is text like any other, even if it look
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rag_accel.kv.dependency.paths import Segments
@@ -19,6 +19,7 @@ from rag_accel.kv.segments import TextSpan
 
 _ARROWS = re.compile(r" (->|<-) ")
 _LABEL = r"(?:\[\d+\][ \t]|\d+[.)][ \t]|[-*\u2022][ \t])?"
+_LABEL_FIRST = re.compile(_LABEL + r"[ \t]*")
 _LABEL_BEFORE = re.compile(_LABEL + r"[ \t]*\Z")
 _BETWEEN = re.compile(r"[ \t]*\n\s*" + _LABEL + r"[ \t]*")
 _LINE = re.compile(r"[^\n]+")
@@ -49,6 +50,45 @@ def parse_path(line: str) -> Segments | None:
             return None
         segments += (f" {before} {names[at]} {behind}", f" {names[at + 1]}")
     return tuple(segments)
+
+
+def path_documents(
+    documents: Iterable[tuple[str, str]], never: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the id of the document of each line that is a path; of equal lines, the first's.
+
+    Args:
+        documents: the id and the text of each.
+        never: lines to skip, without white space around them.
+    """
+    found: dict[str, str] = {}
+    for document, text in documents:
+        for shown in text.split("\n"):
+            line = shown.strip()
+            if line not in found and line not in never and parse_path(line) is not None:
+                found[line] = document
+    return found
+
+
+def locate_paths(text: str, documents: Mapping[str, str]) -> Iterator[TextSpan]:
+    """Yield the lines of a prompt's text that are paths of documents, perhaps behind a label.
+
+    Args:
+        text: of the prompt.
+        documents: the id of the document of each path, as ``path_documents`` returns it.
+    """
+    for found in _LINE.finditer(text) if documents else ():
+        shown = found.group()
+        line = shown.strip()
+        start = found.start() + len(shown) - len(shown.lstrip())
+        document = documents.get(line)
+        if document is None:
+            label = _LABEL_FIRST.match(line)
+            behind = label.end() if label is not None else 0
+            document = documents.get(line[behind:])
+            start += behind
+        if document is not None:
+            yield TextSpan(start, found.start() + len(shown.rstrip()), document)
 
 
 def find_path_lines(text: str, spans: Iterable[TextSpan]) -> PathLines | None:

@@ -39,7 +39,7 @@ def tree_of_ids(
     if read is None:
         return None
     text = read.text
-    lines = find_path_lines(text, locate_texts(text, documents, asked, short_paths=True))
+    lines = find_path_lines(text, locate_texts(text, documents, asked, only_paths=True))
     if lines is None:
         return None
 

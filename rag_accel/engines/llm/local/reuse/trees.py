@@ -27,9 +27,6 @@ from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.store import ChunkStore
 
-#: Prompts whose nodes are looked for, encoded and read at a time: they hold the states themselves.
-MOST_BEGUN = 16
-
 
 class TreeReuse:
     """The trees of all prompts of an engine. Used by its worker only.
@@ -38,15 +35,22 @@ class TreeReuse:
         pool: the lanes of sequences.
         store: keeps the state of nodes.
         model: identifies the weights.
+        most_prompts: whose nodes are looked for and encoded at a time: they hold the states.
         clock: measures how long a node is looked for.
     """
 
     def __init__(
-        self, pool: LanePool, store: ChunkStore, model: str, clock: Clock | None = None
+        self,
+        pool: LanePool,
+        store: ChunkStore,
+        model: str,
+        most_prompts: int,
+        clock: Clock | None = None,
     ) -> None:
         self._pool = pool
         self._store = store
         self._model = model
+        self._most_prompts = most_prompts
         self._loads: PendingLoads[PromptTree] = PendingLoads(store, clock or MonotonicClock())
         self._encodings: dict[bytes, TreeEncoding] = {}
         self._by_sequence: dict[TokenSequence, TreeEncoding] = {}
@@ -84,7 +88,7 @@ class TreeReuse:
 
     @property
     def _has_turn(self) -> bool:
-        return len(self._prompts) < MOST_BEGUN
+        return len(self._prompts) < self._most_prompts
 
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
         """Yield the sequences to compute after loads have ended: prompts, encodings.

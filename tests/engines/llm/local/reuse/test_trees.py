@@ -13,12 +13,14 @@ from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer, t
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, WorkId
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import tree_units, trees
-from rag_accel.engines.llm.local.reuse.trees import MOST_BEGUN
 from rag_accel.engines.llm.local.text.tokens import DependencyInput
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode, TreeNode
 from rag_accel.kv.dependency.tokens import path_texts
+
+MOST = LocalOptions().max_tree_prompts
 
 
 @pytest.fixture(params=RUNNERS)
@@ -88,13 +90,13 @@ def waiting(engine: LocalLLMEngine, count: int) -> list[EngineRequest]:
 
 
 def test_prompts_take_turns_and_all_are_answered(engine: LocalLLMEngine) -> None:
-    works = waiting(engine, MOST_BEGUN + 5)
+    works = waiting(engine, MOST + 5)
     outputs = finish(engine, *(str(work.id) for work in works))
     assert [value(outputs, str(work.id)).text for work in works] == list(map(masked_answer, works))
 
 
 def test_those_that_are_cancelled_harm_nobody(engine: LocalLLMEngine) -> None:
-    works = waiting(engine, MOST_BEGUN + 8)
+    works = waiting(engine, MOST + 8)
     engine.step(StepBudget(threads=1, time_s=0.0))
     engine.cancel([work.id for work in works[::2]])
     left = works[1::2]

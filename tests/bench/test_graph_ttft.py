@@ -1,0 +1,129 @@
+"""The suite on first tokens over paths of a graph runs all arms and refuses wrong answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from fake_runner import tokenizer
+
+from bench.graph.first_token import FLAT, GROUPED, Retrieved, distinct_tokens
+from bench.graph.trees import PathGraph, letter_pieces, path_stream, tree_stream
+from bench.kv.first_token import Shape
+from bench.results import SuiteResult, as_json, from_json
+from bench.suites import graph_ttft, ratio_definitions
+from rag_accel.engines.llm.local.reuse.trees import TreeReuse
+from rag_accel.sample import read_library_graph
+
+TINY = graph_ttft.Sizes(
+    shape=Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=128, context=4096),
+    triples=3000,
+    entities=30,
+    seeds=2,
+    paths=4,
+    turns=1,
+    runners=("torch",),
+    runner_turns=1,
+    queries=6,
+    stream_entities=5,
+    counted=2,
+    share=0.5,
+    short_turns=2,
+    only_paths=3,
+    answers=1,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("tiny-tokenizer")
+    tokenizer().save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def found(folder: str) -> SuiteResult:
+    return graph_ttft.run(True, TINY, folder)
+
+
+@pytest.fixture(scope="module")
+def graph() -> PathGraph:
+    return PathGraph(read_library_graph(3000).triples, 30, letter_pieces, seed=0)
+
+
+def _row(found: SuiteResult, system: str, metric: str, workload: str = "") -> Any:
+    rows = [row for row in found.rows if (row.system, row.metric) == (system, metric)]
+    return next(row for row in rows if workload in row.workload)
+
+
+def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
+    assert from_json(as_json(found), found.suite) == found
+    assert len({row.key for row in found.rows}) == len(found.rows)
+    assert set(found.ratios) == set(ratio_definitions(found.suite))
+    assert all(value > 0 for value in found.ratios.values())
+    assert not found.wrong
+
+
+def test_trees_are_kept_as_their_arms_say(found: SuiteResult) -> None:
+    for runner in ("runner auto", "runner torch"):
+        assert _row(found, "tree, nothing kept", "token_hit_percent", runner).median == 0
+        assert _row(found, "tree, all kept", "token_hit_percent", runner).median == 100
+    assert 0 < _row(found, "tree, some kept", "token_hit_percent").median < 100
+
+
+def test_a_tree_has_the_fewest_tokens(found: SuiteResult) -> None:
+    tokens = {name: _row(found, name, "prompt_tokens").median for name in (FLAT, GROUPED)}
+    assert _row(found, "tree, nothing kept", "prompt_tokens").median < tokens[GROUPED]
+    assert tokens[GROUPED] < tokens[FLAT]
+
+
+def test_states_in_wrong_places_fail_the_suite(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = TreeReuse._place
+
+    def shifted(self: TreeReuse, *arguments: Any, **options: Any) -> None:
+        place = self._pool.place
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                self._pool,
+                "place",
+                lambda lane, slot, states, positions: place(
+                    lane, slot, states, [at + 40 for at in positions]
+                ),
+            )
+            real(self, *arguments, **options)
+
+    monkeypatch.setattr(TreeReuse, "_place", shifted)
+    wrong = graph_ttft.run(True, TINY, folder).wrong
+    assert any("different_answers" in line or "logprob_difference" in line for line in wrong)
+
+
+def test_grouped_text_has_each_entity_once() -> None:
+    paths = (("a", " -> r ->", " b", " -> s ->", " c"), ("a", " -> r ->", " b", " -> s ->", " d"))
+    asked = Retrieved(paths)
+    assert asked.flat == "a -> r -> b -> s -> c\na -> r -> b -> s -> d"
+    assert asked.grouped == "a -> r -> b\nb -> s -> c\n -> s -> d"
+
+
+def test_streams_of_texts_are_those_of_trees(graph: PathGraph) -> None:
+    texts = path_stream(graph, "zipf", 5, 3, 8, 0)
+    trees = tree_stream(graph, "zipf", 5, 3, 8, 0)
+    for paths, nodes in zip(texts, trees, strict=True):
+        beginnings = {path[:end] for path in paths for end in range(1, len(path) + 1, 2)}
+        assert len(beginnings) == len(nodes)
+
+
+def test_a_stream_may_be_about_fewer_entities(graph: PathGraph) -> None:
+    texts = path_stream(graph, "uniform", 8, 2, 2, 0, entities=4)
+    assert {path[0] for paths in texts for path in paths} <= set(graph.entities[:4])
+
+
+def test_tokens_of_a_stream_count_once() -> None:
+    paths = (("a", " -> r ->", " b"), ("a", " -> r ->", " c"))
+    once = distinct_tokens(tokenizer(), [Retrieved(paths)])
+    assert distinct_tokens(tokenizer(), [Retrieved(paths), Retrieved(paths[:1])]) == once
