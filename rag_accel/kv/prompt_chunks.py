@@ -8,9 +8,8 @@ from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.dependency.lines import parse_path
+from rag_accel.kv.dependency.lines import locate_paths
 from rag_accel.kv.locate import locate
-from rag_accel.kv.segments import TextSpan
 
 #: Shorter documents, in characters, are skipped: reuse would save less than it costs.
 LEAST_CHARACTERS = 24
@@ -43,7 +42,7 @@ def locate_chunks(
     documents: Iterable[tuple[str, str]],
     questions: Collection[str] = (),
     *,
-    short_paths: bool = False,
+    only_paths: bool = False,
 ) -> GenerationInput:
     """Return a prompt with the spans of the documents in it.
 
@@ -53,7 +52,7 @@ def locate_chunks(
             paragraphs, lines and sentences count, the others are ignored.
         questions: the queries that found the documents, without white space around them. A
             document may be the same text; but a question has to be computed.
-        short_paths: whether relation paths are looked for however short they are.
+        only_paths: whether no more than the relation paths among them are looked for, line by line.
     """
     if prompt.chunk_spans:
         return prompt
@@ -63,26 +62,10 @@ def locate_chunks(
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(prompt.messages)
-        for span in locate_texts(message.content, texts, questions, short_paths=short_paths)
+        for span in (
+            locate_paths(message.content, texts, questions)
+            if only_paths
+            else locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
+        )
     )
     return replace(prompt, chunk_spans=chunk_spans) if chunk_spans else prompt
-
-
-def locate_texts(
-    text: str,
-    documents: Collection[tuple[str, str]],
-    questions: Collection[str] = (),
-    *,
-    short_paths: bool = False,
-) -> list[TextSpan]:
-    """Return the spans of documents in a text, as ``locate_chunks`` does for each message."""
-    spans = locate(text, documents, LEAST_CHARACTERS, never=questions, parts=True)
-    if short_paths:
-        short = [document for document in documents if _is_short_path(document[1])]
-        spans += locate(text, short, never=questions)
-    return spans
-
-
-def _is_short_path(text: str) -> bool:
-    shown = text.strip()
-    return len(shown) < LEAST_CHARACTERS and parse_path(shown) is not None

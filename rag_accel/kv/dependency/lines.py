@@ -11,7 +11,7 @@ or a dash. A line that nothing retrieved is text like any other, even if it look
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from rag_accel.kv.dependency.paths import Segments
@@ -21,6 +21,7 @@ _ARROWS = re.compile(r" (->|<-) ")
 _LABEL = r"(?:\[\d+\][ \t]|\d+[.)][ \t]|[-*\u2022][ \t])?"
 _LABEL_BEFORE = re.compile(_LABEL + r"[ \t]*\Z")
 _BETWEEN = re.compile(r"[ \t]*\n\s*" + _LABEL + r"[ \t]*")
+_LABEL_FIRST = re.compile(_LABEL + r"[ \t]*")
 _LINE = re.compile(r"[^\n]+")
 
 
@@ -49,6 +50,35 @@ def parse_path(line: str) -> Segments | None:
             return None
         segments += (f" {before} {names[at]} {behind}", f" {names[at + 1]}")
     return tuple(segments)
+
+
+def locate_paths(
+    text: str, documents: Iterable[tuple[str, str]], never: Collection[str] = ()
+) -> Iterator[TextSpan]:
+    """Yield the lines of a text that are, but for a label, paths of documents.
+
+    Args:
+        text: of a prompt's message.
+        documents: the id and the text of each: a path, or text with paths on lines of their own.
+        never: texts and lines to skip, without white space around them.
+    """
+    wanted: dict[str, str] = {}
+    for document, retrieved in documents:
+        if retrieved.strip() in never:
+            continue
+        for found in _LINE.finditer(retrieved):
+            line = found.group().strip()
+            if line not in wanted and line not in never and parse_path(line) is not None:
+                wanted[line] = document
+    if not wanted:
+        return
+    for found in _LINE.finditer(text):
+        line = found.group().strip()
+        label = _LABEL_FIRST.match(line)
+        shown = line if line in wanted or label is None else line[label.end() :]
+        if shown in wanted:
+            stop = found.start() + len(found.group().rstrip())
+            yield TextSpan(stop - len(shown), stop, wanted[shown])
 
 
 def find_path_lines(text: str, spans: Iterable[TextSpan]) -> PathLines | None:
