@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from reuse_kit import num_tokens
 
 from rag_accel import Accelerator
+from rag_accel.engine_api import EngineOutput, StepBudget
+from rag_accel.engines.llm.local.engine import LocalLLMEngine
 
 #: of one program over the same paths, four at a time
 QUESTIONS = [f"Who wrote {number} letters to Ada Lovelace?" for number in (2, 7, 30, 4)]
 RUNNERS = ("torch", "paged")
 AT_ONCE = 16
+PATIENCE_S = 60.0
 #: what the template of the tests' tokenizer puts behind the user's message
 TURN = "</s>\n<|turn|>assistant\n"
 
@@ -118,6 +122,32 @@ class RelationPaths:
             found = list(pool.map(lambda at: self.ask(program, QUESTIONS[at % 4]), range(AT_ONCE)))
         assert found == self.afresh(QUESTIONS, runner="torch") * 4
         assert reused(accelerator) > 0
+
+    def test_cancelled_tasks_leave_the_others_their_answers(
+        self, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        program = self.program(accelerator, runner="torch")
+        begun, step = threading.Event(), LocalLLMEngine.step
+
+        def noted(engine: LocalLLMEngine, budget: StepBudget) -> Sequence[EngineOutput]:
+            begun.set()
+            return step(engine, budget)
+
+        monkeypatch.setattr(LocalLLMEngine, "step", noted)
+
+        async def half_of_them() -> list[Any]:
+            tasks = [
+                asyncio.create_task(self.aask(program, QUESTIONS[at % 4])) for at in range(AT_ONCE)
+            ]
+            assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+            for task in tasks[::2]:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            return [*found[1::2], await self.aask(program, QUESTIONS[0])]
+
+        found = asyncio.run(half_of_them())
+        alone = self.afresh(QUESTIONS, runner="torch")
+        assert found == [*alone[1::2] * 4, alone[0]]
 
     def test_tenants_share_no_node(self) -> None:
         counts: list[int] = []

@@ -8,9 +8,8 @@ from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.dependency.lines import locate_paths, path_documents
+from rag_accel.kv.dependency.lines import locate_paths
 from rag_accel.kv.locate import locate
-from rag_accel.kv.segments import TextSpan
 
 #: Shorter documents, in characters, are skipped: reuse would save less than it costs.
 LEAST_CHARACTERS = 24
@@ -53,8 +52,7 @@ def locate_chunks(
             paragraphs, lines and sentences count, the others are ignored.
         questions: the queries that found the documents, without white space around them. A
             document may be the same text; but a question has to be computed.
-        only_paths: whether relation paths alone are looked for: lines of the documents that are
-            lines of the prompt, however short and however many.
+        only_paths: whether no more than the relation paths among them are looked for, line by line.
     """
     if prompt.chunk_spans:
         return prompt
@@ -64,19 +62,10 @@ def locate_chunks(
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(prompt.messages)
-        for span in locate_texts(message.content, texts, questions, only_paths=only_paths)
+        for span in (
+            locate_paths(message.content, texts, questions)
+            if only_paths
+            else locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
+        )
     )
     return replace(prompt, chunk_spans=chunk_spans) if chunk_spans else prompt
-
-
-def locate_texts(
-    text: str,
-    documents: Iterable[tuple[str, str]],
-    questions: Collection[str] = (),
-    *,
-    only_paths: bool = False,
-) -> list[TextSpan]:
-    """Return the spans of documents in a text, as ``locate_chunks`` does for each message."""
-    if only_paths:
-        return list(locate_paths(text, path_documents(documents, questions)))
-    return locate(text, documents, LEAST_CHARACTERS, never=questions, parts=True)

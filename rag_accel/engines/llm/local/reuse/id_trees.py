@@ -6,12 +6,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from rag_accel.engines.llm.local.reuse.id_segments import read_ids
-from rag_accel.kv.dependency.lines import find_path_lines
+from rag_accel.kv.dependency.lines import find_path_lines, locate_paths
 from rag_accel.kv.dependency.paths import PATH_END
 from rag_accel.kv.dependency.positions import tree_positions
 from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.dependency.tree import path_tree
-from rag_accel.kv.prompt_chunks import locate_texts
 
 
 class _OtherTokens(Exception):
@@ -39,7 +38,7 @@ def tree_of_ids(
     if read is None:
         return None
     text = read.text
-    lines = find_path_lines(text, locate_texts(text, documents, asked, only_paths=True))
+    lines = find_path_lines(text, locate_paths(text, documents, asked))
     if lines is None:
         return None
 

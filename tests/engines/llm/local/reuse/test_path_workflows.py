@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runner import tokenizer
+import torch
+from fake_runner import finish, tokenizer, value
 from graph_texts import PATIENCE_S, tokens
 from tiny_chat import model
 from tiny_models import SIZES, WINDOW
 from transformers import MistralConfig, MistralForCausalLM
+from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import Document, PromptUse
+from rag_accel.cli import main
+from rag_accel.engine_api import Document, PromptUse, StepBudget
 from rag_accel.engines import LocalLLM, MemoryGraph
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.testing import FakeEngine
@@ -297,3 +302,90 @@ def test_cancelled_requests_leave_the_others_their_answers() -> None:
         found = [handle.result(PATIENCE_S) for handle in handles[1::2]]
         assert found == [text] * 8
         assert ask(accelerator, over_graph())[0] == text
+
+
+PURGED = {
+    PATHS[0]: (" lane", "\n", " -> holds ->", " keys", "\n", " values", "\n"),
+    PATHS[-1]: (" Fuji", "\n"),
+}
+
+
+@pytest.mark.parametrize("path", PURGED)
+def test_a_purged_path_goes_with_what_is_behind_it(tmp_path: Path, path: str) -> None:
+    """What other paths begin with stays."""
+    folder = str(tmp_path / "kept")
+    (first,) = uses(PATHS, kv_folder=folder)
+    assert main(["cache", "purge", folder, "--text", path]) == 0
+    (use,) = uses(PATHS, kv_folder=folder)
+    assert use.from_chunks == first.approximate - tokens(*PURGED[path])
+
+
+@pytest.mark.parametrize("path", PURGED)
+def test_a_purged_path_is_in_no_memory_of_a_program_that_runs(tmp_path: Path, path: str) -> None:
+    folder = str(tmp_path / "kept")
+    with Accelerator(llm=local(kv_folder=folder), **finding(*PATHS)) as accelerator:
+        text, first = ask(accelerator, over_search())
+        assert main(["cache", "purge", folder, "--text", path]) == 0
+        found, use = ask(accelerator, over_search())
+    assert found == text
+    # What was not written yet when the folder was purged may go, too.
+    assert use.from_chunks <= first.approximate - tokens(*PURGED[path])
+
+
+def test_a_file_of_another_node_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    uses(PATHS, kv_folder=str(folder))
+    files = sorted(folder.rglob("*.kv"))
+    assert len(files) > 2
+    first = files[0].read_bytes()
+    for file, other in pairwise(files):
+        file.write_bytes(other.read_bytes())
+    files[-1].write_bytes(first)
+    with Accelerator(llm=local(kv_folder=str(folder)), **finding(*PATHS)) as accelerator:
+        text, use = ask(accelerator, over_search())
+    assert use.from_chunks == 0
+    with Accelerator(llm=local(), **finding(*PATHS)) as accelerator:
+        assert ask(accelerator, over_search())[0] == text
+
+
+def test_nodes_are_of_one_model(tmp_path: Path) -> None:
+    other = copy.deepcopy(model())
+    with torch.no_grad():
+        other.lm_head.weight.mul_(1.5)
+        other.model.embed_tokens.weight.mul_(1.5)
+    used = [
+        uses(PATHS, model=chosen, kv_folder=str(tmp_path / "kept"))[0].from_chunks
+        for chosen in (model(), other, other)
+    ]
+    assert used[:2] == [0, 0]
+    assert used[2] > 0
+
+
+def test_a_recipe_of_texts_says_nothing_of_paths(tmp_path: Path) -> None:
+    named = {"kv_folder": str(tmp_path / "kept"), "kv_recipe": "neighbours", "recompute_ratio": 0.5}
+    first, again = (uses(PATHS, **named)[0] for _ in range(2))
+    assert first.from_chunks == 0
+    assert again.from_chunks == again.approximate
+    assert again.recomputed == again.preprocessed == 0
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_interrupt_behind_each_forward_changes_no_answer(runner: str) -> None:
+    engine = engine_on(runner)
+    run = engine._running._run  # type: ignore[attr-defined]
+
+    def interrupted(rows: Any) -> Any:
+        engine.interrupt()
+        return run(rows)
+
+    engine._running._run = interrupted  # type: ignore[attr-defined]
+    given = (FUJI, LANE, FUJI[:2] + LANE[1:], LANE + FUJI)
+    works = [asked(str(at), *given[at % 4], question=f"\n\n{at}?") for at in range(16)]
+    engine.submit(works)
+    left = works[1::2]
+    engine.step(StepBudget(threads=1))
+    engine.cancel([work.id for work in works[::2]])
+    outputs = finish(engine, *(str(work.id) for work in left))
+    assert [value(outputs, str(work.id)).text for work in left] == list(map(masked_answer, left))
+    engine.close()
+    assert engine.held_bytes == 0
