@@ -78,5 +78,7 @@ def generate_with_depkv(
         EngineError: the prompt has no room in context or pool.
     """
     return kv.calls.generate(
-        DependencyInput(prompt=kv.prompt, max_tokens=max_tokens, stop=tuple(stop), options=options)
+        DependencyInput(
+            prompt=kv.prompt, max_tokens=max_tokens, stop=tuple(stop), options=options
+        )
     )
