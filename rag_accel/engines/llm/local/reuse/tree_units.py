@@ -10,8 +10,8 @@ from itertools import accumulate, groupby
 import numpy as np
 
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence, TreePlace
-from rag_accel.kv.dependency.tokens import TreePrompt
-from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree
+from rag_accel.kv.dependency.tokens import TreePrompt, path_texts
+from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Integers
 from rag_accel.kv.dependency.units import compute_units
 from rag_accel.kv.dependency.visibility import visible_until
 from rag_accel.kv.entry import ChunkLabel, LaneState
@@ -53,6 +53,7 @@ def missing_subforests(
         most_rows: of one sequence.
     """
     tree = prompt.tree
+    until = visible_until(tree)
     units = [unit for unit in compute_units(tree, is_cached) if not is_awaited[unit.node]]
     for past, siblings in groupby(units, key=lambda unit: unit.past):
         rows: list[range] = []
@@ -63,20 +64,21 @@ def missing_subforests(
                 nodes = range(unit.node, unit.node + 1)
             added = _tokens(tree, nodes)
             if rows and size + added > most_rows:
-                yield _subforest(prompt, past, rows)
+                yield _subforest(prompt, past, rows, until)
                 rows, size = [], 0
             rows.append(nodes)
             size += added
-        yield _subforest(prompt, past, rows)
+        yield _subforest(prompt, past, rows, until)
 
 
 def _tokens(tree: DependencyTree, nodes: range) -> int:
     return int(tree.starts[nodes.stop] - tree.starts[nodes.start])
 
 
-def _subforest(prompt: TreePrompt, past: tuple[int, ...], rows: Sequence[range]) -> Subforest:
+def _subforest(
+    prompt: TreePrompt, past: tuple[int, ...], rows: Sequence[range], until: Integers
+) -> Subforest:
     tree = prompt.tree
-    until = visible_until(tree)
     ids = [*prompt.head, *(id for node in past for id in tree.node_ids(node).tolist())]
     start = len(ids)
     positions: list[int] = []
@@ -153,8 +155,11 @@ class PromptTree:
     is_inline: bool = False
     #: keys of nodes whose state is not there
     missing: set[bytes] = field(init=False)
+    #: the text of each node's path, itself included
+    texts: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.texts = tuple(path_texts(self.prompt.tree))
         self.missing = {self.keys[node] for node in self.nodes()}
 
     def nodes(self) -> list[int]:

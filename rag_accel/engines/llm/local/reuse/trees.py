@@ -22,7 +22,7 @@ from rag_accel.engines.llm.local.reuse.tree_units import (
     missing_subforests,
     node_spans,
 )
-from rag_accel.kv.dependency.tokens import TreePrompt, node_keys, path_texts
+from rag_accel.kv.dependency.tokens import TreePrompt, node_keys
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.store import ChunkStore
@@ -228,10 +228,13 @@ class TreeReuse:
         """Yield the sequences that encode what is missing, is not encoded yet, and can be."""
         if found.loading:
             return
-        awaited = [key in self._encodings for key in found.keys]
-        for key in found.missing:
-            if (encoding := self._encodings.get(key)) is not None:
+        encodings = [self._encodings.get(key) for key in found.missing]
+        for encoding in encodings:
+            if encoding is not None:
                 encoding.readers[found] = None
+        if None not in encodings:
+            return  # usual: this is asked after each of many small encodings
+        awaited = [key in self._encodings for key in found.keys]
         for part in missing_subforests(found.prompt, found.cached(), awaited):
             yield self._encode(found, part).sequence
 
@@ -255,8 +258,7 @@ class TreeReuse:
 
     def _labels(self, found: PromptTree, nodes: Sequence[int]) -> list[ChunkLabel]:
         """Return the labels of nodes: their paths, and those that they have seen."""
-        tree, purges = found.prompt.tree, self._store.purges
-        texts = list(path_texts(tree))
+        tree, purges, texts = found.prompt.tree, self._store.purges, found.texts
         return [
             ChunkLabel(
                 found.sequence.namespace,
