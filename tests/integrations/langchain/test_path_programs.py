@@ -31,6 +31,8 @@ from langchain_rag_accel import ChatRagAccel, RagAccelGraphRetriever, accelerate
 from rag_accel import Accelerator
 from rag_accel.engines import LocalLLM
 
+pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
+
 PATHS = (
     "Ada Lovelace -> wrote to -> Charles Babbage",
     "Ada Lovelace -> admired -> Mary Somerville",

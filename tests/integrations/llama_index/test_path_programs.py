@@ -22,6 +22,8 @@ from path_kit import QUESTIONS, RelationPaths, prompt_tokens, reused
 from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
 from rag_accel import Accelerator
 
+pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
+
 
 def language_model(accelerator: Accelerator | None = None, **options: Any) -> RagAccelLLM:
     given = {"kv_reuse": "dependency", "max_tokens": 6, "pool_bytes": 1 << 24, **options}

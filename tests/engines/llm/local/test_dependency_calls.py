@@ -18,6 +18,8 @@ from rag_accel.dependency import (
 )
 from rag_accel.engines import LocalLLM
 
+pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
+
 PATHS = (
     ("guide", " -> in ->", " it"),
     ("guide", " -> in ->", " lane"),

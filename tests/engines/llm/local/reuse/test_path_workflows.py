@@ -25,6 +25,8 @@ from rag_accel.engines import LocalLLM, MemoryGraph
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.testing import FakeEngine
 
+pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
+
 FACTS = [
     ("guide", "in", "lane"),
     ("lane", "holds", "keys"),
