@@ -85,8 +85,12 @@ def test_settings_of_other_calls_change_no_tree(setting: str) -> None:
     assert found(prompt_ids(TEXT), *PATHS, made=made) is None
 
 
-def test_names_that_have_more_tokens_alone_have_no_tree() -> None:
-    lines = ("a -> b -> c", "a -> d -> e")
-    ids = encode("\n".join(lines) + "\nWhy?")
-    tree = found(ids, *lines)
-    assert tree is None or len(tree.ids) <= len(ids)
+def test_paths_that_have_more_tokens_in_parts_have_no_tree() -> None:
+    lines = ("a -> r -> c", "a -> s -> d")
+    made = copy.deepcopy(tokenizer())
+    text = "\n".join(lines) + "\nWhy?"
+    assert found(encode(text), *lines, made=made) is not None
+    made.add_tokens(list(lines))
+    ids = tuple(made(text, add_special_tokens=False)["input_ids"])
+    assert len(ids) < len(encode(text))
+    assert found(ids, *lines, made=made) is None
