@@ -152,8 +152,11 @@ def test_too_few_names_are_refused_by_name() -> None:
 # Tuning -------------------------------------------------------------------------------------------
 
 
-def test_the_loss_falls_and_the_model_loads_in_the_engine(checkpoint: Path, tmp_path: Path) -> None:
-    report = tune(checkpoint, tmp_path / "out")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_loss_falls_and_the_model_loads_in_the_engine(
+    checkpoint: Path, tmp_path: Path, precision: str
+) -> None:
+    report = tune(checkpoint, tmp_path / "out", options=replace(SMALL, precision=precision))
     assert report.last_loss < 0.9 * report.first_loss
     assert (report.steps, report.continued_at, report.held_out) == (6, 0, 4)
     loaded = load(str(tmp_path / "out"), options=LocalOptions(kv_reuse="dependency"))
@@ -234,6 +237,12 @@ def test_options_out_of_range_are_refused(name: str, value: Any) -> None:
     given: dict[str, Any] = {name: value}
     with pytest.raises(ConfigError, match=value if isinstance(value, str) else name):
         TuningOptions(**given)
+
+
+def test_a_loss_that_diverges_is_named(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a finite number"):
+        tune(checkpoint, tmp_path, options=replace(SMALL, rate=1e30))
+    assert not (tmp_path / "model.safetensors").exists()
 
 
 def test_a_prompt_longer_than_the_context_is_refused(checkpoint: Path, tmp_path: Path) -> None:

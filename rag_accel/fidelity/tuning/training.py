@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from rag_accel.errors import ConfigError
 from rag_accel.fidelity.tuning.packing import IGNORED, PackedBatch, PackedPrompt, batch_of
 
 _LEAST_RATE = 0.05
@@ -37,11 +38,21 @@ class Trainer:
         Args:
             prompts: of the step.
             step: its number, from 0.
+
+        Raises:
+            ConfigError: the loss is not a finite number.
         """
         batch = batch_of(prompts)
         with autocast(self._precision):
             logits = answer_logits(self.model, batch)
         loss = functional.cross_entropy(logits, batch.labels[batch.labels != IGNORED])
+        if not torch.isfinite(loss):
+            raise ConfigError(
+                "the loss is not a finite number",
+                where=f"step {step + 1}",
+                found=float(loss.detach()),
+                hint="take a smaller rate, and a new folder",
+            )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _MOST_NORM)
         for group in self.optimizer.param_groups:

@@ -100,8 +100,8 @@ def tune_dependency(
         progress: is called behind each step.
 
     Raises:
-        ConfigError: the model is not supported or not there, prompts are too few or too long, or
-            the folder has other files or a fine-tuning with other settings.
+        ConfigError: the model is not supported or not there, prompts are too few or too long, the
+            loss diverges, or the folder has other files or a fine-tuning with other settings.
         ImportError: transformers is missing; names the extra.
         OSError: the folder cannot be written.
     """
