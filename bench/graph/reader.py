@@ -30,6 +30,7 @@ from rag_accel.system.files import folder_made_once, user_cache
 _WORDS = ("<unk>", "<s>", "Facts:", "Question:", "of", "\n")
 _TEMPLATE = "<s>{% for message in messages %}{{ message['content'] }}{% endfor %}"
 _HEADS, _LAYERS, _WIDTH = 4, 4, 256
+_EMBEDDING_SCALE = 5.0
 
 _logger = logging.getLogger("bench.graph.reader")
 
@@ -273,9 +274,6 @@ def _fresh_model(recipe: Recipe) -> Any:
             layer.self_attn.q_proj.weight.mul_(0.7)
             layer.self_attn.k_proj.weight.copy_(layer.self_attn.q_proj.weight)
     return model
-
-
-_EMBEDDING_SCALE = 5.0
 
 
 def _optimizers(model: Any, rate: float) -> list[torch.optim.Optimizer]:

@@ -1,4 +1,4 @@
-"""What trees of relation paths change for a reader of graphs, and for a chat model."""
+"""Answers behind trees of relation paths, and those to flat text: of a reader, of a chat model."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def divergence_rows(found: Sequence[Divergence], workload: str) -> list[Row]:
     """Return the means over prompts, with their standard errors."""
     rows: list[Row] = []
     for metric, values in {
-        "kl_first_nats": [one.kl_first for one in found],
-        "kl_nats": [one.kl_mean for one in found],
-        "top1": [one.top1 for one in found],
+        "kl_first_nats": [apart.kl_first for apart in found],
+        "kl_nats": [apart.kl_mean for apart in found],
+        "top1": [apart.top1 for apart in found],
     }.items():
         mean, error = mean_and_error(values)
         rows.append(Row(ENGINE, workload, metric, mean, None, len(found)))

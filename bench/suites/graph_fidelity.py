@@ -66,7 +66,7 @@ _logger = logging.getLogger("bench.graph_fidelity")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
         subgraphs: of the graphs of each workload.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from rag_accel.fidelity.tuning import (
     load_graph_questions,
     tune_dependency,
 )
+from rag_accel.fidelity.tuning.checkpoints import TuningFolder
 from rag_accel.fidelity.tuning.packing import IGNORED, PromptPacker, batch_of
 from rag_accel.fidelity.tuning.training import answer_logits, exact_match
 
@@ -180,6 +182,31 @@ def test_a_finished_one_is_not_trained_again(checkpoint: Path, tmp_path: Path) -
     assert tune(checkpoint, tmp_path, progress=stop_at(1)) == first
 
 
+def test_two_that_write_one_folder_train_once(checkpoint: Path, tmp_path: Path) -> None:
+    steps: list[int] = []
+    with ThreadPoolExecutor(2) as pool:
+        running = [
+            pool.submit(tune, checkpoint, tmp_path, progress=lambda *told: steps.append(told[0]))
+            for _ in range(2)
+        ]
+        first, second = (one.result(timeout=300) for one in running)
+    assert first == second
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_one_that_ends_before_its_result_is_written_is_not_lost(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TuningFolder, "finish", stopped)
+        with pytest.raises(Stopped):
+            tune(checkpoint, tmp_path)
+    assert tune(checkpoint, tmp_path, progress=stop_at(1)).continued_at == SMALL.steps
+
+
 @pytest.mark.parametrize(("name", "value"), [("rate", 1e-4), ("scheme", "preorder"), ("seed", 1)])
 @pytest.mark.parametrize("finished", [False, True])
 def test_other_settings_are_refused_by_name(
@@ -190,15 +217,15 @@ def test_other_settings_are_refused_by_name(
     else:
         with pytest.raises(Stopped):
             tune(checkpoint, tmp_path, progress=stop_at(3))
-    with pytest.raises(ConfigError, match=f"another {name}"):
+    with pytest.raises(ConfigError, match=f"another value of {name}"):
         tune(checkpoint, tmp_path, options=replace(SMALL, **{name: value}))
 
 
 def test_another_model_and_other_prompts_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     tune(checkpoint, tmp_path / "out")
-    with pytest.raises(ConfigError, match="another prompts"):
+    with pytest.raises(ConfigError, match="another value of prompts"):
         tune(checkpoint, tmp_path / "out", prompts=[PROMPT, PROMPT])
-    with pytest.raises(ConfigError, match="another model"):
+    with pytest.raises(ConfigError, match="another value of model"):
         tune(tmp_path / "out", tmp_path / "out")
 
 

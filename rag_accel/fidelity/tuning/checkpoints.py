@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TuningState:
-    """Where a fine-tuning stands.
+    """The progress of a fine-tuning.
 
     Args:
         step: how many steps are done.
@@ -134,7 +134,7 @@ class TuningFolder:
         for name in sorted({*self._recipe, *given}):
             if self._recipe.get(name) != given.get(name):
                 raise ConfigError(
-                    f"the folder has a fine-tuning of another {name}",
+                    f"the fine-tuning in the folder has another value of {name}",
                     where=str(self.path),
                     found=repr(self._recipe.get(name)),
                     valid=repr(given.get(name)),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from rag_accel.engines.llm.local.options import check_least, check_whole
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.tuning.questions import GraphShape
 from rag_accel.kv.dependency.positions import PositionScheme, check_scheme
 
-PRECISIONS = ("float32", "bfloat16")
+#: Of matrix products; weights are updated in float32.
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class TuningOptions:
     scheme: PositionScheme = "shared"
     shape: GraphShape = field(default_factory=GraphShape)
     held_out: int = 32
-    precision: str = "float32"
+    precision: Precision = "float32"
     checkpoint_every: int = 10
     seed: int = 0
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from rag_accel.errors import ConfigError
+from rag_accel.fidelity.tuning.options import Precision
 from rag_accel.fidelity.tuning.packing import IGNORED, PackedBatch, PackedPrompt, batch_of
 
 _LEAST_RATE = 0.05
@@ -25,9 +26,12 @@ class Trainer:
         precision: of matrix products, ``float32`` or ``bfloat16``.
     """
 
-    def __init__(self, model: Any, rate: float, steps: int, precision: str = "float32") -> None:
+    def __init__(
+        self, model: Any, rate: float, steps: int, precision: Precision = "float32"
+    ) -> None:
         self.model = model
-        self._rate, self._steps, self._precision = rate, steps, precision
+        self._rate, self._steps = rate, steps
+        self._precision: Precision = precision
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0
         )
@@ -62,7 +66,7 @@ class Trainer:
         return float(loss.detach())
 
 
-def autocast(precision: str) -> Any:
+def autocast(precision: Precision) -> Any:
     """Return a context in which matrix products have this precision."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16")
 
@@ -80,7 +84,7 @@ def answer_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
 
 @torch.no_grad()
 def exact_match(
-    model: Any, prompts: Iterable[PackedPrompt], precision: str = "float32"
+    model: Any, prompts: Iterable[PackedPrompt], precision: Precision = "float32"
 ) -> tuple[int, int]:
     """Return how many answers were the most probable ones in each token, and of how many."""
     right = total = 0

@@ -83,7 +83,7 @@ def tune_dependency(
 ) -> TuningReport:
     """Fine-tune a model to answer behind trees of relation paths, and write it to a folder.
 
-    DepCache section 3.3. In each step prompts have the mask of ``rag_accel.kv.dependency`` and the
+    DepCache section 3.3. In each step prompts have the mask of their trees and the
     positions of a scheme. Called again with the same settings it continues at the last
     checkpoint, with the weights that one uninterrupted call would give on the same machine; of a
     finished one it returns the report. A second process waits for the first.
@@ -117,7 +117,9 @@ def tune_dependency(
         done = folder.result()
         if done is not None:
             return TuningReport(path, **done)
-        run = _Run(source, PromptPacker(tokenizer, scheme=chosen.scheme), prompts, names, chosen)
+        run = _TuningRun(
+            source, PromptPacker(tokenizer, scheme=chosen.scheme), prompts, names, chosen
+        )
         begun, state = run.train(folder, progress or (lambda done, steps, loss: None))
         source = source.to(dtype)
         source.save_pretrained(path)
@@ -131,7 +133,7 @@ def tune_dependency(
         return report
 
 
-class _Run:
+class _TuningRun:
     """The prompts and steps of one fine-tuning."""
 
     def __init__(
@@ -156,7 +158,7 @@ class _Run:
                 )
             packed = [packer.pack(prompt) for prompt in prompts]
             self._tested = packed[::_HELD_OUT]
-            self._given = [one for at, one in enumerate(packed) if at % _HELD_OUT]
+            self._given = [prompt for at, prompt in enumerate(packed) if at % _HELD_OUT]
         self._check_room(model)
 
     def train(self, folder: TuningFolder, progress: Progress) -> tuple[int, TuningState]:
