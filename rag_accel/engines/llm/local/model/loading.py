@@ -140,6 +140,26 @@ def load(
     return LoadedModel(chosen, tokenizer, name, config, settings, watch)
 
 
+def load_source(model: str | Path, dtype: str | None = None) -> tuple[Any, Any]:
+    """Return a named model as transformers computes it, and its tokenizer; both checked as by load.
+
+    It is in evaluation mode, on the CPU, and its weights can be trained.
+
+    Args:
+        model: a folder, or a name on the hub.
+        dtype: ``float32`` or ``bfloat16``; None for that of the checkpoint.
+
+    Raises:
+        ConfigError: the model is not supported, or not there.
+        ImportError: transformers is missing; names the extra.
+    """
+    _need_transformers()
+    folder = _folder(model, None, False)
+    source, tokenizer = _loaded(folder, dtype, None), _tokenizer(folder)
+    _check_tokenizer(tokenizer, source.config.vocab_size)
+    return source, tokenizer
+
+
 def _need_transformers() -> None:
     try:
         importlib.import_module("transformers")
