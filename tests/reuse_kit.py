@@ -21,8 +21,8 @@ def located(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     found: list[list[str]] = []
     real = local_calls.locate_chunks
 
-    def recording(*args: Any) -> GenerationInput:
-        asked = real(*args)
+    def recording(*args: Any, **options: Any) -> GenerationInput:
+        asked = real(*args, **options)
         found.append(
             [asked.messages[one.message].content[one.start : one.stop] for one in asked.chunk_spans]
         )
