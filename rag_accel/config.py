@@ -189,13 +189,13 @@ class Options:
         "prompt; `full` splices in the KV cache of an earlier prompt, which is approximate; "
         "`fused` recomputes a share of the tokens, approximate, too; `dependency` computes the "
         "relation paths of a prompt as a tree, each token seeing its own path. It applies to the "
-        "program's "
-        "own Hugging Face models as well; a `LocalLLM` or a component that names it goes before",
+        "program's own Hugging Face models as well; a `LocalLLM` or a component that names it goes "
+        "before",
     )
     kv_folder: str | None = _option(
         None,
-        "where local language models that reuse chunks keep their KV caches between processes of "
-        "one user; without it, in memory only",
+        "where local language models that reuse chunks or relation paths keep their KV caches "
+        "between processes of one user; without it, in memory only",
     )
     trace_events: int = _option(
         8192,

@@ -20,7 +20,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest_plugins = ["neo4j_server", "arcadedb_server"]
-for _kit in ("reuse_kit", "shared_calls_kit"):
+for _kit in ("path_kit", "reuse_kit", "shared_calls_kit"):
     pytest.register_assert_rewrite(_kit)
 
 # Before torch and FAISS are imported: threads that spin while they wait take the cores of others.

@@ -90,7 +90,7 @@ class Sizes:
         counted: of its questions, the last ones.
         share: of the stream's distinct tokens that have room.
         short_turns: of the short prompts.
-        short_paths: of a short prompt.
+        only_paths: of a short prompt.
         answers: prompts whose answers are compared.
     """
 
@@ -107,7 +107,7 @@ class Sizes:
     counted: int = 60
     share: float = 0.15
     short_turns: int = 60
-    short_paths: int = 3
+    only_paths: int = 3
     answers: int = 6
 
 
@@ -144,7 +144,7 @@ def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> S
     with little_garbage():
         stream = _stream(chosen, source, model, tokenizer)
     with little_garbage():
-        asked = source.apart(chosen.short_turns + 1, 1, chosen.short_paths)
+        asked = source.apart(chosen.short_turns + 1, 1, chosen.only_paths)
         short = measure_short(model, tokenizer, asked)
     _logger.info("short prompts: %.3f", short.ratio)
     answers = tree_answers.compare(

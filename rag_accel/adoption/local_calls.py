@@ -97,7 +97,7 @@ class LocalCalls:
                 request,
                 identity.retrieved.texts(),
                 identity.retrieved.asked,
-                short_paths=local.reuses_paths,
+                only_paths=local.reuses_paths,
             )
         return Work(engine, PrimitiveKind.DECODING, request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
@@ -19,6 +19,9 @@ from rag_accel.kv.prompt_chunks import LEAST_CHARACTERS
 from rag_accel.recognition.generation import GreedyCall, TokenStream
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.system.locks import RenewedLock
+
+if TYPE_CHECKING:
+    from rag_accel.engines.llm.local.work import ReusablePrompt
 
 _WHERE = "llm"
 
@@ -82,25 +85,44 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
 def _works(
     identity: RequestIdentity, engine: EngineName, bounds: LocalOptions, call: GreedyCall
 ) -> list[Work]:
-    from rag_accel.engines.llm.local.reuse.id_segments import segment_ids
     from rag_accel.engines.llm.local.text.tokens import TokenInput
 
     reuses = bounds.kv_reuse != "exact" and call.tokenizer is not None
     texts = list(identity.retrieved.texts()) if reuses else []
-    inputs: list[TokenInput] = []
-    for ids in call.prompts:
-        segments = None
-        if texts:
-            segments = segment_ids(
-                ids,
-                call.tokenizer,
-                texts,
-                identity.retrieved.asked,
-                least_tokens=bounds.least_chunk_tokens,
-                least_characters=LEAST_CHARACTERS,
-            )
-        inputs.append(TokenInput(ids=ids, ends=call.ends, most=call.most, segments=segments))
+    inputs = [
+        TokenInput(
+            ids=ids,
+            ends=call.ends,
+            most=call.most,
+            segments=_parts(identity, bounds, call, ids, texts) if texts else None,
+        )
+        for ids in call.prompts
+    ]
     return [Work(engine, PrimitiveKind.DECODING, input_) for input_ in inputs]
+
+
+def _parts(
+    identity: RequestIdentity,
+    bounds: LocalOptions,
+    call: GreedyCall,
+    ids: tuple[int, ...],
+    texts: list[tuple[str, str]],
+) -> ReusablePrompt | None:
+    """Return a prompt by its retrieved texts or paths; None where none are found in it."""
+    from rag_accel.engines.llm.local.reuse.id_segments import segment_ids
+    from rag_accel.engines.llm.local.reuse.id_trees import tree_of_ids
+
+    asked = identity.retrieved.asked
+    if bounds.kv_reuse == "dependency":
+        return tree_of_ids(ids, call.tokenizer, texts, asked)
+    return segment_ids(
+        ids,
+        call.tokenizer,
+        texts,
+        asked,
+        least_tokens=bounds.least_chunk_tokens,
+        least_characters=LEAST_CHARACTERS,
+    )
 
 
 def why_plain(accelerator: Accelerator, model: Any) -> str | None:
@@ -117,6 +139,8 @@ def why_plain(accelerator: Accelerator, model: Any) -> str | None:
     bounds = accelerator.local_llms.bounds(model)
     if bounds in seen.unmade:
         return seen.unmade[bounds]
+    if bounds.kv_reuse == "dependency" and _has_windows(model):
+        return "kv_reuse is dependency, and a layer of it sees a window of positions only"
     return _now(model, adopt, is_approximate=bounds.is_approximate)
 
 
@@ -176,6 +200,12 @@ def _refusal(model: Any) -> str | None:
     except ConfigError as error:
         return f"{error.what}: {error.found}"
     return None
+
+
+def _has_windows(model: Any) -> bool:
+    from rag_accel.engines.llm.local.model.families import has_windows
+
+    return has_windows(model)
 
 
 def _now(model: Any, adopt: AdoptLLM, *, is_approximate: bool) -> str | None:

@@ -140,9 +140,9 @@ def _add_check_verb(verbs: Any) -> None:
     """Add the verb to those of the command."""
     check = verbs.add_parser(
         "check",
-        help='measure what kv_reuse="fused" or int8 weights change on a model',
+        help="measure what approximate options change on a model",
         description='Of kv_reuse="fused" a recompute_ratio is proposed. The exit status is 0 with a'
-        " ratio to propose, or where int8 weights agree, and 1 otherwise.",
+        " ratio to propose, or where int8 weights or trees of paths agree, and 1 otherwise.",
     )
     check.add_argument("model", metavar="MODEL", help="a folder, or a name on the hub")
     check.add_argument(
@@ -157,14 +157,18 @@ def _add_check_verb(verbs: Any) -> None:
     check.add_argument("--limit-s", type=float, help="seconds, about; 1800")
     check.add_argument("--dtype", help="float32 or bfloat16; that of the checkpoint")
     check.add_argument("--template", metavar="FILE", type=Path, help="another chat template")
-    check.add_argument("--weights", choices=["int8"], help="check these weights")
+    way = check.add_mutually_exclusive_group()
+    way.add_argument("--weights", choices=["int8"], help="check these weights")
+    way.add_argument(
+        "--paths", action="store_true", help='check kv_reuse="dependency": documents are paths'
+    )
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.set_defaults(run=_check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     # It needs torch, which other commands do without.
-    from rag_accel.fidelity import check_reuse, check_weights, load_prompts
+    from rag_accel.fidelity import check_paths, check_reuse, check_weights, load_prompts
 
     named = ("folder", "target", "count", "limit_s", "dtype")
     given = {name: getattr(arguments, name) for name in named}
@@ -173,8 +177,9 @@ def _check(arguments: argparse.Namespace) -> int:
         options["prompts"] = load_prompts(arguments.prompts)
     if arguments.template is not None:
         options["template"] = _template(arguments.template)
-    if arguments.weights is not None:
-        checked = check_weights(arguments.model, progress=_show, **options)
+    if arguments.weights is not None or arguments.paths:
+        check = check_paths if arguments.paths else check_weights
+        checked = check(arguments.model, progress=_show, **options)
         print(json.dumps(checked.to_dict(), indent=2) if arguments.json else checked)
         return 0 if checked.passed else 1
     found = check_reuse(arguments.model, progress=_show, **options)

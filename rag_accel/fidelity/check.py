@@ -146,7 +146,7 @@ def check_reuse(
     fused = LocalOptions(kv_reuse="fused", pool_bytes=pool_bytes)
     loaded = load(model, tokenizer, dtype=dtype, options=fused)
     with _Comparison(loaded, sorted(set(ratios)), plan) as comparison:
-        compared = plan.compare(loaded, comparison.of)
+        compared = plan.compare(loaded, comparison.of, plan.segmented(loaded))
     each = zip(*compared.found, strict=True)
     measured = tuple(map(RatioFidelity.of, comparison.ratios, map(list, each)))
     return _kept(loaded, plan, compared, measured, verdict_folder(folder))

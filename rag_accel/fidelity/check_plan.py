@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.model.loading import LoadedModel
@@ -27,6 +27,18 @@ LEAST_PROMPTS = 8
 _SAMPLE_TOKENS, _SAMPLE_PASSAGES, _CHUNKS = (360, 600), (4, 6), 500
 _LIBRARIES = ("rag-accel", "transformers", "torch")
 Found = TypeVar("Found")
+
+
+class Tokens(Protocol):
+    """A prompt that has tokens."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Return the tokens of the whole prompt."""
+        ...
+
+
+Prompt = TypeVar("Prompt", bound=Tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +100,22 @@ class CheckPlan:
         self._clock = clock or MonotonicClock()
         self._ends_at = self._clock.now() + limit_s
 
+    def segmented(self, loaded: LoadedModel) -> Callable[[TextPrompt], SegmentedPrompt]:
+        """Return what reads prompts of texts by a model's tokenizer."""
+        return lambda prompt: prompt.segmented(loaded.tokenizer, self.template)
+
     def compare(
-        self, loaded: LoadedModel, compare: Callable[[TextPrompt, SegmentedPrompt], Found]
+        self,
+        loaded: LoadedModel,
+        compare: Callable[[TextPrompt, Prompt], Found],
+        read: Callable[[TextPrompt], Prompt],
     ) -> ComparedPrompts[Found]:
         """Compare one prompt after the other.
 
         Args:
-            loaded: the model, by whose tokenizer prompts are made and segmented.
-            compare: a prompt, of which it is given the tokens, too.
+            loaded: the model, by whose tokenizer prompts are generated.
+            compare: a prompt, of which it is given what ``read`` returned, too.
+            read: returns the tokens of a prompt, as the model's engine has them.
 
         Raises:
             ConfigError: a prompt has no text that can be told apart, or no room with its answer,
@@ -105,7 +125,7 @@ class CheckPlan:
         prompts = self._prompts
         if prompts is None:
             prompts = _sample_prompts(loaded.tokenizer, self._count)
-        segmented = [prompt.segmented(loaded.tokenizer, self.template) for prompt in prompts]
+        segmented = [read(prompt) for prompt in prompts]
         self._check_room(loaded, segmented)
         found: list[Found] = []
         for prompt, segments in zip(prompts, segmented, strict=True):
@@ -117,7 +137,7 @@ class CheckPlan:
             raise _too_few("the time was over", len(found), "give a larger limit_s")
         return ComparedPrompts(prompts, found)
 
-    def _check_room(self, loaded: LoadedModel, segmented: Sequence[SegmentedPrompt]) -> None:
+    def _check_room(self, loaded: LoadedModel, segmented: Sequence[Tokens]) -> None:
         for at, segments in enumerate(segmented, 1):
             size = len(segments.ids) + self.tokens
             if size > loaded.runner.context or not loaded.runner.pool.fits(size):

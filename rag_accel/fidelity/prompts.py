@@ -48,10 +48,11 @@ class TextPrompt:
         user = Message("user", self.content)
         return (Message("system", self.system), user) if self.system else (user,)
 
-    def generation_input(self, max_tokens: int) -> GenerationInput:
-        """Return the input of an engine, with the spans of the texts, as drop-ins make it."""
+    def generation_input(self, max_tokens: int, *, only_paths: bool = False) -> GenerationInput:
+        """Return the input of an engine, with the spans of texts or paths, as drop-ins make it."""
         named = [(str(at), text) for at, text in enumerate(self.texts)]
-        return locate_chunks(GenerationInput(self.messages, max_tokens=max_tokens), named)
+        asked = GenerationInput(self.messages, max_tokens=max_tokens)
+        return locate_chunks(asked, named, only_paths=only_paths)
 
     def segmented(self, tokenizer: Any, template: str | None = None) -> SegmentedPrompt:
         """Return its tokens, range by range, as an engine that reuses texts has them.

@@ -29,7 +29,7 @@ EMBEDDER = "embedder"
 READERS = {
     "mode": "a LangChain chain, a composite retriever or compressor of LangChain",
     "kv_reuse": "a local language model that names no other, or a RAGraph",
-    "kv_folder": "the same, where kv_reuse is 'full' or 'fused'",
+    "kv_folder": "the same, where kv_reuse is 'full', 'fused' or 'dependency'",
     "adopt_llm": "a Hugging Face language model of the program",
     "embedding_runtime": "a recognised local embedding model",
     "parallel_calls": "a composite of LlamaIndex, or of LangChain with mode='translate'",

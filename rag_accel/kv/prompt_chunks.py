@@ -8,7 +8,7 @@ from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.dependency.lines import locate_paths, path_documents
+from rag_accel.kv.dependency.lines import locate_paths
 from rag_accel.kv.locate import locate
 
 #: Shorter documents, in characters, are skipped: reuse would save less than it costs.
@@ -42,7 +42,7 @@ def locate_chunks(
     documents: Iterable[tuple[str, str]],
     questions: Collection[str] = (),
     *,
-    short_paths: bool = False,
+    only_paths: bool = False,
 ) -> GenerationInput:
     """Return a prompt with the spans of the documents in it.
 
@@ -52,21 +52,19 @@ def locate_chunks(
             paragraphs, lines and sentences count, the others are ignored.
         questions: the queries that found the documents, without white space around them. A
             document may be the same text; but a question has to be computed.
-        short_paths: whether relation paths alone are looked for: lines of the documents that are
-            lines of the prompt, however short and however many.
+        only_paths: whether no more than the relation paths among them are looked for, line by line.
     """
     if prompt.chunk_spans:
         return prompt
     texts = list(documents)
     if not texts:
         return prompt
-    wanted = path_documents(texts, questions) if short_paths else {}
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(prompt.messages)
         for span in (
-            locate_paths(message.content, wanted)
-            if short_paths
+            locate_paths(message.content, texts, questions)
+            if only_paths
             else locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
         )
     )

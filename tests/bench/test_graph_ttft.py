@@ -33,7 +33,7 @@ TINY = graph_ttft.Sizes(
     counted=2,
     share=0.5,
     short_turns=2,
-    short_paths=3,
+    only_paths=3,
     answers=1,
 )
 

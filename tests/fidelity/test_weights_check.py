@@ -22,9 +22,9 @@ from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged import int8_weights
 from rag_accel.engines.llm.local.paged.int8_files import list_weights, purge_weights
-from rag_accel.engines.llm.local.paged.int8_verdict import WEIGHTS_CHECKS
 from rag_accel.errors import ChunkFileError, ConfigError
-from rag_accel.fidelity import TextPrompt, WeightsCheck, check_weights
+from rag_accel.fidelity import AgreementCheck, TextPrompt, check_weights
+from rag_accel.kv.agreement import WEIGHTS_CHECKS
 from rag_accel.kv.verdicts import default_folder
 from rag_accel.testing.clock import ManualClock
 
@@ -51,7 +51,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def check(**given: Any) -> WeightsCheck:
+def check(**given: Any) -> AgreementCheck:
     given = {"prompts": PROMPTS, "tokens": 4, "pool_bytes": POOL, **given}
     return check_weights(model(), tokenizer(), **given)
 

@@ -242,7 +242,7 @@ class RagAccelLLM(LLM):
         model = self._calls.model
         if not model.reuses_texts:
             return request
-        return locate_chunks(request, documents, short_paths=model.reuses_paths)
+        return locate_chunks(request, documents, only_paths=model.reuses_paths)
 
     def _chat_response(self, output: GenerationOutput) -> ChatResponse:
         message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)

@@ -11,7 +11,7 @@ or a dash. A line that nothing retrieved is text like any other, even if it look
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from rag_accel.kv.dependency.paths import Segments
@@ -19,9 +19,9 @@ from rag_accel.kv.segments import TextSpan
 
 _ARROWS = re.compile(r" (->|<-) ")
 _LABEL = r"(?:\[\d+\][ \t]|\d+[.)][ \t]|[-*\u2022][ \t])?"
-_LABEL_FIRST = re.compile(_LABEL + r"[ \t]*")
 _LABEL_BEFORE = re.compile(_LABEL + r"[ \t]*\Z")
 _BETWEEN = re.compile(r"[ \t]*\n\s*" + _LABEL + r"[ \t]*")
+_LABEL_FIRST = re.compile(_LABEL + r"[ \t]*")
 _LINE = re.compile(r"[^\n]+")
 
 
@@ -52,43 +52,33 @@ def parse_path(line: str) -> Segments | None:
     return tuple(segments)
 
 
-def path_documents(
-    documents: Iterable[tuple[str, str]], never: Collection[str] = ()
-) -> dict[str, str]:
-    """Return the id of the document of each line that is a path; of equal lines, the first's.
+def locate_paths(
+    text: str, documents: Iterable[tuple[str, str]], never: Collection[str] = ()
+) -> Iterator[TextSpan]:
+    """Yield the lines of a text that are, but for a label, paths of documents.
 
     Args:
-        documents: the id and the text of each.
-        never: lines to skip, without white space around them.
+        text: of a prompt's message.
+        documents: the id and the text of each: a path, or text with paths on lines of their own.
+        never: texts and lines to skip, without white space around them.
     """
-    found: dict[str, str] = {}
-    for document, text in documents:
-        for shown in text.split("\n"):
-            line = shown.strip()
-            if line not in found and line not in never and parse_path(line) is not None:
-                found[line] = document
-    return found
-
-
-def locate_paths(text: str, documents: Mapping[str, str]) -> Iterator[TextSpan]:
-    """Yield the lines of a prompt's text that are paths of documents, perhaps behind a label.
-
-    Args:
-        text: of the prompt.
-        documents: the id of the document of each path, as ``path_documents`` returns it.
-    """
-    for found in _LINE.finditer(text) if documents else ():
-        shown = found.group()
-        line = shown.strip()
-        start = found.start() + len(shown) - len(shown.lstrip())
-        document = documents.get(line)
-        if document is None:
-            label = _LABEL_FIRST.match(line)
-            behind = label.end() if label is not None else 0
-            document = documents.get(line[behind:])
-            start += behind
-        if document is not None:
-            yield TextSpan(start, found.start() + len(shown.rstrip()), document)
+    wanted: dict[str, str] = {}
+    for document, retrieved in documents:
+        if retrieved.strip() in never:
+            continue
+        for found in _LINE.finditer(retrieved):
+            line = found.group().strip()
+            if line not in wanted and line not in never and parse_path(line) is not None:
+                wanted[line] = document
+    if not wanted:
+        return
+    for found in _LINE.finditer(text):
+        line = found.group().strip()
+        label = _LABEL_FIRST.match(line)
+        shown = line if line in wanted or label is None else line[label.end() :]
+        if shown in wanted:
+            stop = found.start() + len(found.group().rstrip())
+            yield TextSpan(stop - len(shown), stop, wanted[shown])
 
 
 def find_path_lines(text: str, spans: Iterable[TextSpan]) -> PathLines | None:

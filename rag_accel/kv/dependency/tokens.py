@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.encoded import EncodedNode, encode_prompt
@@ -32,11 +31,11 @@ class TreePrompt:
     tree: DependencyTree
     task: tuple[int, ...]
     positions: TreePositions
+    #: the tokens of the whole prompt
+    ids: tuple[int, ...] = field(init=False, repr=False)
 
-    @cached_property
-    def ids(self) -> tuple[int, ...]:
-        """Return the tokens of the whole prompt."""
-        return (*self.head, *self.tree.ids.tolist(), *self.task)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", (*self.head, *self.tree.ids.tolist(), *self.task))
 
     @property
     def slots(self) -> range:

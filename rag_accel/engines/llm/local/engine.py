@@ -245,7 +245,7 @@ def _reuse(
 ) -> PromptReuse:
     """Return what reuses parts of prompts as the options say."""
     if options.kv_reuse == "dependency":
-        return TreeReuse(runner.pool, store, model, clock)
+        return TreeReuse(runner.pool, store, model, options.max_tree_prompts, clock)
     recompute = Recompute.of(options, runner)
     return ChunkReuse(runner.pool, store, model=model, recompute=recompute, clock=clock)
 

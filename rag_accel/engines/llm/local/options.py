@@ -66,6 +66,8 @@ class LocalOptions:
         selector: of ``fused``, chooses the tokens.
         reuse_always: whether texts are reused also where computing the prompt takes less time.
         chunk_bytes: most bytes kept of retrieved texts; 1 GiB by default.
+        max_tree_prompts: of ``dependency``, prompts whose nodes are looked for, computed and held
+            at a time; others wait, and ``eviction`` may know what they will read.
         eviction: which of them go first where there is no room: ``lru``, ``lfu``, ``lacr``
             (DepCache section 4.2.2), ``lookahead``, which goes by the requests that wait, then by a
             frequency whose half-life it learns, or an ``EvictionPolicy`` of one engine.
@@ -74,10 +76,11 @@ class LocalOptions:
             All weights are read once for it. See ``rag-accel cache``.
         kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed, in seconds; None for any age.
-        kv_recipe: which state of a text is read from the folder: ``alone``, that behind the
-            prompt's head; ``neighbours``, where ``cache fill`` has put one, that behind the texts
-            most similar to it, too (FusionRAG section 3.1), which is approximate like reuse itself.
-        least_chunk_tokens: shorter texts are always computed.
+        kv_recipe: of ``full`` and ``fused``, which state of a text is read from the folder:
+            ``alone``, that behind the prompt's head; ``neighbours``, where ``cache fill`` has put
+            one, that behind the texts most similar to it, too (FusionRAG section 3.1), which is
+            approximate like reuse itself.
+        least_chunk_tokens: of ``full`` and ``fused``; shorter texts are always computed.
 
     Raises ConfigError on a value out of range.
     """
@@ -98,6 +101,7 @@ class LocalOptions:
     selector: TokenSelector = field(default=QuestionGuided(), hash=False)
     reuse_always: bool = False
     chunk_bytes: int = CHUNK_BYTES
+    max_tree_prompts: int = 16
     eviction: str | EvictionPolicy = field(default="lru", hash=False)
     kv_folder: str | None = None
     kv_disk_bytes: int = DISK_BYTES
@@ -106,7 +110,14 @@ class LocalOptions:
     least_chunk_tokens: int = 8
 
     def __post_init__(self) -> None:
-        whole = ("max_tokens_default", "pool_bytes", "step_tokens", "max_requests", "max_threads")
+        whole = (
+            "max_tokens_default",
+            "pool_bytes",
+            "step_tokens",
+            "max_requests",
+            "max_threads",
+            "max_tree_prompts",
+        )
         for name in whole:
             check_whole(f"LocalOptions.{name}", getattr(self, name), 1)
         check_least("LocalOptions.stall_s", self.stall_s, 0.001)

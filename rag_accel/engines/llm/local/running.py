@@ -78,13 +78,13 @@ class RunningWorks:
     def add(self, work: LocalWork) -> None:
         """Take a work, and queue the first sequences to compute for it."""
         self._works[work.request.id] = self._running[work.sequence] = work
-        if work.segments is not None:
-            payload = work.request.payload
-            further = (payload.neighbours,) if isinstance(payload, EncodingInput) else ()
-            for begun in self._reuse.begin(work.sequence, work.segments, *further):
-                self._start(begun)
-        if self._reuse.is_ready(work.sequence):
+        if work.segments is None:
             self._start(work.sequence)
+            return
+        payload = work.request.payload
+        further = (payload.neighbours,) if isinstance(payload, EncodingInput) else ()
+        for begun in self._reuse.begin(work.sequence, work.segments, *further):
+            self._start(begun)
 
     def cancel(self, ids: Iterable[WorkId]) -> None:
         """Forget works and free their lanes; unknown ids are ignored."""

@@ -219,11 +219,14 @@ class WorkReader:
         return work
 
     def _continuation(self, request: EngineRequest, payload: TokenInput) -> LocalWork:
-        max_new = check_room(len(payload.ids), payload.most, self._runner.context)
+        kv_reuse, segments = self._options.kv_reuse, payload.segments
+        if kv_reuse == "exact" or isinstance(segments, TreePrompt) != (kv_reuse == "dependency"):
+            segments = None
+        ids = payload.ids if segments is None else segments.ids
+        max_new = check_room(len(ids), payload.most, self._runner.context)
         completion = CompletionTokens(payload.ends, max_new)
-        work = self._work(request, payload.ids, max_new, Sampler(read_options({})), completion)
-        if self._options.kv_reuse in ("full", "fused"):
-            work.segments = payload.segments
+        work = self._work(request, ids, max_new, Sampler(read_options({})), completion)
+        work.segments = segments
         return work
 
     def _segments(self, payload: GenerationInput) -> ReusablePrompt | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rag_accel.engines.llm.local.batching.rows import (
@@ -193,6 +193,7 @@ class TokenSequence:
         assert self.lane is not None
         if self.tree is not None and self.tree.slots not in self.skipped:
             most = self.tree.reach(self.computed, most)
+            most = min([most, *self._gaps()])
         slots = self._next_slots(min(most, self.pending))
         size = len(self.prompt)
         ids = tuple(self.prompt[at] if at < size else self.generated[at - size] for at in slots)
@@ -209,6 +210,10 @@ class TokenSequence:
             return replace(rows, positions=positions)
         slots = range(rows.slots[0], rows.slots[-1] + 1)
         return replace(rows, slots=slots, positions=positions, visible=tree.visible(slots))
+
+    def _gaps(self) -> Iterator[int]:
+        """Yield how far away skipped places are: what rows of a tree see is told of neighbours."""
+        return (at.start - self.computed for at in self.skipped if at.start > self.computed)
 
     def _next_slots(self, count: int) -> Sequence[int]:
         """Return the next places to compute."""

@@ -2,71 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import UncheckedWeightsWarning
-from rag_accel.kv.verdicts import VerdictKind, result_folders
+from rag_accel.kv.agreement import WEIGHTS_CHECKS
+from rag_accel.kv.verdicts import result_folders
 from rag_accel.system.locks import RenewedLock
 
 _lock = RenewedLock()
 _warned: set[str] = set()
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsCheckResult:
-    """The result of a check.
-
-    Args:
-        model: identifies the weights and how they were rounded.
-        name: of the model.
-        target: the requested agreement.
-        passed: whether it was met, less two standard errors.
-        top1: the share of tokens whose most probable one is that of the model's own weights.
-        top1_error: its standard error.
-        kl: Kullback-Leibler divergence from the model's own weights a token, in nats.
-        prompts: how many were compared.
-        tokens: most tokens of an answer.
-        written: seconds since 1970.
-        versions: of the libraries that computed, by name.
-    """
-
-    model: str
-    name: str
-    target: float
-    passed: bool
-    top1: float
-    top1_error: float
-    kl: float
-    prompts: int
-    tokens: int
-    written: float
-    versions: Mapping[str, str]
-
-    @classmethod
-    def parse(cls, values: dict[str, Any]) -> WeightsCheckResult:
-        """Return the result with these fields.
-
-        Raises:
-            TypeError: there are others, or they are of other types.
-            ValueError: a number is out of range.
-        """
-        result = cls(**values)
-        numbers = (result.target, result.top1, result.top1_error, result.kl)
-        if not all(map(math.isfinite, numbers)) or not isinstance(result.passed, bool):
-            raise ValueError("numbers out of range")
-        return result
-
-
-WEIGHTS_CHECKS = VerdictKind(
-    "rag_accel.weights_check", 1, b"weights check ", WeightsCheckResult.parse
-)
 
 
 def describe_weights(

@@ -26,7 +26,8 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
         store = HostStore(options.chunk_bytes, options.eviction, admits_all)
         return store, ""  # no other engine ever sees it
     disk, identity = disk_store(runner, options, Path(options.kv_folder))
-    way = PreprocessedStore(disk) if options.kv_recipe == "neighbours" else None
+    reads_neighbours = options.kv_recipe == "neighbours" and options.kv_reuse != "dependency"
+    way = PreprocessedStore(disk) if reads_neighbours else None
     store = TieredStore(options.chunk_bytes, disk, options.eviction, way, admits_all)
     return store, identity
 

@@ -60,7 +60,7 @@ class ChunkReuse:
     def begin(
         self, sequence: TokenSequence, prompt: SegmentedPrompt, neighbours: Sequence[Segment] = ()
     ) -> Iterator[TokenSequence]:
-        """Take a prompt; yield the sequences that are to be computed before it begins.
+        """Take a prompt; yield the sequences that may begin now: encodings, or itself.
 
         Args:
             sequence: its tokens.
@@ -92,6 +92,8 @@ class ChunkReuse:
                 encoding = self._encode(key, prompt.head, segment, sequence, neighbours)
                 yield from self._first(encoding, prompt.head, neighbours)
             encoding.readers[found] = None
+        if self._is_ready(sequence):
+            yield sequence
 
     def rows(self, prompt: SegmentedPrompt) -> list[int]:
         """Return the rows of a prompt behind its head that each pass over it computes."""
@@ -125,7 +127,7 @@ class ChunkReuse:
             else:
                 yield from self._hand_out(lookup.key, state, lookup.readers)
 
-    def is_ready(self, sequence: TokenSequence) -> bool:
+    def _is_ready(self, sequence: TokenSequence) -> bool:
         """Tell whether all texts of a prompt are there; of one without texts, they are."""
         found = self._prompts.get(sequence)
         return found is None or not found.missing
@@ -234,7 +236,7 @@ class ChunkReuse:
         if neighbours:
             last = encoding.sequence.prompt[encoding.slots.start :]
             yield from self.begin(encoding.sequence, _joined(head, neighbours, last))
-        if self.is_ready(encoding.sequence):
+        else:
             yield encoding.sequence
 
     def _encode(

@@ -48,7 +48,7 @@ def segment_ids(
         least_tokens: shorter texts are computed.
         least_characters: shorter texts are not looked for.
     """
-    read = _read(ids, tokenizer)
+    read = read_ids(ids, tokenizer)
     if read is None:
         return None
     spans = locate(read.text, documents, least_characters, never=asked, parts=True)
@@ -62,7 +62,7 @@ def segment_ids(
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadPrompt:
+class ReadPrompt:
     """A prompt's text and where each token stands in it.
 
     Args:
@@ -96,7 +96,7 @@ class _ReadPrompt:
 _Chunk = tuple[range, TextSpan]
 
 
-def _read(ids: Sequence[int], tokenizer: Any) -> _ReadPrompt | None:
+def read_ids(ids: Sequence[int], tokenizer: Any) -> ReadPrompt | None:
     """Return the text of ids; None where the tokenizer cannot tell where each of them stands."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import DecodeStream
@@ -123,10 +123,10 @@ def _read(ids: Sequence[int], tokenizer: Any) -> _ReadPrompt | None:
     added = tokenizer.added_tokens_decoder
     special = {id for id, token in added.items() if token.special} | {*tokenizer.all_special_ids}
     marks = [place for place, token in enumerate(ids) if token in special]
-    return _ReadPrompt(ids, "".join(pieces), starts, ends, marks, tokenizer.bos_token_id)
+    return ReadPrompt(ids, "".join(pieces), starts, ends, marks, tokenizer.bos_token_id)
 
 
-def _head(read: _ReadPrompt, first: int, asked: Collection[str]) -> int:
+def _head(read: ReadPrompt, first: int, asked: Collection[str]) -> int:
     """Return the number of tokens of the head.
 
     Args:
@@ -153,7 +153,7 @@ def _first_place(text: str, wanted: Collection[str]) -> int:
     return min((found.start() for found in looked if found is not None), default=len(text))
 
 
-def _without_question(read: _ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
+def _without_question(read: ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
     """Return the texts without those of a last turn that holds nothing else, but a role's name."""
     stops = [*read.marks, len(read.ids)]
     for at in range(len(stops) - 1, -1, -1):
@@ -168,7 +168,7 @@ def _without_question(read: _ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
     return chunks
 
 
-def _rest(read: _ReadPrompt, turn: range, inside: Iterable[_Chunk]) -> str:
+def _rest(read: ReadPrompt, turn: range, inside: Iterable[_Chunk]) -> str:
     """Return the text of a turn that is in no chunk."""
     if not turn:
         return ""

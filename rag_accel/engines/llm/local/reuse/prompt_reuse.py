@@ -30,7 +30,7 @@ class PromptReuse(Protocol):
         ...
 
     def begin(self, sequence: TokenSequence, prompt: Any, /) -> Iterator[TokenSequence]:
-        """Take a prompt; yield the sequences that are to be computed before it begins."""
+        """Take a prompt; yield the sequences that may begin now: encodings, or itself."""
         ...
 
     def rows(self, prompt: Any, /) -> list[int]:
@@ -39,10 +39,6 @@ class PromptReuse(Protocol):
 
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
         """Yield the sequences to compute after loads have ended; wait at most so long for one."""
-        ...
-
-    def is_ready(self, sequence: TokenSequence) -> bool:
-        """Tell whether a prompt may begin; one that reuses nothing may."""
         ...
 
     def is_encoding(self, sequence: TokenSequence) -> bool:

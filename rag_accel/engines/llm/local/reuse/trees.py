@@ -27,9 +27,6 @@ from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.store import ChunkStore
 
-#: Prompts whose nodes are looked for, encoded and read at a time: they hold the states themselves.
-MOST_BEGUN = 16
-
 
 class TreeReuse:
     """The trees of all prompts of an engine. Used by its worker only.
@@ -38,15 +35,22 @@ class TreeReuse:
         pool: the lanes of sequences.
         store: keeps the state of nodes.
         model: identifies the weights.
+        most_prompts: whose nodes are looked for and encoded at a time: they hold the states.
         clock: measures how long a node is looked for.
     """
 
     def __init__(
-        self, pool: LanePool, store: ChunkStore, model: str, clock: Clock | None = None
+        self,
+        pool: LanePool,
+        store: ChunkStore,
+        model: str,
+        most_prompts: int,
+        clock: Clock | None = None,
     ) -> None:
         self._pool = pool
         self._store = store
         self._model = model
+        self._most_prompts = most_prompts
         self._loads: PendingLoads[PromptTree] = PendingLoads(store, clock or MonotonicClock())
         self._encodings: dict[bytes, TreeEncoding] = {}
         self._by_sequence: dict[TokenSequence, TreeEncoding] = {}
@@ -65,7 +69,7 @@ class TreeReuse:
         return self._store.counts
 
     def begin(self, sequence: TokenSequence, prompt: TreePrompt) -> Iterator[TokenSequence]:
-        """Take a prompt; yield the sequences that are to be computed before it begins."""
+        """Take a prompt; yield the sequences that may begin now: encodings, or prompts."""
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         found = PromptTree(prompt, sequence, node_keys(prompt.tree, source))
         sequence.tree = found.place()
@@ -84,7 +88,7 @@ class TreeReuse:
 
     @property
     def _has_turn(self) -> bool:
-        return len(self._prompts) < MOST_BEGUN
+        return len(self._prompts) < self._most_prompts
 
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:
         """Yield the sequences to compute after loads have ended: prompts, encodings.
@@ -137,13 +141,6 @@ class TreeReuse:
         found.is_inline = is_new and is_alone and is_answered and size <= MOST_ROWS
         if not found.is_inline:
             found.sequence.skipped = (found.prompt.slots,)
-
-    def is_ready(self, sequence: TokenSequence) -> bool:
-        """Tell whether a prompt may begin; one without a tree may.
-
-        Of others ``begin`` and ``looked`` tell.
-        """
-        return sequence not in self._prompts and sequence not in self._waiting
 
     def is_encoding(self, sequence: TokenSequence) -> bool:
         """Tell whether a sequence encodes nodes."""

@@ -1,4 +1,4 @@
-"""The warning about fused prompts of a model that no check has passed for."""
+"""The warning about fused prompts, or trees of paths, of a model that no check has passed for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import UncheckedReuseWarning
-from rag_accel.kv.reuse_check import REUSE_CHECKS, ReuseCheckResult
+from rag_accel.kv.agreement import PATHS_CHECKS
+from rag_accel.kv.reuse_check import REUSE_CHECKS
 from rag_accel.kv.verdicts import result_folders
 
 _lock = threading.Lock()
@@ -27,7 +28,9 @@ def warn_if_unchecked(
     template: str | None,
     bounds: LocalOptions,
 ) -> None:
-    """Warn if prompts are fused at a ratio that no check of the model has found to be enough.
+    """Warn if no check of the model has found that prompts are fused at a high enough ratio.
+
+    Or that answers over trees of relation paths agree with those over their text.
 
     It is said once for each model of a process. All weights are read if there is any verdict.
 
@@ -39,10 +42,11 @@ def warn_if_unchecked(
         template: as of ``LocalModel``.
         bounds: how texts are reused, and where their states are kept.
     """
-    if bounds.kv_reuse != "fused" or name in _warned:
+    if bounds.kv_reuse not in ("fused", "dependency") or name in _warned:
         return
-    verdict = REUSE_CHECKS.find(identity, result_folders(bounds.kv_folder))
-    if verdict is not None and verdict.passes(bounds.recompute_ratio):
+    find = _found_of_paths if bounds.kv_reuse == "dependency" else _found_of_texts
+    found = find(identity, bounds)
+    if found is None:
         return
     with _lock:
         if name in _warned:
@@ -50,13 +54,32 @@ def warn_if_unchecked(
         _warned.add(name)
     named = isinstance(model, str | Path)
     how = _command(name, dtype, template, bounds) if named else _call(bounds)
-    found = _found(verdict, bounds.recompute_ratio)
     warnings.warn(UncheckedReuseWarning(f"{name}: {found} Run: {how}"), stacklevel=2)
 
 
-def _found(verdict: ReuseCheckResult | None, ratio: float) -> str:
+def _found_of_paths(identity: Callable[[], str], bounds: LocalOptions) -> str | None:
+    """Return what keeps answers over trees from being trusted; None if nothing does."""
+    verdict = PATHS_CHECKS.find(identity, result_folders(bounds.kv_folder))
+    if verdict is None:
+        return 'kv_reuse="dependency" was not checked on this model, whose answers it may change.'
+    if verdict.passed:
+        return None
+    return (
+        f'a check found that kv_reuse="dependency" agrees in {verdict.top1:.0%} of the tokens of'
+        f" this model, not in {verdict.target:.0%}."
+    )
+
+
+def _found_of_texts(identity: Callable[[], str], bounds: LocalOptions) -> str | None:
+    """Return what keeps fused prompts from being trusted; None if nothing does."""
+    verdict, ratio = (
+        REUSE_CHECKS.find(identity, result_folders(bounds.kv_folder)),
+        bounds.recompute_ratio,
+    )
     if verdict is None:
         return 'kv_reuse="fused" was not checked on this model, whose answers it may change.'
+    if verdict.passes(ratio):
+        return None
     if verdict.ratio is None:
         return 'a check found that kv_reuse="fused" does not pay on this model.'
     return (
@@ -69,10 +92,12 @@ def _command(name: str, dtype: str | None, template: str | None, bounds: LocalOp
     words = ["rag-accel", "cache", "check", name]
     for option, value in (("--folder", bounds.kv_folder), ("--dtype", dtype)):
         words += [option, value] if value is not None else []
+    words += ["--paths"] if bounds.kv_reuse == "dependency" else []
     said = shlex.join(words)
     return said if template is None else f"{said} --template FILE"
 
 
 def _call(bounds: LocalOptions) -> str:
     folder = "" if bounds.kv_folder is None else f", folder={bounds.kv_folder!r}"
-    return f"rag_accel.fidelity.check_reuse(model, tokenizer{folder})"
+    check = "check_paths" if bounds.kv_reuse == "dependency" else "check_reuse"
+    return f"rag_accel.fidelity.{check}(model, tokenizer{folder})"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.kv.dependency.prompt import DepPrompt
+from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 
 
@@ -18,14 +19,15 @@ class TokenInput(GenerationInput):
         ids: the whole prompt; its messages are not looked at.
         ends: tokens that end the completion, in place of the engine's own.
         most: most tokens of the completion.
-        segments: of the same ids, where retrieved texts are known to stand in them.
+        segments: of the same ids, where retrieved texts are known to stand in them; or the tree of
+            relation paths, whose prompt is computed in place of the ids.
     """
 
     messages: tuple[()] = ()
     ids: tuple[int, ...]
     ends: frozenset[int]
     most: int
-    segments: SegmentedPrompt | None = None
+    segments: SegmentedPrompt | TreePrompt | None = None
 
 
 def without_texts(payload: GenerationInput) -> GenerationInput:

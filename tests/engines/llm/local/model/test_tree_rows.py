@@ -6,11 +6,18 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import fresh, ids_of, own_logits, paged_runner_for, part, runner_for, shared
 
 from rag_accel.engines.llm.local.batching.rows import SequenceRows, Subtrees
+from rag_accel.engines.llm.local.model import runner_choice
+from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.engines.llm.local.model.self_check import check_trees
+from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
+from rag_accel.engines.llm.local.paged import making
+from rag_accel.errors import ConfigError
 
 CLOSE = 1e-5
 HEAD = ids_of(20, 1)
@@ -142,3 +149,38 @@ def test_the_rest_of_a_lane_sees_the_whole_tree(runner_of: Callable[[Any], Any])
         positions = range(60, 60 + len(question))
         found += runner.run([SequenceRows(lane, question, slots, positions, (5,))])
     assert float((found[0] - found[1]).abs().max()) > 100 * CLOSE
+
+
+def test_rows_of_a_tree_are_proved_at_a_load(
+    runner_of: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shared("qwen3")
+    runner = runner_of(model)
+    check_trees(model, runner)
+    assert runner.pool.held_bytes == 0
+    monkeypatch.setattr(Subtrees, "mask", lambda self, slots: np.tri(len(slots), dtype=bool))
+    with pytest.raises(ConfigError, match="rows of a tree cannot be proved equal"):
+        check_trees(model, runner)
+
+
+def test_a_model_with_a_window_is_refused_by_name() -> None:
+    options = LocalOptions(kv_reuse="dependency")
+    with pytest.raises(ConfigError, match="sliding window") as refused:
+        load(shared("mistral"), needs_tokenizer=False, options=options)
+    assert "dependency" in str(refused.value)
+
+
+@pytest.mark.parametrize("runner", ["auto", "paged"])
+def test_an_operator_without_masks_is_named(
+    runner: RunnerName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_choice, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(making, "MASK_INPUTS", ("of newer operators",))
+    options = LocalOptions(kv_reuse="dependency", runner=runner, pool_bytes=1 << 26)
+    if runner == "paged":
+        with pytest.raises(ConfigError, match="no masks of rows"):
+            load(shared("qwen3"), needs_tokenizer=False, options=options)
+        return
+    chosen = load(shared("qwen3"), needs_tokenizer=False, options=options).chosen
+    assert chosen.name == "torch"
+    assert "no masks of rows" in chosen.reason

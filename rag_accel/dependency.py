@@ -1,4 +1,9 @@
-"""Calls of a local language model with prompts of nodes that depend on each other."""
+"""Prompts of relation paths, and calls of a local language model with them (DepCache section 5).
+
+llm = LocalLLM(folder, kv_reuse="dependency")
+kv = compute_depkv(llm, DepPrompt.chain(system, paths, task))
+print(generate_with_depkv(kv, max_tokens=64).text)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,16 @@ from rag_accel.engine_api import GenerationOutput
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.text.tokens import DependencyInput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.dependency.prompt import DepPrompt
+from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode, TreeNode
+
+__all__ = [
+    "DepKV",
+    "DepPrompt",
+    "LinearNode",
+    "TreeNode",
+    "compute_depkv",
+    "generate_with_depkv",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +50,7 @@ def compute_depkv(
 ) -> DepKV:
     """Compute the keys and values of a prompt's relation paths, as far as none were kept.
 
-    DepCache section 5. Blocks until they are there.
+    Blocks until they are there.
 
     Args:
         llm: with ``kv_reuse="dependency"``.
@@ -65,7 +79,7 @@ def generate_with_depkv(
 ) -> GenerationOutput:
     """Return the completion of a prompt whose relation paths were computed.
 
-    DepCache section 5. Its ``use`` says how many tokens were reused.
+    Its ``use`` says how many tokens were reused.
 
     Args:
         kv: from ``compute_depkv``.
@@ -78,7 +92,5 @@ def generate_with_depkv(
         EngineError: the prompt has no room in context or pool.
     """
     return kv.calls.generate(
-        DependencyInput(
-            prompt=kv.prompt, max_tokens=max_tokens, stop=tuple(stop), options=options
-        )
+        DependencyInput(prompt=kv.prompt, max_tokens=max_tokens, stop=tuple(stop), options=options)
     )

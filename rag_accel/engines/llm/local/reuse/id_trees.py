@@ -1,0 +1,63 @@
+"""Relation paths found in prompts of token ids that a program has made itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from rag_accel.engines.llm.local.reuse.id_segments import read_ids
+from rag_accel.kv.dependency.lines import find_path_lines, locate_paths
+from rag_accel.kv.dependency.paths import PATH_END
+from rag_accel.kv.dependency.positions import tree_positions
+from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel.kv.dependency.tree import path_tree
+
+
+class _OtherTokens(Exception):
+    """The tokenizer would not make these ids of their text."""
+
+
+def tree_of_ids(
+    ids: Sequence[int],
+    tokenizer: Any,
+    documents: Collection[tuple[str, str]],
+    asked: Collection[str],
+) -> TreePrompt | None:
+    """Return a prompt of ids with the tree of its relation paths.
+
+    Its text is that of the ids, but for what labels the paths. None where nothing would be shared,
+    or where the tokenizer, asked again, does not make the same ids of the same text.
+
+    Args:
+        ids: the whole prompt.
+        tokenizer: made them; another than a fast one of transformers finds nothing.
+        documents: the id and the text of each retrieved text.
+        asked: the queries of the documents' search, without white space around them.
+    """
+    read = read_ids(ids, tokenizer)
+    if read is None:
+        return None
+    text = read.text
+    lines = find_path_lines(text, locate_paths(text, documents, asked))
+    if lines is None:
+        return None
+
+    def encode(piece: str) -> tuple[int, ...]:
+        encoding = tokenizer.backend_tokenizer.encode(piece, add_special_tokens=False)
+        # Other threads set these on the tokenizer, for calls of their own.
+        is_padded, is_cut = 0 in encoding.attention_mask, bool(encoding.overflowing)
+        if is_padded or is_cut:
+            raise _OtherTokens
+        return tuple(encoding.ids)
+
+    try:
+        if encode(text) != tuple(ids):
+            return None
+        task = encode(text[lines.stop :].removeprefix(PATH_END))
+        head = encode(text[: lines.start])
+        tree = path_tree(lines.paths, encode)
+    except _OtherTokens:
+        return None
+    prompt = TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
+    # Short names have more tokens alone: then a tree saves nothing, and may have no room.
+    return prompt if task and len(prompt.ids) <= len(ids) else None

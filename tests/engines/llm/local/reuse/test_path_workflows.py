@@ -1,0 +1,391 @@
+"""Graphs whose stages find relation paths, which their prompts compute as trees; and bad input."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_runner import finish, tokenizer, value
+from graph_texts import PATIENCE_S, tokens
+from tiny_chat import model
+from tiny_models import SIZES, WINDOW
+from transformers import MistralConfig, MistralForCausalLM
+from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
+
+from rag_accel import END, START, Accelerator, RAGraph
+from rag_accel.cli import main
+from rag_accel.engine_api import Document, PromptUse, StepBudget
+from rag_accel.engines import LocalLLM, MemoryGraph
+from rag_accel.errors import ConfigError, EngineError
+from rag_accel.testing import FakeEngine
+
+FACTS = [
+    ("guide", "in", "lane"),
+    ("lane", "holds", "keys"),
+    ("lane", "holds", "values"),
+    ("lane", "which", "Mount"),
+    ("guide", "said", "Fuji"),
+]
+PATHS = (
+    "guide -> in -> lane",
+    "guide -> in -> lane -> holds -> keys",
+    "guide -> in -> lane -> holds -> values",
+    "guide -> said -> Fuji",
+)
+TEXT = "The height of Mount Fuji is 3776 metres, said the guide to us."
+QUESTION, OTHER = "Where is the guide?", "Who is the guide, and why?"
+PROMPT = "Facts:\n{found}\n\n{input}"
+TURN = "</s>\n<|turn|>assistant\n"
+
+
+def local(**options: Any) -> LocalLLM:
+    given = {"kv_reuse": "dependency", "runner": "torch", "pool_bytes": 1 << 24, **options}
+    return LocalLLM(given.pop("model", None) or model(), tokenizer(), **given)
+
+
+def over_graph() -> RAGraph:
+    """Return a graph that walks from the entities of its question."""
+    graph = RAGraph().add_graph_retrieval("found", link="words", hops=2, top_k=50)
+    graph.add_generation("answer", PROMPT, max_tokens=6)
+    return graph.add_edge(START, "found").add_edge("found", "answer").add_edge("answer", END)
+
+
+def over_search(prompt: str = PROMPT) -> RAGraph:
+    """Return a graph that puts what a search finds into a prompt."""
+    graph = RAGraph().add_retrieval("found", top_k=500)
+    graph.add_generation("answer", prompt, max_tokens=6)
+    return graph.add_edge(START, "found").add_edge("found", "answer").add_edge("answer", END)
+
+
+def ask(
+    accelerator: Accelerator, graph: RAGraph, question: str = QUESTION
+) -> tuple[str, PromptUse]:
+    """Return an answer, and how its prompt was computed."""
+    handle = accelerator.submit(graph, input=question)
+    return handle.result(PATIENCE_S), handle.usage.prompt
+
+
+def finding(*texts: str) -> dict[str, Any]:
+    documents = [Document(f"text-{at}", text) for at, text in enumerate(texts)]
+    return {"index": lambda query, k: documents}
+
+
+def uses(
+    texts: Sequence[str], *questions: str, prompt: str = PROMPT, **options: Any
+) -> list[PromptUse]:
+    """Return how prompts over these texts are computed, one after the other."""
+    with Accelerator(llm=local(**options), **finding(*texts)) as accelerator:
+        return [ask(accelerator, over_search(prompt), one)[1] for one in questions or (QUESTION,)]
+
+
+def exact(texts: Sequence[str], question: str = QUESTION, prompt: str = PROMPT) -> str:
+    """Return the answer of a model that computes every prompt."""
+    with Accelerator(llm=local(kv_reuse="exact"), **finding(*texts)) as accelerator:
+        return ask(accelerator, over_search(prompt), question)[0]
+
+
+def walking(llm: LocalLLM, known: MemoryGraph | None = None, **options: Any) -> Accelerator:
+    graph = MemoryGraph(FACTS) if known is None else known
+    return Accelerator(llm=llm, graph=graph, embedder=FakeEngine(), **options)
+
+
+@pytest.mark.parametrize("runner", ["torch", "paged"])
+def test_a_second_question_is_all_that_is_computed(runner: str) -> None:
+    with walking(local(runner=runner)) as accelerator:
+        (first_text, first), (second_text, second) = (
+            ask(accelerator, over_graph(), one) for one in (QUESTION, OTHER)
+        )
+    assert first.from_chunks == 0
+    assert second.from_chunks == second.approximate == first.approximate > 0
+    assert second.computed == tokens(f"\n{OTHER}{TURN}")
+    for question, text in ((QUESTION, first_text), (OTHER, second_text)):
+        with walking(local(runner=runner)) as accelerator:
+            assert ask(accelerator, over_graph(), question)[0] == text
+
+
+def test_an_accelerators_own_option_holds_for_a_model_that_names_none() -> None:
+    with walking(local(kv_reuse=None), kv_reuse="dependency") as accelerator:
+        assert ask(accelerator, over_graph())[1].approximate > 0
+
+
+def test_requests_at_once_answer_as_each_alone() -> None:
+    questions = [QUESTION, OTHER, "How high is Fuji?", "Where is the lane?"] * 4
+    with walking(local()) as accelerator:
+        handles = [accelerator.submit(over_graph(), input=one) for one in questions]
+        found = [handle.result(PATIENCE_S) for handle in handles]
+    for question, text in zip(questions[:4], found[:4], strict=True):
+        with walking(local()) as accelerator:
+            assert ask(accelerator, over_graph(), question)[0] == text
+    assert found == found[:4] * 4
+
+
+def test_a_streamed_answer_is_the_same() -> None:
+    with walking(local()) as accelerator:
+        text, _ = ask(accelerator, over_graph())
+        pieces = list(accelerator.stream(over_graph(), input=QUESTION))
+    assert "".join(pieces) == text
+
+
+# What is found
+
+
+def test_paths_of_an_edited_graph_are_seen() -> None:
+    known = MemoryGraph(FACTS)
+    with walking(local(), known) as accelerator:
+        ask(accelerator, over_graph())
+        _, before = ask(accelerator, over_graph())
+        known.remove([FACTS[1]])
+        known.add([("lane", "holds", "tokens")])
+        text, edited = ask(accelerator, over_graph())
+    assert before.from_chunks == before.approximate
+    assert 0 < edited.from_chunks < edited.approximate
+    with walking(local(), known) as accelerator:
+        assert ask(accelerator, over_graph())[0] == text
+
+
+def test_a_graph_may_be_edited_while_questions_run() -> None:
+    known = MemoryGraph(FACTS)
+    with walking(local(), known) as accelerator:
+        handles = []
+        for at in range(12):
+            known.add([("lane", "holds", f"key {at}")])
+            handles.append(accelerator.submit(over_graph(), input=QUESTION))
+        for handle in handles:
+            assert isinstance(handle.result(PATIENCE_S), str)
+        text, use = ask(accelerator, over_graph())
+    assert use.from_chunks > 0
+    with walking(local(), known) as accelerator:
+        assert ask(accelerator, over_graph())[0] == text
+
+
+@pytest.mark.parametrize("texts", [(), ("",), (TEXT,), (PATHS[0],), (PATHS[0], "lane -> is -> it")])
+def test_what_shares_no_beginning_is_computed_exactly(texts: Sequence[str]) -> None:
+    first, second = uses(texts, QUESTION, OTHER)
+    assert first.is_exact
+    assert second.is_exact
+    with Accelerator(llm=local(), **finding(*texts)) as accelerator:
+        assert ask(accelerator, over_search())[0] == exact(texts)
+
+
+def test_lines_that_no_retriever_found_stay_flat() -> None:
+    prompt = "Facts:\n{}\n{{found}}\n\n{{input}}".format("\n".join(PATHS))
+    assert all(use.is_exact for use in uses([TEXT], QUESTION, OTHER, prompt=prompt))
+    with Accelerator(llm=local(), **finding(TEXT)) as accelerator:
+        assert ask(accelerator, over_search(prompt))[0] == exact([TEXT], prompt=prompt)
+
+
+def test_a_path_that_is_found_twice_is_one_of_the_tree() -> None:
+    (once,) = uses(PATHS)
+    (twice,) = uses([*PATHS, *PATHS])
+    assert twice.approximate == once.approximate
+    _, again = uses([*PATHS, *PATHS], QUESTION, OTHER)
+    assert again.from_chunks == again.approximate
+
+
+@pytest.mark.parametrize("order", [(TEXT, *PATHS), (*PATHS, TEXT), (*PATHS[:2], TEXT, *PATHS[2:])])
+def test_documents_beside_paths_are_computed(order: Sequence[str]) -> None:
+    first, second = uses(order, QUESTION, OTHER)
+    assert first.approximate > 0
+    assert second.from_chunks == second.approximate == first.approximate
+    if order[0] == TEXT:
+        assert second.computed == tokens(f"\n{OTHER}{TURN}")
+    else:
+        assert second.computed > tokens(TEXT, OTHER)
+
+
+def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
+    prompt = "Facts:\n{found}\n\nAnd again:\n{found}\n\n{input}"
+    first, second = uses(PATHS, QUESTION, OTHER, prompt=prompt)
+    (alone,) = uses(PATHS)
+    assert first.approximate == alone.approximate
+    assert second.from_chunks == second.approximate
+    assert second.computed > tokens(*PATHS)  # those of the other run
+
+
+# Bad input
+
+
+def test_a_tree_beyond_the_context_is_refused_by_its_reason() -> None:
+    long = [f"guide -> in -> lane {at} -> holds -> the height of Mount Fuji" for at in range(200)]
+    with (
+        Accelerator(llm=local(), **finding(*long)) as accelerator,
+        pytest.raises(EngineError, match="longer than the model's context"),
+    ):
+        ask(accelerator, over_search())
+    with walking(local()) as accelerator:
+        assert ask(accelerator, over_graph())[0]
+
+
+def test_a_tree_beyond_the_pool_ends_its_request_only() -> None:
+    found = {QUESTION: [f"guide -> in -> lane {at}" for at in range(60)], OTHER: PATHS}
+
+    def index(query: str, k: int) -> list[Document]:
+        return [Document(text, text) for text in found[query]]
+
+    with Accelerator(llm=local(pool_bytes=1 << 17), index=index) as accelerator:
+        with pytest.raises(EngineError, match="larger than the pool"):
+            ask(accelerator, over_search())
+        text, use = ask(accelerator, over_search(), OTHER)
+    assert use.approximate > 0
+    with Accelerator(llm=local(), **finding(*PATHS)) as accelerator:
+        assert ask(accelerator, over_search(), OTHER)[0] == text
+
+
+@pytest.mark.parametrize("runner", ["torch", "paged"])
+def test_a_model_with_a_window_is_refused_when_it_is_loaded(runner: str) -> None:
+    sizes = {**SIZES, "vocab_size": len(tokenizer())}
+    windowed = MistralForCausalLM(MistralConfig(**sizes, sliding_window=WINDOW)).eval()
+    with pytest.raises(ConfigError, match="sliding window"):
+        Accelerator(llm=local(model=windowed, runner=runner), **finding())
+
+
+@pytest.mark.parametrize("runner", ["torch", "paged"])
+def test_damaged_nodes_of_a_folder_are_computed_again(runner: str, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    (first,) = uses(PATHS, kv_folder=str(folder), runner=runner)
+    (again,) = uses(PATHS, kv_folder=str(folder), runner=runner)
+    assert again.from_chunks == again.approximate == first.approximate
+    with Accelerator(llm=local(runner=runner), **finding(*PATHS)) as accelerator:
+        text, _ = ask(accelerator, over_search())
+    for file in sorted(folder.rglob("*.kv")):
+        kept = file.read_bytes()
+        file.write_bytes(kept[:-8] + bytes(byte ^ 1 for byte in kept[-8:]))
+        llm = local(kv_folder=str(folder), runner=runner)
+        with Accelerator(llm=llm, **finding(*PATHS)) as accelerator:
+            found, use = ask(accelerator, over_search())
+            engines: Any = accelerator.metrics.snapshot()["engines"]
+            assert engines["llm"]["chunk_files_refused"] == 1
+        assert found == text
+        assert 0 <= use.from_chunks < use.approximate
+
+
+@pytest.mark.parametrize("runner", ["torch", "paged"])
+def test_paths_beside_those_of_a_folder_are_computed_behind_them(
+    runner: str, tmp_path: Path
+) -> None:
+    """What stands before the paths is in no lane after a restart."""
+    folder = str(tmp_path / "kept")
+    uses(PATHS[:2], kv_folder=folder, runner=runner)
+    with Accelerator(llm=local(runner=runner), **finding(*PATHS)) as accelerator:
+        text, _ = ask(accelerator, over_search())
+    llm = local(kv_folder=folder, runner=runner)
+    with Accelerator(llm=llm, **finding(*PATHS)) as accelerator:
+        found, use = ask(accelerator, over_search())
+    assert found == text
+    assert 0 < use.from_chunks < use.approximate
+
+
+def test_tenants_over_one_folder_share_no_node(tmp_path: Path) -> None:
+    used: list[int] = []
+    for namespace in ("one", "two", "one", "two"):
+        llm = local(kv_folder=str(tmp_path / "kept"))
+        with walking(llm, namespace=namespace) as accelerator:
+            used.append(ask(accelerator, over_graph())[1].from_chunks)
+    assert used[:2] == [0, 0]
+    assert used[2] == used[3] > 0
+
+
+def test_cancelled_requests_leave_the_others_their_answers() -> None:
+    """Sixteen wait for nodes that one of them encodes; half are cancelled."""
+    with walking(local()) as accelerator:
+        text, _ = ask(accelerator, over_graph())
+    with walking(local()) as accelerator:
+        handles = [accelerator.submit(over_graph(), input=QUESTION) for _ in range(16)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda handle: handle.cancel(), handles[::2]))
+        found = [handle.result(PATIENCE_S) for handle in handles[1::2]]
+        assert found == [text] * 8
+        assert ask(accelerator, over_graph())[0] == text
+
+
+PURGED = {
+    PATHS[0]: (" lane", "\n", " -> holds ->", " keys", "\n", " values", "\n"),
+    PATHS[-1]: (" Fuji", "\n"),
+}
+
+
+@pytest.mark.parametrize("path", PURGED)
+def test_a_purged_path_goes_with_what_is_behind_it(tmp_path: Path, path: str) -> None:
+    """What other paths begin with stays."""
+    folder = str(tmp_path / "kept")
+    (first,) = uses(PATHS, kv_folder=folder)
+    assert main(["cache", "purge", folder, "--text", path]) == 0
+    (use,) = uses(PATHS, kv_folder=folder)
+    assert use.from_chunks == first.approximate - tokens(*PURGED[path])
+
+
+@pytest.mark.parametrize("path", PURGED)
+def test_a_purged_path_is_in_no_memory_of_a_program_that_runs(tmp_path: Path, path: str) -> None:
+    folder = str(tmp_path / "kept")
+    with Accelerator(llm=local(kv_folder=folder), **finding(*PATHS)) as accelerator:
+        text, first = ask(accelerator, over_search())
+        assert main(["cache", "purge", folder, "--text", path]) == 0
+        found, use = ask(accelerator, over_search())
+    assert found == text
+    # What was not written yet when the folder was purged may go, too.
+    assert use.from_chunks <= first.approximate - tokens(*PURGED[path])
+
+
+def test_a_file_of_another_node_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    uses(PATHS, kv_folder=str(folder))
+    files = sorted(folder.rglob("*.kv"))
+    assert len(files) > 2
+    first = files[0].read_bytes()
+    for file, other in pairwise(files):
+        file.write_bytes(other.read_bytes())
+    files[-1].write_bytes(first)
+    with Accelerator(llm=local(kv_folder=str(folder)), **finding(*PATHS)) as accelerator:
+        text, use = ask(accelerator, over_search())
+    assert use.from_chunks == 0
+    with Accelerator(llm=local(), **finding(*PATHS)) as accelerator:
+        assert ask(accelerator, over_search())[0] == text
+
+
+def test_nodes_are_of_one_model(tmp_path: Path) -> None:
+    other = copy.deepcopy(model())
+    with torch.no_grad():
+        other.lm_head.weight.mul_(1.5)
+        other.model.embed_tokens.weight.mul_(1.5)
+    used = [
+        uses(PATHS, model=chosen, kv_folder=str(tmp_path / "kept"))[0].from_chunks
+        for chosen in (model(), other, other)
+    ]
+    assert used[:2] == [0, 0]
+    assert used[2] > 0
+
+
+def test_a_recipe_of_texts_says_nothing_of_paths(tmp_path: Path) -> None:
+    named = {"kv_folder": str(tmp_path / "kept"), "kv_recipe": "neighbours", "recompute_ratio": 0.5}
+    first, again = (uses(PATHS, **named)[0] for _ in range(2))
+    assert first.from_chunks == 0
+    assert again.from_chunks == again.approximate
+    assert again.recomputed == again.preprocessed == 0
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_interrupt_behind_each_forward_changes_no_answer(runner: str) -> None:
+    engine = engine_on(runner)
+    run = engine._running._run  # type: ignore[attr-defined]
+
+    def interrupted(rows: Any) -> Any:
+        engine.interrupt()
+        return run(rows)
+
+    engine._running._run = interrupted  # type: ignore[attr-defined]
+    given = (FUJI, LANE, FUJI[:2] + LANE[1:], LANE + FUJI)
+    works = [asked(str(at), *given[at % 4], question=f"\n\n{at}?") for at in range(16)]
+    engine.submit(works)
+    left = works[1::2]
+    engine.step(StepBudget(threads=1))
+    engine.cancel([work.id for work in works[::2]])
+    outputs = finish(engine, *(str(work.id) for work in left))
+    assert [value(outputs, str(work.id)).text for work in left] == list(map(masked_answer, left))
+    engine.close()
+    assert engine.held_bytes == 0

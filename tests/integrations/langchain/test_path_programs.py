@@ -1,0 +1,211 @@
+"""Chains over relation paths compute them as trees, and none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("langchain_huggingface")
+
+import real_model
+import tiny_chat
+from fake_runner import tokenizer
+from graph_facts import facts
+from hf_callers import own_model, own_pipeline
+from idle_accelerators import soon_idle
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnablePassthrough
+from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
+from lc_graphs import WordEmbeddings
+from path_kit import QUESTIONS, RelationPaths, prompt_tokens, reused
+from tiny_models import SIZES, WINDOW
+from transformers import MistralConfig, MistralForCausalLM
+
+from langchain_rag_accel import ChatRagAccel, RagAccelGraphRetriever, accelerate, explain
+from rag_accel import Accelerator
+from rag_accel.engines import LocalLLM
+
+PATHS = (
+    "Ada Lovelace -> wrote to -> Charles Babbage",
+    "Ada Lovelace -> admired -> Mary Somerville",
+    "Ada Lovelace -> wrote to -> Charles Babbage -> designed -> the Analytical Engine",
+    "Mary Somerville -> taught -> Ada Lovelace",
+)
+PROMPT = ChatPromptTemplate.from_messages(
+    [("system", "Answer by these."), ("user", "Facts:\n{context}\n\nQuestion: {question}")]
+)
+
+
+class Lines(BaseRetriever):
+    """Returns a document for each path."""
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return [Document(path) for path in PATHS]
+
+
+def numbered(documents: list[Document]) -> str:
+    return "\n".join(f"[{at}] {one.page_content}" for at, one in enumerate(documents, 1))
+
+
+def chain(found: Any, **options: Any) -> Any:
+    given = {"kv_reuse": "dependency", "max_tokens": 6, "pool_bytes": 1 << 24, **options}
+    model = ChatRagAccel(model=tiny_chat.model(), tokenizer=tokenizer(), **given)
+    return {"context": found | numbered, "question": RunnablePassthrough()} | PROMPT | model
+
+
+class ChainOverPaths(RelationPaths):
+    def retriever(self) -> Any:
+        raise NotImplementedError
+
+    def program(self, accelerator: Accelerator, **options: Any) -> Any:
+        return accelerate(chain(self.retriever(), **options), accelerator=accelerator)
+
+    def behind(self, question: str) -> str:
+        return f"\nQuestion: {question}"
+
+    def ask(self, program: Any, question: str) -> str:
+        return program.invoke(question).content
+
+    async def aask(self, program: Any, question: str) -> str:
+        return (await program.ainvoke(question)).content
+
+    def stream(self, program: Any, question: str) -> str:
+        return "".join(piece.content for piece in program.stream(question))
+
+    async def astream(self, program: Any, question: str) -> str:
+        return "".join([piece.content async for piece in program.astream(question)])
+
+
+class TestDocuments(ChainOverPaths):
+    def retriever(self) -> Any:
+        return Lines()
+
+
+class TestGraphRetriever(ChainOverPaths):
+    def retriever(self) -> Any:
+        return RagAccelGraphRetriever(graph=facts(), embedding=WordEmbeddings(), link="words", k=50)
+
+
+@pytest.mark.parametrize("mode", ["auto", "translate"])
+def test_an_answer_says_how_its_paths_were_computed(mode: Any) -> None:
+    with Accelerator(strict=True, mode=mode) as accelerator:
+        program = accelerate(chain(Lines()), accelerator=accelerator)
+        first, second = (program.invoke(question) for question in QUESTIONS[:2])
+    report = first.response_metadata["kv_reuse"]
+    tree = report["tree_tokens"]
+    assert tree > 0
+    assert report["attention"] == "dependency"
+    assert report["reused_tokens"] == 0
+    assert not report["exact"]
+    assert second.response_metadata["kv_reuse"] == {**report, "reused_tokens": tree}
+    assert second.usage_metadata["input_token_details"]["cache_read"] > tree
+
+
+def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
+    fast = accelerate(chain(Lines()), accelerator=accelerator)
+    assert "kv_reuse is dependency" in explain(fast)
+
+
+# Models that a program has already
+
+
+@pytest.fixture(scope="module")
+def held() -> Any:
+    """Give a model that tests leave as it is."""
+    return HuggingFacePipeline(pipeline=own_pipeline(own_model(), return_full_text=False))
+
+
+@pytest.fixture
+def on_paths() -> Iterator[Accelerator]:
+    with Accelerator(kv_reuse="dependency", strict=True) as made:
+        yield made
+        assert soon_idle(made)
+        assert made.bypassed == {}
+
+
+def own_chain(model: Any) -> Any:
+    """Return a chain over a model of the program's own."""
+    return {"context": Lines() | numbered, "question": RunnablePassthrough()} | PROMPT | model
+
+
+def test_a_model_of_the_programs_own_computes_no_path_twice(
+    held: Any, on_paths: Accelerator
+) -> None:
+    fast = accelerate(own_chain(held), accelerator=on_paths)
+    assert "kv_reuse is dependency, approximate" in explain(fast)
+    answers = [fast.invoke(question) for question in QUESTIONS[:1]]
+    first = prompt_tokens(on_paths)
+    assert first["from_chunks"] == 0
+    assert first["approximate"] > 0
+    answers += [fast.invoke(question) for question in QUESTIONS[1:3]]
+    assert reused(on_paths) == 2 * first["approximate"]
+    for question, answer in zip(QUESTIONS, answers, strict=False):
+        with Accelerator(kv_reuse="dependency", strict=True) as afresh:
+            assert accelerate(own_chain(held), accelerator=afresh).invoke(question) == answer
+
+
+def test_an_answer_of_the_programs_own_model_says_how_it_was_made(
+    held: Any, on_paths: Accelerator
+) -> None:
+    chat = ChatHuggingFace(llm=held, tokenizer=tokenizer(), model_id="tiny")
+    fast = accelerate(own_chain(chat), accelerator=on_paths)
+    first, second = (
+        fast.invoke(question).response_metadata["kv_reuse"] for question in QUESTIONS[:2]
+    )
+    assert first["attention"] == "dependency"
+    assert second == {**first, "reused_tokens": first["tree_tokens"]}
+
+
+def test_a_model_with_a_window_runs_plainly_and_says_why(on_paths: Accelerator) -> None:
+    sizes = {**SIZES, "vocab_size": len(tokenizer())}
+    windowed = MistralForCausalLM(MistralConfig(**sizes, sliding_window=WINDOW)).eval()
+    model = HuggingFacePipeline(pipeline=own_pipeline(windowed, return_full_text=False))
+    plain = own_chain(model).invoke(QUESTIONS[0])
+    fast = accelerate(own_chain(model), accelerator=on_paths)
+    assert fast.invoke(QUESTIONS[0]) == plain
+    assert (
+        "plain: kv_reuse is dependency, and a layer of it sees a window of positions only"
+        in explain(fast)
+    )
+    assert reused(on_paths) == 0
+    with Accelerator(strict=True) as exact:
+        other = accelerate(own_chain(model), accelerator=exact)
+        assert other.invoke(QUESTIONS[0]) == plain
+        assert "owned engine (exact)" in explain(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["torch", "paged"])
+def test_a_real_model_answers_a_second_question_by_kept_paths(runner: Any) -> None:
+    bounds = LocalLLM(real_model.folder(), runner=runner, kv_reuse="dependency")
+
+    def ask(program: Any, question: str) -> Any:
+        return program.invoke(f"{question} Answer with a name.")
+
+    def answering(accelerator: Accelerator) -> Any:
+        model = ChatRagAccel(model=bounds, max_tokens=16)
+        program = {"context": Lines() | numbered, "question": RunnablePassthrough()}
+        return accelerate(program | PROMPT | model, accelerator=accelerator)
+
+    with Accelerator(strict=True) as accelerator:
+        program = answering(accelerator)
+        first, second = (
+            ask(program, question)
+            for question in ("Whom did Mary Somerville teach?", "Who wrote to Charles Babbage?")
+        )
+    with Accelerator(strict=True) as afresh:
+        alone = ask(answering(afresh), "Who wrote to Charles Babbage?")
+    assert second.content == alone.content
+    assert first.content
+    assert second.content
+    report = second.response_metadata["kv_reuse"]
+    assert report["reused_tokens"] == report["tree_tokens"] > 0
+    assert alone.response_metadata["kv_reuse"]["reused_tokens"] == 0
