@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rag_accel.engine_api import GenerationInput, Message
-from rag_accel.kv.dependency.lines import find_path_lines, locate_paths, path_documents
+from rag_accel.kv.dependency.lines import find_path_lines, locate_paths
 from rag_accel.kv.locate import MOST_PLACES
 from rag_accel.kv.prompt_chunks import locate_chunks
 from rag_accel.kv.segments import TextSpan
@@ -15,7 +15,7 @@ PATHS = tuple(f"root {at % 10} -> has -> middle {at % 60} -> holds -> {at}" for 
 
 def _found(text: str, *documents: str, never: Sequence[str] = ()) -> list[str]:
     named = [(str(at), document) for at, document in enumerate(documents)]
-    spans = locate_paths(text, path_documents(named, never))
+    spans = locate_paths(text, named, never)
     return [f"{span.document}: {text[span.start : span.stop]}" for span in spans]
 
 
