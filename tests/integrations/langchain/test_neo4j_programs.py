@@ -65,6 +65,7 @@ def _batch(question: str, chain: Any, config: Any) -> Any:
 # GraphCypherQAChain.
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_chain_gives_and_tells_what_the_plain_one_does(
     settings: str, graph: CountedGraph, accelerator: Accelerator

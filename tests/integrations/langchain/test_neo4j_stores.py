@@ -97,6 +97,7 @@ def three_results(store: Any, run: Any, accelerator: Accelerator) -> list[str]:
     return [found for found, _ in run_three_ways(lambda: store, run, accelerator)]
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_search_finds_what_the_plain_one_does(
     kind: str, graph: Any, accelerator: Accelerator

@@ -126,6 +126,7 @@ def on_a_loop(program: Any, editor: Editor) -> list[Asked]:
     return run_in_loop(all_at_once())
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("is_accelerated", [False, True])
 @pytest.mark.parametrize("ask", [in_threads, on_a_loop])
 def test_equal_questions_see_every_edit_that_was_complete_when_they_were_asked(

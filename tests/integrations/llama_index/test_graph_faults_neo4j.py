@@ -56,6 +56,7 @@ NAMES = ["Nobody", "", "O'Hara", 'a "b"', "a\nb", "a`b", "x'}) DETACH DELETE n /
 BOUNDS: list[dict[str, int]] = [{}, {"path_depth": 0}, {"limit": 0}]
 
 
+@pytest.mark.cross_product(keep=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_and_bound_does_as_plainly(
     graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator, name: str

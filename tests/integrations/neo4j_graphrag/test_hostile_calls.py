@@ -81,6 +81,7 @@ def test_a_server_that_was_never_there_is_the_drivers_error(
     assert expected[0] is ServiceUnavailable
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_programs_in_sixteen_threads_answer_as_plainly(
     kind: str, programs: GraphPrograms, accelerator: Accelerator
@@ -168,6 +169,7 @@ def test_switching_on_amid_a_call_lets_it_end(
     assert steps(accelerator)["VectorRetriever"] == 1  # the call that began plainly ended so
 
 
+@pytest.mark.cross_product(keep=3)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("where", ["embedder", "driver"])
@@ -206,6 +208,7 @@ class _WrappedDriver:
         return getattr(self._driver, name)
 
 
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_amid_a_call_leaves_nothing_behind(

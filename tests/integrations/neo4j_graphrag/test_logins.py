@@ -47,6 +47,7 @@ class WhoAsks(Retriever):
         return RawSearchResult(records=found.records)
 
 
+@pytest.mark.cross_product(keep=1)
 @pytest.mark.parametrize("arm", ARMS)
 def test_searches_of_two_logins_are_each_its_own(
     arm: str, neo4j_driver: Any, other_login: Any, accelerator: Accelerator
@@ -75,6 +76,7 @@ def test_programs_of_two_logins_answer_as_plainly(
     assert found == expected
 
 
+@pytest.mark.cross_product(keep=1)
 @pytest.mark.parametrize("arm", ARMS)
 def test_who_may_not_impersonate_is_refused_as_plainly(
     arm: str, other_login: Any, accelerator: Accelerator

@@ -53,7 +53,7 @@ def triples() -> list[Triple]:
     return [one for seed in range(8) for one in random_graph(seed)]
 
 
-@pytest.mark.cross_product(keep=4)
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize(
     "options",
     [
