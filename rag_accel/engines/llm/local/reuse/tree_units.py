@@ -167,8 +167,11 @@ class PromptTree:
         return np.flatnonzero(np.diff(self.prompt.tree.starts)).tolist()
 
     def parent_key(self, node: int) -> bytes | None:
-        """Return the key of the node above one; None of a root."""
-        above = int(self.prompt.tree.parents[node])
+        """Return the key of the next node above one that has tokens; None if there is none."""
+        tree = self.prompt.tree
+        above = int(tree.parents[node])
+        while above != NO_NODE and tree.starts[above] == tree.starts[above + 1]:
+            above = int(tree.parents[above])
         return None if above == NO_NODE else self.keys[above]
 
     def cached(self) -> list[bool]:

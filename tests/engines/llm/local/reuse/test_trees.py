@@ -12,15 +12,21 @@ from fake_runner import error, finish, value
 from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer, tree_of
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, WorkId
+from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import tree_units, trees
+from rag_accel.engines.llm.local.reuse.tree_units import PromptTree
 from rag_accel.engines.llm.local.text.tokens import DependencyInput
 from rag_accel.errors import ConfigError, EngineError
+from rag_accel.kv.dependency.positions import tree_positions
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode, TreeNode
-from rag_accel.kv.dependency.tokens import path_texts
+from rag_accel.kv.dependency.tokens import TreePrompt, node_keys, path_texts
+from rag_accel.kv.dependency.tree import path_tree
+from rag_accel.kv.keys import ChunkSource
 
 MOST = LocalOptions().max_tree_prompts
+SOURCE = ChunkSource("model", "", (1,))
 
 
 @pytest.fixture(params=RUNNERS)
@@ -193,6 +199,14 @@ def test_prompts_of_nodes_are_computed_once_and_answered_again(engine: LocalLLME
     found = [answer(engine, nodes(str(at), prompt)) for at in (2, 3)]
     assert found[0].text == found[1].text
     assert all(one.use is not None and one.use.from_chunks > 0 for one in found)
+
+
+def test_the_state_above_one_is_that_of_a_segment_with_tokens() -> None:
+    tree = path_tree([("a", "silent", "b")], lambda text: [] if text == "silent" else [7])
+    prompt = TreePrompt((1,), tree, (2,), tree_positions(tree, begin=1))
+    found = PromptTree(prompt, TokenSequence(prompt.ids, 1), node_keys(tree, SOURCE))
+    assert found.nodes() == [0, 2, 3]
+    assert [found.parent_key(node) for node in found.nodes()] == [None, *found.keys[::2]]
 
 
 def test_contexts_that_depend_on_each_other_are_refused(engine: LocalLLMEngine) -> None:
