@@ -36,13 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Judge no example by its time, which is other processes', and draw half as many in a sample.
+    """Judge no example by its time, which is other processes', and draw a third in a sample.
 
     A test that names its number of examples keeps it; ``--hypothesis-profile`` takes precedence.
     """
     every = settings(deadline=None)
     settings.register_profile("every-case", every)
-    settings.register_profile("sample", every, max_examples=every.max_examples // 2)
+    settings.register_profile("sample", every, max_examples=every.max_examples // 3)
     settings.load_profile("every-case" if config.getoption("--every-case") else "sample")
 
 

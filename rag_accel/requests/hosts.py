@@ -16,16 +16,13 @@ from typing import Any, Protocol
 
 from rag_accel.errors import RequestCancelledError
 from rag_accel.leaves.call_pool import CallPool
-from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.driver import SIGNAL_S, Driver
 
 Call = Callable[[], Any]
 Report = Callable[[Any, BaseException | None], None]
 
 #: how long a caller that leaves waits for its cancelled coroutines to clean up
 UNWIND_S = 0.05
-
-#: how often a blocked caller looks for a signal; one that comes just before it blocks wakes nobody
-SIGNAL_S = 0.5
 
 #: how far ahead the timer is set that only holds a host
 ANCHOR_S = 3600.0

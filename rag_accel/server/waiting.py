@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from rag_accel.errors import ConfigError
+from rag_accel.scheduler.driver import SIGNAL_S
 from rag_accel.server.stats import ServedId
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ def wait_until(
             left = _left(until)
             if left <= 0:
                 return None
-            woken.wait(left)
+            woken.wait(min(left, SIGNAL_S))
             woken.clear()
         return found
 

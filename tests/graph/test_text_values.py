@@ -62,7 +62,7 @@ LINES = {
 }
 
 
-@pytest.mark.cross_product(keep=80)
+@pytest.mark.cross_product(keep=52)
 @pytest.mark.parametrize("attribute", LINES)
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:16])
 def test_an_attribute_has_a_value_of_its_type_or_is_an_error(attribute, value):

@@ -19,6 +19,9 @@ Build = Callable[[NodeKey], EngineRequest]
 Call = Callable[[], None]
 Later = Callable[[asyncio.AbstractEventLoop, Call, Call | None], None]
 
+#: How often, in seconds, a thread that waits looks for a signal: one that comes just before it
+#: blocks wakes nobody.
+SIGNAL_S = 0.5
 #: Items that a stream buffers before further ones are merged.
 STREAM_ITEMS = 256
 
@@ -96,7 +99,11 @@ class SyncLeaf(_Leaf):
 
     def wait(self, timeout_s: float = -1) -> bool:
         """Return once ``signal`` is set, or False after a time; Ctrl-C interrupts."""
-        return self._lock.acquire(timeout=timeout_s)
+        if timeout_s >= 0:
+            return self._lock.acquire(timeout=timeout_s)
+        while not self._lock.acquire(timeout=SIGNAL_S):
+            pass
+        return True
 
     def _wake(self) -> None:
         self._lock.release()
@@ -153,7 +160,9 @@ class KeptLeaf(_Leaf):
 
     def wait(self) -> None:
         """Return once the outcome is known; Ctrl-C interrupts."""
-        self._over.result()
+        while not self._over.done():
+            with suppress(TimeoutError):
+                self._over.result(SIGNAL_S)
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop; cancelling the task ends only its wait."""
@@ -218,7 +227,7 @@ class SyncStreamLeaf(SyncLeaf):
                 pieces = self._text.take()
                 if pieces or has_ended:
                     return pieces
-                self._changed.wait()
+                self._changed.wait(SIGNAL_S)
 
     def _wake(self) -> None:
         with self._changed:

@@ -158,7 +158,7 @@ class Play:
         self.forget(set(self.placement.drop_all()))
 
 
-@pytest.mark.cross_product(keep=8)
+@pytest.mark.cross_product(keep=6)
 @pytest.mark.parametrize("seed", range(GROUPS))
 def test_every_text_of_every_work_comes_back_once_and_nothing_stays(seed: int) -> None:
     play = Play(random.Random(seed))

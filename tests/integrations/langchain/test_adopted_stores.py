@@ -106,7 +106,7 @@ def engines(accelerator: Accelerator) -> dict[str, Any]:
     return {name: engine for name, engine in found.items() if name.startswith("retrieval#")}
 
 
-@pytest.mark.cross_product(keep=12)
+@pytest.mark.cross_product(keep=8)
 @pytest.mark.parametrize("k", [1, 4, COUNT - 1, COUNT, COUNT + 1])
 @pytest.mark.parametrize("way", SYNC)
 def test_every_search_finds_what_the_store_finds(
@@ -121,7 +121,7 @@ def test_every_search_finds_what_the_store_finds(
     assert engines(accelerator)
 
 
-@pytest.mark.cross_product(keep=8)
+@pytest.mark.cross_product(keep=6)
 @pytest.mark.parametrize("k", [1, 4, COUNT + 1])
 @pytest.mark.parametrize("way", ASYNC)
 async def test_every_coroutine_finds_what_the_store_finds(

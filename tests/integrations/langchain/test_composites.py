@@ -125,7 +125,7 @@ async def _come(way: str, program: Any, given: list[Any], runs: Runs) -> tuple[s
         return "raised", error
 
 
-@pytest.mark.cross_product(keep=38)
+@pytest.mark.cross_product(keep=25)
 @pytest.mark.parametrize("way", [*WAYS, *BLOCKING])
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_results_types_callbacks_and_coverage(
@@ -241,7 +241,7 @@ def _failing(error: Exception) -> dict[str, Callable[[], Any]]:
 _BESIDE = ("multi-query: retriever", "ensemble: first", "merger: first", "extraction: model")
 
 
-@pytest.mark.cross_product(keep=50)
+@pytest.mark.cross_product(keep=33)
 @pytest.mark.parametrize("way", [*WAYS, *BLOCKING])
 @pytest.mark.parametrize("name", _failing(ValueError()))
 async def test_errors_are_the_same_object_and_no_run_stays_open(

@@ -101,7 +101,7 @@ async def _run(way: str, program: Any, recorder: Recorder) -> list[str]:
     return [plain(item) for item in result] if isinstance(result, list) else [plain(result)]
 
 
-@pytest.mark.cross_product(keep=50)
+@pytest.mark.cross_product(keep=33)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_results_and_callbacks_are_those_of_the_plain_program(

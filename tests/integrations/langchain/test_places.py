@@ -85,7 +85,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     return Pair(_plain(case), run(case.program, case.kind, case.entry, arm))
 
 
-@pytest.mark.cross_product(keep=20)
+@pytest.mark.cross_product(keep=13)
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_two_plain_runs_do_the_same(case: Case) -> None:
     again = run(case.program, case.kind, case.entry, "plain")
@@ -93,17 +93,17 @@ def test_two_plain_runs_do_the_same(case: Case) -> None:
     assert again.scheduled == {}
 
 
-@pytest.mark.cross_product(keep=60)
+@pytest.mark.cross_product(keep=39)
 def test_a_scheduled_program_does_what_the_plain_one_does(pair: Pair) -> None:
     assert _visible(pair.scheduled) == _visible(pair.plain)
 
 
-@pytest.mark.cross_product(keep=60)
+@pytest.mark.cross_product(keep=39)
 def test_the_scheduler_hears_of_every_leaf_call(pair: Pair) -> None:
     assert pair.scheduled.scheduled == pair.scheduled.calls
 
 
-@pytest.mark.cross_product(keep=60)
+@pytest.mark.cross_product(keep=39)
 def test_the_meter_says_what_the_leaves_counted(pair: Pair) -> None:
     assert pair.scheduled.metered == pair.scheduled.calls
     assert pair.scheduled.passed_by == 0

@@ -155,7 +155,7 @@ def test_a_search_without_another_is_made_by_the_store_itself(
 
 
 @pytest.mark.usefixtures("never_alone")
-@pytest.mark.cross_product(keep=8)
+@pytest.mark.cross_product(keep=6)
 @pytest.mark.parametrize("way", SYNC)
 def test_every_search_finds_what_the_store_finds(
     store: FAISS, accelerator: Accelerator, way: str
@@ -205,7 +205,7 @@ def test_what_is_added_and_deleted_beside_us_is_seen(
         assert own_store.similarity_search_by_vector([1.0, 1.0, 1.0], 1)[0].id == "0"
 
 
-@pytest.mark.cross_product(keep=6)
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize(
     ("one", "k"),
     [

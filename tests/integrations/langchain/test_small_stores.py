@@ -103,7 +103,7 @@ async def test_a_few_long_vectors_are_as_good_as_many_short_ones(
     assert await search(find, store, accelerator, 4) == 1
 
 
-@pytest.mark.cross_product(keep=6)
+@pytest.mark.cross_product(keep=4)
 @WAYS
 @pytest.mark.parametrize("change", ["add", "delete", "replace", "vector", "order"])
 async def test_every_change_starts_the_count_anew(

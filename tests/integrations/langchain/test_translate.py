@@ -163,7 +163,7 @@ def _parts(fast: Any) -> Iterator[Any]:
     yield from fast.translation.root.walk()
 
 
-@pytest.mark.cross_product(keep=20)
+@pytest.mark.cross_product(keep=13)
 @pytest.mark.parametrize("way", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("name", UNDERSTOOD)
 async def test_results_and_runs_are_those_of_the_plain_program(
@@ -189,7 +189,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.cross_product(keep=20)
+@pytest.mark.cross_product(keep=13)
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "batch", "abatch"])
 @pytest.mark.parametrize("made", MADE)
 async def test_what_is_made_of_it_is_what_is_made_of_the_plain_program(
@@ -204,7 +204,7 @@ async def test_what_is_made_of_it_is_what_is_made_of_the_plain_program(
     assert of_fast.forest() == of_bare.forest()
 
 
-@pytest.mark.cross_product(keep=20)
+@pytest.mark.cross_product(keep=13)
 @pytest.mark.parametrize("return_exceptions", [False, True])
 @pytest.mark.parametrize("way", ["batch", "abatch"])
 @pytest.mark.parametrize("name", UNDERSTOOD)

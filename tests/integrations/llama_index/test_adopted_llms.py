@@ -70,7 +70,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.cross_product(keep=8)
+@pytest.mark.cross_product(keep=6)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_gives_what_it_gives_plainly(

@@ -199,7 +199,7 @@ def outcome(call: Callable[[], Any]) -> Any:
         return type(error)
 
 
-@pytest.mark.cross_product(keep=12)
+@pytest.mark.cross_product(keep=8)
 @pytest.mark.usefixtures("default_model")
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
 @pytest.mark.parametrize("name", [name for name in MORE if not name.endswith("async")])

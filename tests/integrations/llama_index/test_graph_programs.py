@@ -43,7 +43,7 @@ def _made(store: str) -> GraphParts:
     return GraphParts(filled(STORES[store]()))
 
 
-@pytest.mark.cross_product(keep=16)
+@pytest.mark.cross_product(keep=11)
 @pytest.mark.parametrize(("store", "name"), CASES)
 def test_an_accelerated_program_does_as_the_plain_one(
     store: str, name: str, accelerator: Accelerator
@@ -62,7 +62,7 @@ def test_an_accelerated_program_does_as_the_plain_one(
     assert soon_idle(accelerator)
 
 
-@pytest.mark.cross_product(keep=8)
+@pytest.mark.cross_product(keep=6)
 @pytest.mark.parametrize(("store", "name"), CASES)
 def test_an_activated_program_does_as_the_plain_one(
     store: str, name: str, accelerator: Accelerator

@@ -30,7 +30,7 @@ def test_an_accelerated_program_does_as_the_plain_one(name: str, accelerator: Ac
     assert soon_idle(accelerator)
 
 
-@pytest.mark.cross_product(keep=6)
+@pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("name", MORE)
 def test_an_activated_program_does_as_the_plain_one(name: str, accelerator: Accelerator) -> None:
     program = MORE[name]

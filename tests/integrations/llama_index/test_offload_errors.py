@@ -40,7 +40,7 @@ accelerator = knowing_fakes
 
 @pytest.mark.parametrize("error", [ValueError("no"), StopIteration("no"), TimeoutError("no")])
 @pytest.mark.parametrize("name", ["hyde", "multi-step", "flare"])
-@pytest.mark.cross_product(keep=6)
+@pytest.mark.cross_product(keep=4)
 def test_an_error_of_one_of_sixteen_is_its_own(
     name: str, error: Exception, accelerator: Accelerator
 ) -> None:

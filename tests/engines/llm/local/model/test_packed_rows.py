@@ -42,7 +42,7 @@ def test_a_whole_prompt(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.cross_product(keep=12)
+@pytest.mark.cross_product(keep=8)
 def test_chunks_drawn_at_random_with_those_of_others(name: str, seed: int) -> None:
     prompts = [A, B, C, ids_of(21, seed)]
     found = packed_logits(runner_for(shared(name)), prompts, Random(seed))

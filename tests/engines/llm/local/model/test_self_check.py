@@ -18,7 +18,7 @@ from rag_accel.errors import ConfigError
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.cross_product(keep=8)
+@pytest.mark.cross_product(keep=6)
 def test_each_family_is_proved(name: str, dtype: torch.dtype) -> None:
     check_equality(shared(name, dtype))
 

@@ -67,7 +67,7 @@ def check_answers(engine: WatchedEngine, start: int) -> int:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("history", [False, True], ids=["alone", "history"])
 @pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS)
-@pytest.mark.cross_product(keep=40)
+@pytest.mark.cross_product(keep=26)
 def test_the_second_time_all_documents_come_from_kept_state(
     make: Callable[..., RAGraph], history: bool, way: Callable[[Accelerator, RAGraph], Any]
 ) -> None:
@@ -89,7 +89,7 @@ def test_these_are_all_workflows() -> None:
 @pytest.mark.parametrize("kv_reuse", ["full", "fused"])
 @pytest.mark.parametrize("passes", ["default", "all"])
 @pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS)
-@pytest.mark.cross_product(keep=20)
+@pytest.mark.cross_product(keep=13)
 def test_answers_are_those_without_passes(
     make: Callable[..., RAGraph], passes: str, kv_reuse: str
 ) -> None:
