@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from typing import Protocol, runtime_checkable
 
+#: How often, in seconds, a thread that waits looks for a signal: one that comes just before it
+#: blocks wakes nobody.
+SIGNAL_S = 0.5
+
 
 @runtime_checkable
 class Clock(Protocol):

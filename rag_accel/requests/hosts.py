@@ -14,9 +14,10 @@ from threading import Lock
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Protocol
 
+from rag_accel.clock import SIGNAL_S
 from rag_accel.errors import RequestCancelledError
 from rag_accel.leaves.call_pool import CallPool
-from rag_accel.scheduler.driver import SIGNAL_S, Driver
+from rag_accel.scheduler.driver import Driver
 
 Call = Callable[[], Any]
 Report = Callable[[Any, BaseException | None], None]

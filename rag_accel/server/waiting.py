@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from rag_accel.clock import SIGNAL_S
 from rag_accel.errors import ConfigError
-from rag_accel.scheduler.driver import SIGNAL_S
 from rag_accel.server.stats import ServedId
 
 T = TypeVar("T")

@@ -8,7 +8,6 @@ fifth of an event loop's hand-over, and nothing a caller does to its own loop ca
 from rag_accel.scheduler.driver.begun_calls import BegunCall
 from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.leaf import (
-    SIGNAL_S,
     AsyncLeaf,
     AsyncStreamLeaf,
     KeptLeaf,
@@ -22,7 +21,6 @@ from rag_accel.scheduler.driver.outcomes import Result, error_for
 from rag_accel.scheduler.driver.worker import EngineWorker
 
 __all__ = [
-    "SIGNAL_S",
     "AsyncLeaf",
     "AsyncStreamLeaf",
     "BegunCall",

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Literal, Protocol
 
+from rag_accel.clock import SIGNAL_S
 from rag_accel.engine_api import EngineOutput, EngineRequest
 from rag_accel.scheduler.driver.outcomes import Result
 from rag_accel.scheduler.messages import LeafArrived, NodeKey, Outcome
@@ -19,9 +20,6 @@ Build = Callable[[NodeKey], EngineRequest]
 Call = Callable[[], None]
 Later = Callable[[asyncio.AbstractEventLoop, Call, Call | None], None]
 
-#: How often, in seconds, a thread that waits looks for a signal: one that comes just before it
-#: blocks wakes nobody.
-SIGNAL_S = 0.5
 #: Items that a stream buffers before further ones are merged.
 STREAM_ITEMS = 256
 
