@@ -1,5 +1,7 @@
 """Keep a sample of each cross product, the same in every run; ``--every-case`` keeps all of it.
 
+Of a test on a real Neo4j with several cases half are kept: each takes a second or more.
+
 Tests of all rooms share the servers that the modules beside this one start.
 """
 
@@ -50,15 +52,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect what the samples leave out; the order of the others stays."""
     if config.getoption("--every-case"):
         return
-    products: dict[tuple[object, int], list[pytest.Function]] = defaultdict(list)
+    products: dict[tuple[object, int | None], list[pytest.Function]] = defaultdict(list)
     for item in items:
+        if not (isinstance(item, pytest.Function) and hasattr(item, "callspec")):
+            continue
         mark = item.get_closest_marker("cross_product")
-        if mark is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        if mark is not None:
             products[item.function, mark.kwargs["keep"]].append(item)
+        elif item.get_closest_marker("neo4j") is not None:
+            products[item.function, None].append(item)
     left_out = {
         item
         for (_, keep), cases in products.items()
-        for item in set(cases) - set(sample(cases, keep))
+        for item in set(cases) - set(sample(cases, -(-len(cases) // 2) if keep is None else keep))
     }
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
