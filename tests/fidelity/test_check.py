@@ -153,7 +153,7 @@ def test_what_it_kept_ends_the_warning(
     monkeypatch: pytest.MonkeyPatch,
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
     kept = str(tmp_path / "kept")
     line = ["cache", "check", str(checkpoint), "--prompts", str(prompts), "--target", "0"]
     assert main([*line, "--folder", kept]) == 0

@@ -13,7 +13,7 @@ from tiny_chat import model
 
 from rag_accel import ConfigError, UncheckedReuseWarning
 from rag_accel.cli import main
-from rag_accel.config import Options
+from rag_accel.config import KvReuse, Options
 from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import unchecked
@@ -36,9 +36,9 @@ def check(**given: Any) -> AgreementCheck:
     return check_paths(model(), tokenizer(), **given)
 
 
-def use() -> None:
-    """Make an engine that computes trees, and end it."""
-    bounds = LocalOptions(kv_reuse="dependency", pool_bytes=POOL)
+def use(kv_reuse: KvReuse = "dependency") -> None:
+    """Make an engine that computes trees, or reuses in another way, and end it."""
+    bounds = LocalOptions(kv_reuse=kv_reuse, pool_bytes=POOL)
     LocalModel(model(), tokenizer(), None, None, bounds).make(Options()).close()
 
 
@@ -63,6 +63,13 @@ def test_a_model_that_was_not_checked_is_warned_of_once() -> None:
         use()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        use()
+
+
+def test_a_warning_of_fused_texts_hides_none_of_trees() -> None:
+    with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
+        use("fused")
+    with pytest.warns(UncheckedReuseWarning, match="check_paths"):
         use()
 
 

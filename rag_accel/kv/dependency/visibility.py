@@ -17,12 +17,8 @@ from numpy.typing import NDArray
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.tree import DependencyTree, Integers
 
-#: Bounds of a mask, in rows: 64 MiB dense, 128 MiB packed.
+#: The bound of a mask, in rows: 64 MiB.
 MOST_DENSE_ROWS = 8_192
-MOST_PACKED_ROWS = 32_768
-
-#: Rows computed before they are packed, few enough to stay in a processor's cache.
-_BLOCK = 64
 
 
 def visible_until(tree: DependencyTree) -> Integers:
@@ -49,45 +45,28 @@ def dense_mask(
     Raises:
         ConfigError: if there are more rows, no such node, or ``past`` is negative.
     """
-    slots, until = _rows(tree, node, past, most_rows, "packed_mask takes an eighth of the memory")
+    slots, until = _rows(tree, node, past, most_rows)
     mask = np.empty((len(slots), past + len(slots)), np.bool_)
     mask[:, :past] = True
-    _fill(mask[:, past:], slots, slots, until)
+    mask[:, past:] = seen_slots(slots, until)
     return mask
 
 
-def packed_mask(
-    tree: DependencyTree,
-    node: int | None = None,
-    *,
-    past: int = 0,
-    most_rows: int = MOST_PACKED_ROWS,
-) -> NDArray[np.uint8]:
-    """Return ``dense_mask`` by bits: ``[rows, ceil((past + rows) / 8)], uint8``.
+def seen_slots(slots: Integers, until: Integers) -> NDArray[np.bool_]:
+    """Return ``[rows, rows], bool``: whether the row of a slot sees another one of the same.
 
-    Column c is bit ``c % 8`` of byte ``c // 8``, the least bit first, as FlashInfer has it; the
-    bits behind the last column are 0. Arguments and errors are those of ``dense_mask``.
+    Args:
+        slots: of the rows.
+        until: of each, the slot behind the last one that sees it.
     """
-    slots, until = _rows(tree, node, past, most_rows, "compute the subtrees one after the other")
-    num_rows = len(slots)
-    packed = np.empty((num_rows, -(-(past + num_rows) // 8)), np.uint8)
-    block = np.ones((min(_BLOCK, num_rows), past + num_rows), np.bool_)
-    for start in range(0, num_rows, _BLOCK):
-        rows = slots[start : start + _BLOCK]
-        _fill(block[: len(rows), past:], rows, slots, until)
-        packed[start : start + len(rows)] = np.packbits(
-            block[: len(rows)], axis=1, bitorder="little"
-        )
-    return packed
-
-
-def _fill(mask: NDArray[np.bool_], rows: Integers, slots: Integers, until: Integers) -> None:
-    np.less(rows[:, None], until, out=mask)
-    mask &= slots <= rows[:, None]
+    rows = slots[:, None]
+    mask = rows < until
+    mask &= slots <= rows
+    return mask
 
 
 def _rows(
-    tree: DependencyTree, node: int | None, past: int, most_rows: int, hint: str
+    tree: DependencyTree, node: int | None, past: int, most_rows: int
 ) -> tuple[Integers, Integers]:
     """Return the slots of the rows, and which rows each is seen until."""
     if past < 0:
@@ -100,7 +79,7 @@ def _rows(
             "a mask is too large",
             found=f"{len(slots)} rows",
             valid=f"at most {most_rows}",
-            hint=hint,
+            hint="compute the subtrees one after the other",
         )
     until = visible_until(tree)[slots.start : slots.stop]
     return np.arange(slots.start, slots.stop, dtype=np.int32), until

@@ -284,7 +284,7 @@ def test_fused_reuse_that_was_not_checked_is_warned_of_once(
     llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
     for name, text in TEXTS.items():  # so long that two passes over the prompt pay
         monkeypatch.setitem(TEXTS, name, " ".join([text] * 8))
     with Accelerator(kv_reuse="fused", strict=True) as accelerator:

@@ -162,7 +162,7 @@ def test_fused_without_a_check_is_warned_of_and_answers(
     accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
     chain = build(accelerator, kv_reuse="fused")
     with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
         assert chain.invoke("abc").content

@@ -182,7 +182,7 @@ def test_fused_without_a_check_is_warned_of_and_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
     with Accelerator() as accelerator:
         llm = RagAccelLLM(
             tiny_chat.model(),

@@ -8,12 +8,7 @@ from tree_kit import ancestors, characters, mask_by_definition, random_paths
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.tree import DependencyTree, chain_tree, path_tree
-from rag_accel.kv.dependency.visibility import dense_mask, packed_mask, visible_until
-
-
-def unpacked(packed: np.ndarray, columns: int) -> np.ndarray:
-    """Return the columns of a packed mask as bool."""
-    return np.unpackbits(packed, axis=1, count=columns, bitorder="little").astype(np.bool_)
+from rag_accel.kv.dependency.visibility import dense_mask, visible_until
 
 
 def printed_mask(tree: DependencyTree) -> np.ndarray:
@@ -30,7 +25,6 @@ def test_the_mask_is_that_of_the_definition(seed: int) -> None:
     tree = path_tree(random_paths(seed), characters)
     expected = mask_by_definition(tree)
     assert np.array_equal(dense_mask(tree), expected)
-    assert np.array_equal(unpacked(packed_mask(tree), len(tree.ids)), expected)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -42,7 +36,6 @@ def test_a_subtree_sees_its_past_whole_and_itself_as_in_the_whole_tree(seed: int
         mask = dense_mask(tree, node, past=3)
         assert mask[:, :3].all()
         assert np.array_equal(mask[:, 3:], whole[rows.start : rows.stop, rows.start : rows.stop])
-        assert np.array_equal(unpacked(packed_mask(tree, node, past=3), mask.shape[1]), mask)
 
 
 def test_algorithm_1_as_printed_is_transposed_and_lacks_each_node_itself() -> None:
@@ -68,12 +61,10 @@ def test_each_slot_is_seen_by_one_run_of_rows() -> None:
     assert visible_until(tree).tolist() == [6, 6, 4, 4, 6, 6, 8, 8]
 
 
-def test_a_mask_larger_than_its_bound_is_refused_and_the_packed_one_takes_its_place() -> None:
+def test_a_mask_larger_than_its_bound_is_refused() -> None:
     tree = path_tree([("a" * 40,)], characters)
-    with pytest.raises(ConfigError, match=r"41 rows.*at most 40.*packed_mask"):
+    with pytest.raises(ConfigError, match=r"41 rows.*at most 40.*one after the other"):
         dense_mask(tree, most_rows=40)
-    with pytest.raises(ConfigError, match="41 rows"):
-        packed_mask(tree, most_rows=40)
     assert dense_mask(tree, most_rows=41).shape == (41, 41)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_accel.kv.dependency.visibility import seen_slots
 from rag_accel.kv.entry import LaneState
 
 
@@ -45,12 +46,12 @@ class Subtrees:
         Args:
             slots: of all rows.
         """
-        at = np.arange(slots.start, slots.stop)
-        rows = at[:, None]
-        seen = rows < np.asarray(self.ends)
+        at = np.arange(slots.start, slots.stop, dtype=np.int32)
+        seen = seen_slots(at, np.asarray(self.ends, dtype=np.int32))
         if self.open_from is not None:
-            seen |= rows >= self.open_from
-        return seen & (rows >= at)
+            rows = at[:, None]
+            seen |= (rows >= self.open_from) & (rows >= at)
+        return seen
 
 
 Visibility = Causal | Subtrees

@@ -16,7 +16,8 @@ from rag_accel.kv.reuse_check import REUSE_CHECKS
 from rag_accel.kv.verdicts import result_folders
 
 _lock = threading.Lock()
-_warned: set[str] = set()
+#: names of models, each with the way of reuse that was warned of
+_warned: set[tuple[str, str]] = set()
 
 
 def warn_if_unchecked(
@@ -32,7 +33,8 @@ def warn_if_unchecked(
 
     Or that answers over trees of relation paths agree with those over their text.
 
-    It is said once for each model of a process. All weights are read if there is any verdict.
+    It is said once in a process for each model and way of reuse. All weights are read if there is
+    any verdict.
 
     Args:
         model: a folder or a name, or a model object.
@@ -42,16 +44,16 @@ def warn_if_unchecked(
         template: as of ``LocalModel``.
         bounds: how texts are reused, and where their states are kept.
     """
-    if bounds.kv_reuse not in ("fused", "dependency") or name in _warned:
+    if bounds.kv_reuse not in ("fused", "dependency") or (name, bounds.kv_reuse) in _warned:
         return
     find = _found_of_paths if bounds.kv_reuse == "dependency" else _found_of_texts
     found = find(identity, bounds)
     if found is None:
         return
     with _lock:
-        if name in _warned:
+        if (name, bounds.kv_reuse) in _warned:
             return
-        _warned.add(name)
+        _warned.add((name, bounds.kv_reuse))
     named = isinstance(model, str | Path)
     how = _command(name, dtype, template, bounds) if named else _call(bounds)
     warnings.warn(UncheckedReuseWarning(f"{name}: {found} Run: {how}"), stacklevel=2)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("error::rag_accel.UncheckedReuseWarning"
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(unchecked, "_warned", set[str]())
+    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
 
 
 @pytest.fixture(scope="module")
