@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.encoded import EncodedNode, encode_prompt
+from rag_accel.kv.dependency.lines import PathLines
+from rag_accel.kv.dependency.paths import PATH_END
 from rag_accel.kv.dependency.positions import PositionScheme, TreePositions, tree_positions
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode
-from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Encode, joined_trees
+from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Encode, joined_trees, path_tree
 from rag_accel.kv.keys import ChunkSource
 
 _RECIPE = "behind-path-1"
@@ -46,6 +48,22 @@ class TreePrompt:
     def before_texts(self) -> tuple[int, ...]:
         """Return the tokens that are computed as in any prompt that begins alike."""
         return self.head
+
+
+def prompt_of_lines(text: str, lines: PathLines, encode: Encode) -> TreePrompt | None:
+    """Return a prompt's tokens with the tree of its paths; None where nothing stands behind them.
+
+    Args:
+        text: the whole prompt.
+        lines: its paths.
+        encode: returns the tokens of a text.
+    """
+    task = tuple(encode(text[lines.stop :].removeprefix(PATH_END)))
+    if not task:
+        return None
+    head = tuple(encode(text[: lines.start])) if lines.start else ()
+    tree = path_tree(lines.paths, encode)
+    return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
 
 
 def tree_prompt(prompt: DepPrompt, encode: Encode, scheme: PositionScheme = "shared") -> TreePrompt:

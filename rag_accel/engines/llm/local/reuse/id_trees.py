@@ -7,10 +7,7 @@ from typing import Any
 
 from rag_accel.engines.llm.local.reuse.id_segments import read_ids
 from rag_accel.kv.dependency.lines import find_path_lines, locate_paths
-from rag_accel.kv.dependency.paths import PATH_END
-from rag_accel.kv.dependency.positions import tree_positions
-from rag_accel.kv.dependency.tokens import TreePrompt
-from rag_accel.kv.dependency.tree import path_tree
+from rag_accel.kv.dependency.tokens import TreePrompt, prompt_of_lines
 
 
 class _OtherTokens(Exception):
@@ -53,11 +50,8 @@ def tree_of_ids(
     try:
         if encode(text) != tuple(ids):
             return None
-        task = encode(text[lines.stop :].removeprefix(PATH_END))
-        head = encode(text[: lines.start])
-        tree = path_tree(lines.paths, encode)
+        prompt = prompt_of_lines(text, lines, encode)
     except _OtherTokens:
         return None
-    prompt = TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
     # Short names have more tokens alone: then a tree saves nothing, and may have no room.
-    return prompt if task and len(prompt.ids) <= len(ids) else None
+    return prompt if prompt is not None and len(prompt.ids) <= len(ids) else None

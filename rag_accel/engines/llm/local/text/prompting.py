@@ -10,11 +10,8 @@ from typing import Any
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.dependency.lines import find_path_lines
-from rag_accel.kv.dependency.paths import PATH_END
-from rag_accel.kv.dependency.positions import tree_positions
 from rag_accel.kv.dependency.prompt import DepPrompt
-from rag_accel.kv.dependency.tokens import TreePrompt, tree_prompt
-from rag_accel.kv.dependency.tree import path_tree
+from rag_accel.kv.dependency.tokens import TreePrompt, prompt_of_lines, tree_prompt
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
 _WHERE = "local language model"
@@ -121,14 +118,7 @@ class Prompting:
             return None
         text, contents = found
         lines = find_path_lines(text, [contents[span.message].span(span) for span in inside])
-        if lines is None:
-            return None
-        task = self._encode(text[lines.stop :].removeprefix(PATH_END))
-        if not task:
-            return None
-        head = self._encode(text[: lines.start]) if lines.start else ()
-        tree = path_tree(lines.paths, self._encode)
-        return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
+        return None if lines is None else prompt_of_lines(text, lines, self._encode)
 
     def of_nodes(self, prompt: DepPrompt) -> TreePrompt:
         """Return a prompt of nodes as tokens, without a template.
