@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all check conformance bench peers peers-infinity peers-genai peers-kvboost clean
+.PHONY: install demo test test-all test-vllm check conformance bench peers peers-infinity peers-genai peers-kvboost clean
 
 install: $(STAMP)
 
@@ -54,6 +54,22 @@ test: install
 test-all: install
 	$(BIN)/python -m pytest $(XDIST) --every-case
 
+# An environment of its own: vLLM holds torch and transformers to other versions. It runs one engine
+# at a time, by one thread, and skips what only the other environment has.
+VLLM := .venv-vllm
+VLLM_TESTS := tests/integrations/vllm
+VLLM_STAMP := $(VLLM)/.installed
+
+test-vllm: $(VLLM_STAMP)
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest --confcutdir=$(VLLM_TESTS) -m vllm $(VLLM_TESTS)
+
+$(VLLM_STAMP): pyproject.toml $(VLLM_TESTS)/environment.txt $(VLLM_TESTS)/programs.txt
+	$(PY) -m venv --clear $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet -r $(VLLM_TESTS)/environment.txt
+	$(VLLM)/bin/python -m pip install --quiet -r $(VLLM_TESTS)/programs.txt -e .
+	$(VLLM)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
+	@touch $@
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -84,4 +100,4 @@ EXPORT_SMOLLM2 = folder=$$($(BIN)/python -c 'import rag_accel.sample as s; print
 	--task text-generation-with-past .peers/genai/smollm2
 
 clean:
-	rm -rf $(VENV) .conformance .peers build dist
+	rm -rf $(VENV) $(VLLM) .conformance .peers build dist

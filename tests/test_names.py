@@ -15,6 +15,7 @@ SOURCES = [
         "integrations/langchain_rag_accel",
         "integrations/llama_index_rag_accel",
         "integrations/neo4j_graphrag_rag_accel",
+        "integrations/vllm_rag_accel",
         "adapters/rag_accel_adapters",
     )
     for path in sorted((ROOT / name).rglob("*.py"))

@@ -66,3 +66,29 @@ def rotation_of(model: Any) -> torch.Tensor | None:
     if frequencies is None or getattr(rotary, "rope_type", "default") in ("dynamic", "longrope"):
         return None
     return frequencies
+
+
+def rotation_frequencies(config: Any) -> torch.Tensor | None:
+    """Return the frequencies of the model that a configuration describes, as ``rotation_of`` does.
+
+    Args:
+        config: of transformers, with ``rope_parameters``.
+
+    Return None where the configuration names one rotation for several kinds of layers, or one that
+    depends on the length.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters: Any = getattr(config, "rope_parameters", None)
+    if not isinstance(parameters, dict) or "rope_theta" not in parameters:
+        return None
+    kind = parameters.get("rope_type", "default")
+    if kind in ("dynamic", "longrope"):
+        return None
+    if kind != "default":
+        return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))[0].float()
+    heads = config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    dim = int(dim * parameters.get("partial_rotary_factor", 1.0))
+    places = torch.arange(0, dim, 2, dtype=torch.int64).float()
+    return 1.0 / (parameters["rope_theta"] ** (places / dim))

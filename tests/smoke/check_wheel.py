@@ -26,6 +26,7 @@ PACKAGES = {
     "langchain_rag_accel": ROOT / "integrations/langchain_rag_accel",
     "llama_index_rag_accel": ROOT / "integrations/llama_index_rag_accel",
     "neo4j_graphrag_rag_accel": ROOT / "integrations/neo4j_graphrag_rag_accel",
+    "vllm_rag_accel": ROOT / "integrations/vllm_rag_accel",
     "rag_accel": ROOT / "rag_accel",
     "rag_accel_adapters": ROOT / "adapters/rag_accel_adapters",
 }

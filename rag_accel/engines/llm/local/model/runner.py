@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from rag_accel.engines.llm.local.batching.rows import SequenceRows
-from rag_accel.engines.llm.local.model.attention import NAME, Packed
-from rag_accel.engines.llm.local.model.families import ModelShape, transformers_version
+from rag_accel.engines.llm.local.model.attention import Packed
+from rag_accel.engines.llm.local.model.families import ModelShape
 from rag_accel.engines.llm.local.model.pool import TensorPool
-from rag_accel.kv.identity import model_identity
+from rag_accel.kv.identity import STATES, model_identity
 from rag_accel.kv.rotation import rotation_of
 
 
@@ -76,7 +76,7 @@ def states_identity(model: Any) -> str:
     It does not say what computes them: runners are proved equal up to rounding, and states are
     kept in the order and dtype of the model.
     """
-    return model_identity(model, how=f"{NAME}, {transformers_version()}")
+    return model_identity(model, how=STATES)
 
 
 def packed_runner(model: Any, context: int, limit_bytes: int) -> PackedRunner:

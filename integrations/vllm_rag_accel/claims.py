@@ -1,0 +1,314 @@
+"""The scheduler's half of the connector: what of a prompt is claimed, loaded and saved.
+
+It knows requests and steps of vLLM by their attributes only, and nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.reuse_request import ReuseRequest, ReuseRequestError, read_reuse_request
+from vllm_rag_accel.prompt_texts import LEAST_TOKENS, TextFinder
+from vllm_rag_accel.step_plan import (
+    Layout,
+    PromptLoad,
+    PromptLoadReport,
+    PromptPart,
+    PromptSave,
+    StepPlan,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """The bounds of claims.
+
+    Args:
+        model: identifies the weights.
+        block: tokens of a block.
+        computes_rows: whether the worker can compute rows of its own: tokens between texts, texts
+            whose states are missing, tokens chosen again. Without it a claim ends at the first gap.
+        step_rows: the most such rows of one request.
+    """
+
+    model: str
+    block: int
+    computes_rows: bool
+    step_rows: int
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A request, with what is known of its texts."""
+
+    layout: Layout | None
+    refused: str | None = None
+    claimed: tuple[int, int] | None = None
+    report: PromptLoadReport | None = None
+
+
+@dataclass(slots=True)
+class _Saving:
+    layout: Layout
+    blocks: list[int]
+
+
+class Claims:
+    """The prompts of one engine whose texts are reused.
+
+    Args:
+        finder: the model's tokenizer.
+        has: tells whether there is a state under a key.
+        options: bounds.
+    """
+
+    def __init__(
+        self, finder: TextFinder, has: Callable[[bytes], bool], options: ClaimOptions
+    ) -> None:
+        self._finder = finder
+        self._has = has
+        self._options = options
+        self._prompts: dict[str, _Prompt] = {}
+        self._to_load: dict[str, Any] = {}
+        self._saving: dict[str, _Saving] = {}
+        self._warned: set[str] = set()
+
+    def matched(self, request: Any, computed: int) -> int | None:
+        """Return how many tokens behind those computed are claimed; None to be asked again.
+
+        Args:
+            request: vLLM's.
+            computed: tokens that the server's own cache has.
+        """
+        prompt = self._prompt(request)
+        if prompt.layout is None:
+            return 0
+        layout = prompt.layout
+        last = request.num_prompt_tokens - 1
+        if layout.reuse == "exact" or not self._options.computes_rows:
+            end = self._stored_end(layout)
+            awaited = self._awaited(layout, max(end, computed), request.request_id)
+            if awaited:
+                return None
+        else:
+            end = self._end_within(layout, computed)
+        end = min(end, last)
+        if end <= computed:
+            return 0
+        prompt.claimed = (computed, end)
+        return end - computed
+
+    def allocated(self, request: Any, num_external: int) -> None:
+        """Note that a request has its blocks; it is in the next step."""
+        prompt = self._prompts.get(request.request_id)
+        if prompt is None or prompt.layout is None:
+            return
+        if num_external > 0:
+            self._to_load[request.request_id] = request
+        layout = prompt.layout
+        if layout.save and layout.reuse == "exact" and request.request_id not in self._saving:
+            self._saving[request.request_id] = _Saving(layout, [])
+
+    def step(self, output: Any) -> StepPlan:
+        """Return the loads and saves of a step.
+
+        Args:
+            output: vLLM's ``SchedulerOutput``.
+        """
+        plan = StepPlan()
+        for new in output.scheduled_new_reqs:
+            self._begin(new.req_id, list(new.block_ids[0]), output, plan)
+        cached = output.scheduled_cached_reqs
+        for at, request in enumerate(cached.req_ids):
+            blocks = cached.new_block_ids[at]
+            if request in cached.resumed_req_ids:
+                self._begin(request, list(blocks[0]), output, plan)
+            elif blocks and request in self._saving:
+                self._saving[request].blocks += blocks[0]
+        computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        computed |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        for request, saving in list(self._saving.items()):
+            scheduled = output.num_scheduled_tokens.get(request)
+            if scheduled is None:
+                continue
+            parts = saving.layout.parts
+            if computed[request] + scheduled >= parts[-1].stop:
+                missing = tuple(part for part in parts if not self._has(part.key))
+                if missing:
+                    layout = replace(saving.layout, parts=missing)
+                    plan.saves.append(PromptSave(request, saving.blocks, layout))
+                del self._saving[request]
+        return plan
+
+    def loaded(self, reports: Iterable[PromptLoadReport]) -> None:
+        """Learn what the worker has loaded."""
+        for report in reports:
+            prompt = self._prompts.get(report.request)
+            if prompt is not None:
+                prompt.report = report
+
+    def finished(self, request: Any) -> dict[str, Any] | None:
+        """Forget a request; return what its answer says of its texts, None for one without."""
+        self._to_load.pop(request.request_id, None)
+        self._saving.pop(request.request_id, None)
+        prompt = self._prompts.pop(request.request_id, None)
+        if prompt is None or (prompt.layout is None and prompt.refused is None):
+            return None
+        if prompt.refused is not None:
+            return {"rag_accel": {"refused": prompt.refused}}
+        report = prompt.report or PromptLoadReport(request.request_id)
+        assert prompt.layout is not None
+        return {
+            "rag_accel": {
+                "reuse": prompt.layout.reuse,
+                "texts": len(prompt.layout.texts),
+                "reused_tokens": report.reused,
+                "encoded_tokens": report.encoded,
+                "computed_tokens": report.computed,
+                "recomputed_tokens": report.recomputed,
+                "load_ms": round(report.seconds * 1e3, 3),
+            }
+        }
+
+    def _begin(self, request: str, blocks: list[int], output: Any, plan: StepPlan) -> None:
+        if request in self._saving:
+            self._saving[request].blocks = list(blocks)
+        waiting = self._to_load.pop(request, None)
+        if waiting is None:
+            return
+        prompt = self._prompts[request]
+        assert prompt.claimed is not None
+        assert prompt.layout is not None
+        begin, end = prompt.claimed
+        scheduled = end + output.num_scheduled_tokens[request]
+        ids = tuple(waiting.prompt_token_ids)
+        plan.loads.append(PromptLoad(request, ids, blocks, begin, end, scheduled, prompt.layout))
+
+    def _prompt(self, request: Any) -> _Prompt:
+        found = self._prompts.get(request.request_id)
+        if found is None:
+            found = self._prompts[request.request_id] = self._read(request)
+            if found.refused is not None and found.refused not in self._warned:
+                if len(self._warned) < 64:
+                    self._warned.add(found.refused)
+                _log.warning("texts of a request are not reused: %s", found.refused)
+        return found
+
+    def _read(self, request: Any) -> _Prompt:
+        try:
+            wanted = read_reuse_request(request.kv_transfer_params)
+        except ReuseRequestError as error:
+            return _Prompt(None, str(error))
+        if wanted is None:
+            return _Prompt(None)
+        refused = self._refusal(request, wanted)
+        if refused is not None:
+            return _Prompt(None, refused)
+        layout = self._layout(request.prompt_token_ids, wanted)
+        return _Prompt(layout if layout.parts else None)
+
+    def _refusal(self, request: Any, wanted: ReuseRequest) -> str | None:
+        """Return why a request's texts are not reused, None if they may be."""
+        if request.prompt_token_ids is None:
+            return "the prompt has no tokens"
+        if getattr(request, "lora_request", None) is not None:
+            return "an adapter (LoRA) changes the model"
+        if getattr(request, "mm_features", None):
+            return "the prompt holds images or sound"
+        if wanted.is_approximate and getattr(request, "cache_salt", None) != wanted.salt():
+            return f"reuse {wanted.reuse!r} needs the cache_salt of its texts"
+        if wanted.reuse == "fused" and not self._options.computes_rows:
+            return "reuse 'fused' needs --worker-cls vllm_rag_accel.worker.Worker"
+        if wanted.spans and wanted.spans[-1][1] > request.num_prompt_tokens:
+            return "a span reaches beyond the prompt"
+        return None
+
+    def _layout(self, ids: list[int], wanted: ReuseRequest) -> Layout:
+        """Return the parts of a prompt.
+
+        Those of exact reuse have no gap: each is kept behind the very tokens that stand before it.
+        """
+        if wanted.spans:
+            head = wanted.head
+            places = [
+                PromptPart(
+                    b"", self._finder.text(ids[start:stop]), tuple(ids[start:stop]), 0, start, stop
+                )
+                for start, stop in wanted.spans
+                if stop - start >= LEAST_TOKENS
+            ]
+        else:
+            found = self._finder.find(ids, wanted.texts)
+            head = self._finder.head(ids, found[0].start, wanted.before) if found else 0
+            places = [
+                PromptPart(b"", one.text, one.ids, one.offset, one.start, one.stop) for one in found
+            ]
+        if not places:
+            parts: list[PromptPart] = []
+        elif wanted.is_approximate:
+            behind = ChunkSource(self._options.model, wanted.namespace, tuple(ids[:head]))
+            parts = [replace(part, key=behind.key(part.ids)) for part in places]
+            if head >= LEAST_TOKENS:
+                parts.insert(0, self._exact_part(ids, 0, head, wanted.namespace))
+        else:
+            stops = [head, *(part.stop for part in places)]
+            parts = [
+                self._exact_part(ids, start, stop, wanted.namespace)
+                for start, stop in pairwise([0, *stops])
+                if start < stop
+            ]
+        return Layout(
+            wanted.reuse,
+            head,
+            tuple(parts),
+            wanted.namespace,
+            wanted.ratio if wanted.reuse == "fused" else 0.0,
+            wanted.asked,
+            wanted.save,
+        )
+
+    def _exact_part(self, ids: list[int], start: int, stop: int, namespace: str) -> PromptPart:
+        source = ChunkSource(self._options.model, namespace, tuple(ids[:start]))
+        used = tuple(ids[start:stop])
+        return PromptPart(source.key(used), self._finder.text(used), used, 0, start, stop)
+
+    def _stored_end(self, layout: Layout) -> int:
+        """Return up to which token stored parts follow each other without a gap."""
+        end = 0
+        for part in layout.parts:
+            if part.start != end or not self._has(part.key):
+                break
+            end = part.stop
+        return end
+
+    def _end_within(self, layout: Layout, computed: int) -> int:
+        """Return up to which token the rows that have to be computed are few enough."""
+        rows, end, at = 0, computed, computed
+        texts = 0
+        for part in layout.parts:
+            if part.stop <= computed:
+                continue
+            rows += max(0, part.start - at)
+            if not self._has(part.key):
+                rows += len(part.ids)
+            texts += part.stop - part.start
+            if rows + int(texts * layout.ratio) > self._options.step_rows:
+                break
+            end = at = part.stop
+        return end
+
+    def _awaited(self, layout: Layout, end: int, request: str) -> bool:
+        """Tell whether another request is computing the part that a claim would go on with."""
+        wanted = next((part.key for part in layout.parts if part.start == end), None)
+        return wanted is not None and any(
+            wanted in {part.key for part in saving.layout.parts}
+            for other, saving in self._saving.items()
+            if other != request and saving.blocks
+        )

@@ -1,0 +1,131 @@
+"""The tokens of texts in a prompt, found by the model's own tokenizer."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+#: Tokens at either end of a text that may be others in a prompt, as they merge with what is around.
+EDGE = 3
+#: Texts of fewer tokens are computed: reuse would save less than it costs.
+LEAST_TOKENS = 8
+#: The most texts whose tokens are kept.
+_MOST_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FoundText:
+    """The place of a text in a prompt's tokens.
+
+    Args:
+        text: as it was named.
+        ids: the tokens that it has alone.
+        offset: the first of them that stands in the prompt.
+        start: its place in the prompt.
+        stop: the place behind the last one that does.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    offset: int
+    start: int
+    stop: int
+
+
+class TextFinder:
+    """A tokenizer as it finds texts.
+
+    Args:
+        encode: returns the tokens of a text alone, without special ones.
+        decode: returns the text of tokens, special ones included.
+    """
+
+    def __init__(
+        self, encode: Callable[[str], Sequence[int]], decode: Callable[[Sequence[int]], str]
+    ) -> None:
+        self._encode = encode
+        self._decode = decode
+        self._kept: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a text alone."""
+        found = self._kept.pop(text, None)
+        if found is None:
+            found = tuple(self._encode(text))
+        self._kept[text] = found
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        return found
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        return self._decode(ids)
+
+    def find(self, prompt: Sequence[int], texts: Iterable[str]) -> list[FoundText]:
+        """Return the texts that stand in a prompt one behind the other, as far as their tokens do.
+
+        A text that is not there, or not behind the one before, is left out.
+        """
+        octets = array("q", prompt).tobytes()
+        found: list[FoundText] = []
+        at = 0
+        for text in texts:
+            ids = self.ids(text)
+            if len(ids) < LEAST_TOKENS:
+                continue
+            place = _place(octets, ids, at)
+            if place is None:
+                continue
+            offset, start, stop = place
+            found.append(FoundText(text, ids, offset, start, stop))
+            at = stop
+        return found
+
+    def head(self, prompt: Sequence[int], stop: int, before: str | None) -> int:
+        """Return the number of tokens of a prompt's head.
+
+        Args:
+            prompt: its tokens.
+            stop: the place of its first text.
+            before: the text that stands between head and first text; None for none.
+        """
+        if not before:
+            return stop
+        place = self._decode(prompt[:stop]).rfind(before)
+        if place < 0:
+            return stop
+        low, high = 0, stop
+        while low < high:  # the most tokens whose text ends at the place or before it
+            middle = (low + high + 1) // 2
+            if len(self._decode(prompt[:middle])) <= place:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _place(octets: bytes, ids: tuple[int, ...], at: int) -> tuple[int, int, int] | None:
+    """Return offset, start and stop of a text's tokens in a prompt from a place on, if any."""
+    for edge in (0, EDGE):
+        core = ids[edge : len(ids) - edge]
+        start = _find(octets, array("q", core).tobytes(), at)
+        if start is None:
+            continue
+        offset, stop = edge, start + len(core)
+        prompt = memoryview(octets).cast("q")
+        while offset and start > at and prompt[start - 1] == ids[offset - 1]:
+            offset, start = offset - 1, start - 1
+        last = offset + stop - start
+        while last < len(ids) and stop < len(prompt) and prompt[stop] == ids[last]:
+            last, stop = last + 1, stop + 1
+        return offset, start, stop
+    return None
+
+
+def _find(octets: bytes, core: bytes, at: int) -> int | None:
+    place = octets.find(core, at * 8)
+    while place >= 0 and place % 8:
+        place = octets.find(core, place + 1)
+    return None if place < 0 else place // 8
