@@ -127,6 +127,8 @@ class Loading:
                 )
                 block = self._blocks.layout.block
                 self._failed |= set(load.blocks[load.begin // block : -(-load.end // block)])
+                # The step computes what is behind it from blocks that hold nothing.
+                plan.saves = [save for save in plan.saves if save.request != load.request]
                 continue
             self._reports.append(replace(report, seconds=time.perf_counter() - began))
 
