@@ -30,6 +30,7 @@ from bench.graph.reading import (
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import graph_fidelity, ratio_definitions
 from rag_accel.engines.llm.local.model.loading import load_source
+from rag_accel.errors import ConfigError
 from rag_accel.fidelity.tuning import (
     GraphQuestions,
     GraphShape,
@@ -101,13 +102,68 @@ def test_a_reader_is_trained_once_and_to_the_same_weights(
     assert reader_folder(RECIPE, folder.parent) == folder
 
 
+class Stopped(Exception):
+    """The training is to end here."""
+
+
+def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let the training end in the step behind so many; return the shares of those it trains."""
+    trained: list[float] = []
+    step = reader._Training._step  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: object, *given: object) -> float:
+        if len(trained) == steps:
+            raise Stopped
+        trained.append(step(self, *given))  # type: ignore[arg-type]
+        return trained[-1]
+
+    monkeypatch.setattr(reader._Training, "_step", counted)  # pyright: ignore[reportPrivateUsage]
+    return trained
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [(1, 5), (3, 3), (4, 1)],
+    ids=["before a checkpoint", "in a stage", "while it settles"],
+)
+def test_a_stopped_reader_is_trained_on_to_the_same_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, left: int
+) -> None:
+    monkeypatch.setattr(reader, "CHECKPOINT_EVERY", 2)
+    with monkeypatch.context() as patched:
+        stop_after(before, patched)
+        with pytest.raises(Stopped):
+            reader_folder(RECIPE, tmp_path)
+    trained = stop_after(99, monkeypatch)
+    made = reader_folder(RECIPE, tmp_path)
+    assert len(trained) == left
+    whole, continued = (load_source(path)[0].state_dict() for path in (folder, made))
+    assert all(torch.equal(weights, continued[name]) for name, weights in whole.items())
+    assert [path for path in tmp_path.iterdir() if path.suffix == ".pt"] == []
+
+
+def test_a_damaged_checkpoint_of_a_reader_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "CHECKPOINT_EVERY", 1)
+    with monkeypatch.context() as patched:
+        stop_after(1, patched)
+        with pytest.raises(Stopped):
+            reader_folder(RECIPE, tmp_path)
+    (state,) = tmp_path.glob("*.pt")
+    state.write_bytes(state.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="remove the file") as raised:
+        reader_folder(RECIPE, tmp_path)
+    assert str(state) in str(raised.value)
+
+
 def test_another_recipe_is_another_reader(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Recipe] = []
 
     class Trained(Exception):
         pass
 
-    def train(recipe: Recipe) -> None:
+    def train(recipe: Recipe, state: object) -> None:
         trained.append(recipe)
         raise Trained
 
