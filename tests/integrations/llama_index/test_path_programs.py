@@ -12,9 +12,11 @@ import tiny_chat
 from fake_runner import tokenizer
 from graph_facts import TRIPLES, facts
 from hf_callers import GREEDY, own_model
-from li_graph_programs import GraphParts, filled, retriever
+from li_graph_programs import GraphParts, filled, index, retriever
 from li_knowledge import WordEmbedding
+from li_programs import HashEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
+from llama_index.core.indices.property_graph import PropertyGraphIndex
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import TextNode
 from path_kit import QUESTIONS, RelationPaths, prompt_tokens, reused
@@ -67,6 +69,32 @@ class EngineOverPaths(RelationPaths):
 class TestPropertyGraph(EngineOverPaths):
     def retriever(self) -> Any:
         return retriever(GraphParts(filled(SimplePropertyGraphStore())), "synonyms")
+
+
+class OneVector(HashEmbedding):
+    """An embedding that finds the same for every question."""
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding("E1")
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_query_embedding(query)
+
+
+def graph_index() -> PropertyGraphIndex:
+    return index(GraphParts(filled(SimplePropertyGraphStore()), embedding=OneVector()))
+
+
+class TestPropertyGraphIndex(EngineOverPaths):
+    """The query engine that an index makes itself, over its own retrievers."""
+
+    def program(self, accelerator: Accelerator, **options: Any) -> Any:
+        made, llm = graph_index(), language_model(**options)
+        engines = [
+            made.as_query_engine(llm=llm, include_text=False, streaming=way)
+            for way in (False, True)
+        ]
+        return [accelerate(engine, accelerator=accelerator) for engine in engines]
 
 
 class TestGraphRetriever(EngineOverPaths):
