@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.eviction import EvictionPolicy, eviction_policy
+from rag_accel.kv.eviction import EvictionPolicy, check_policy
 from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
 KvRecipe = Literal["alone", "neighbours"]
@@ -70,7 +70,8 @@ class LocalOptions:
             at a time; others wait, and ``eviction`` may know what they will read.
         eviction: which of them go first where there is no room: ``lru``, ``lfu``, ``lacr``
             (DepCache section 4.2.2), ``lookahead``, which goes by the requests that wait, then by a
-            frequency whose half-life it learns, or an ``EvictionPolicy`` of one engine.
+            frequency whose half-life it learns, or an ``EvictionPolicy`` of one engine,
+            which gives way to ``lru`` once it has failed.
         kv_folder: keeps the state of texts between processes, for programs of one user that
             trust each other, in files that hold no text; made with mode 0700. None for memory only.
             All weights are read once for it. See ``rag-accel cache``.
@@ -142,7 +143,7 @@ class LocalOptions:
                 valid="weights='int8' with runner='paged' or 'auto'",
                 hint="leave runner out, or take the model's own weights",
             )
-        eviction_policy(self.eviction)  # refuses what is none
+        check_policy(self.eviction)
         _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
         asked = getattr(self.selector, "asked", None)
         _check_known(

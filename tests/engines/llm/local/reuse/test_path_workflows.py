@@ -13,6 +13,7 @@ import pytest
 import torch
 from fake_runner import finish, tokenizer, value
 from graph_texts import PATIENCE_S, tokens
+from path_graphs import FACTS, OTHER, PROMPT, QUESTION, ask, local, over_graph, walking
 from reuse_kit import num_new_tokens
 from tiny_chat import model
 from tiny_models import SIZES, WINDOW
@@ -22,19 +23,11 @@ from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.cli import main
 from rag_accel.engine_api import Document, PromptUse, StepBudget
-from rag_accel.engines import LocalLLM, MemoryGraph
+from rag_accel.engines import MemoryGraph
 from rag_accel.errors import ConfigError, EngineError
-from rag_accel.testing import FakeEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
 
-FACTS = [
-    ("guide", "in", "lane"),
-    ("lane", "holds", "keys"),
-    ("lane", "holds", "values"),
-    ("lane", "which", "Mount"),
-    ("guide", "said", "Fuji"),
-]
 PATHS = (
     "guide -> in -> lane",
     "guide -> in -> lane -> holds -> keys",
@@ -42,23 +35,9 @@ PATHS = (
     "guide -> said -> Fuji",
 )
 TEXT = "The height of Mount Fuji is 3776 metres, said the guide to us."
-QUESTION, OTHER = "Where is the guide?", "Who is the guide, and why?"
-PROMPT = "Facts:\n{found}\n\n{input}"
 TURN = "</s>\n<|turn|>assistant\n"
 #: of the second question's prompt, where all before the question was computed for the first one
 NEW_TOKENS = num_new_tokens(f"\n{OTHER}{TURN}", f"\n{QUESTION}{TURN}")
-
-
-def local(**options: Any) -> LocalLLM:
-    given = {"kv_reuse": "dependency", "runner": "torch", "pool_bytes": 1 << 24, **options}
-    return LocalLLM(given.pop("model", None) or model(), tokenizer(), **given)
-
-
-def over_graph() -> RAGraph:
-    """Return a graph that walks from the entities of its question."""
-    graph = RAGraph().add_graph_retrieval("found", link="words", hops=2, top_k=50)
-    graph.add_generation("answer", PROMPT, max_tokens=6)
-    return graph.add_edge(START, "found").add_edge("found", "answer").add_edge("answer", END)
 
 
 def over_search(prompt: str = PROMPT) -> RAGraph:
@@ -66,14 +45,6 @@ def over_search(prompt: str = PROMPT) -> RAGraph:
     graph = RAGraph().add_retrieval("found", top_k=500)
     graph.add_generation("answer", prompt, max_tokens=6)
     return graph.add_edge(START, "found").add_edge("found", "answer").add_edge("answer", END)
-
-
-def ask(
-    accelerator: Accelerator, graph: RAGraph, question: str = QUESTION
-) -> tuple[str, PromptUse]:
-    """Return an answer, and how its prompt was computed."""
-    handle = accelerator.submit(graph, input=question)
-    return handle.result(PATIENCE_S), handle.usage.prompt
 
 
 def finding(*texts: str) -> dict[str, Any]:
@@ -93,11 +64,6 @@ def exact(texts: Sequence[str], question: str = QUESTION, prompt: str = PROMPT) 
     """Return the answer of a model that computes every prompt."""
     with Accelerator(llm=local(kv_reuse="exact"), **finding(*texts)) as accelerator:
         return ask(accelerator, over_search(prompt), question)[0]
-
-
-def walking(llm: LocalLLM, known: MemoryGraph | None = None, **options: Any) -> Accelerator:
-    graph = MemoryGraph(FACTS) if known is None else known
-    return Accelerator(llm=llm, graph=graph, embedder=FakeEngine(), **options)
 
 
 @pytest.mark.parametrize("runner", ["torch", "paged"])
