@@ -22,8 +22,9 @@ from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.cli import main
-from rag_accel.engine_api import Document, PromptUse, StepBudget
+from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, PromptUse, StepBudget
 from rag_accel.engines import MemoryGraph
+from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.errors import ConfigError, EngineError
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
@@ -120,19 +121,35 @@ def test_paths_of_an_edited_graph_are_seen() -> None:
         assert ask(accelerator, over_graph())[0] == text
 
 
-def test_a_graph_may_be_edited_while_questions_run() -> None:
-    known = MemoryGraph(FACTS)
+def test_a_graph_may_be_edited_while_questions_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer is that of a mask over the prompt that its question really had."""
+    known, works, submit = MemoryGraph(FACTS), list[EngineRequest](), LocalLLMEngine.submit
+
+    def noting(engine: LocalLLMEngine, work: Sequence[EngineRequest]) -> None:
+        works.extend(one for one in work if one.kind is PrimitiveKind.DECODING)
+        submit(engine, work)
+
+    monkeypatch.setattr(LocalLLMEngine, "submit", noting)
+    found: list[str] = []
     with walking(local(), known) as accelerator:
         handles = []
         for at in range(12):
             known.add([("lane", "holds", f"key {at}")])
-            handles.append(accelerator.submit(over_graph(), input=QUESTION))
-        for handle in handles:
-            assert isinstance(handle.result(PATIENCE_S), str)
-        text, use = ask(accelerator, over_graph())
+            handles.append(accelerator.submit(over_graph(), input=f"{QUESTION} {at}"))
+            if at % 3 == 2:
+                found += [handle.result(PATIENCE_S) for handle in handles[len(found) :]]
+                known.remove([("lane", "holds", f"key {at}")])
+        _, use = ask(accelerator, over_graph())
     assert use.from_chunks > 0
-    with walking(local(), known) as accelerator:
-        assert ask(accelerator, over_graph())[0] == text
+    for at, text in enumerate(found):
+        (work,) = (one for one in works if f"{QUESTION} {at}" in shown(one).splitlines())
+        assert text == masked_answer(work), shown(work)
+        assert f"lane -> holds -> key {at}" in shown(work)
+        assert at < 3 or "holds -> key 2" not in shown(work)
+
+
+def shown(work: EngineRequest) -> str:
+    return work.payload.messages[-1].content
 
 
 @pytest.mark.parametrize("texts", [(), ("",), (TEXT,), (PATHS[0],), (PATHS[0], "lane -> is -> it")])
