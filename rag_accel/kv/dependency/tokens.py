@@ -27,12 +27,14 @@ class TreePrompt:
         tree: of paths; tokens see their own path alone.
         task: the tokens behind the tree, which see all of it; at least one.
         positions: of the tree's tokens, and of the task's first.
+        documents: retrieved texts that stand in the head and the task.
     """
 
     head: tuple[int, ...]
     tree: DependencyTree
     task: tuple[int, ...]
     positions: TreePositions
+    documents: tuple[str, ...] = ()
     #: the tokens of the whole prompt
     ids: tuple[int, ...] = field(init=False, repr=False)
 

@@ -173,11 +173,27 @@ def test_an_answer_says_how_its_paths_were_computed(accelerator: Accelerator) ->
         "attention": "dependency",
         "reused_tokens": 0,
         "tree_tokens": tree,
+        "document_tokens": 0,
         "exact": False,
     }
     assert second.additional_kwargs["kv_reuse"] == {**report, "reused_tokens": tree}
     pieces = list(llm.stream_complete(f"{paths}\n\n{QUESTIONS[2]}", documents=nodes))
     assert pieces[-1].additional_kwargs["kv_reuse"]["reused_tokens"] == tree
+
+
+def test_an_answer_says_how_much_of_its_documents_was_not_reused(accelerator: Accelerator) -> None:
+    """Both a document of its own, and what a document holds next to its paths."""
+    found = RagAccelGraphRetriever(facts(), WordEmbedding(), link="words", similarity_top_k=50)
+    paths = "\n".join(node.text for node in found.retrieve(QUESTIONS[0]))
+    texts = ("The engine of brass was never built in her lifetime.", "It is told in long letters.")
+    shown = f"Facts of the letters: {texts[0]}\n\n{paths}\n\n{texts[1]}"
+    nodes = [TextNode(text=texts[0]), TextNode(text=f"{paths}\n\n{texts[1]}")]
+    llm = language_model(accelerator)
+    for question in QUESTIONS[:2]:
+        answer = llm.complete(f"{shown}\n\n{question}", documents=nodes)
+        report = answer.additional_kwargs["kv_reuse"]
+        assert report["tree_tokens"] > 0
+        assert report["document_tokens"] == num_tokens(*texts)
 
 
 def test_a_prompt_without_paths_says_that_it_is_exact(accelerator: Accelerator) -> None:

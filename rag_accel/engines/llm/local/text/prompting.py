@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.errors import ConfigError, EngineError
-from rag_accel.kv.dependency.lines import find_path_lines
+from rag_accel.kv.dependency.lines import find_path_lines, texts_around
 from rag_accel.kv.dependency.prompt import DepPrompt
 from rag_accel.kv.dependency.tokens import TreePrompt, prompt_of_lines, tree_prompt
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
@@ -117,8 +117,12 @@ class Prompting:
         if found is None:
             return None
         text, contents = found
-        lines = find_path_lines(text, [contents[span.message].span(span) for span in inside])
-        return None if lines is None else prompt_of_lines(text, lines, self._encode)
+        spans = [contents[span.message].span(span) for span in inside]
+        lines = find_path_lines(text, spans)
+        prompt = None if lines is None else prompt_of_lines(text, lines, self._encode)
+        if lines is None or prompt is None:
+            return None
+        return replace(prompt, documents=tuple(texts_around(text, spans, lines)))
 
     def of_nodes(self, prompt: DepPrompt) -> TreePrompt:
         """Return a prompt of nodes as tokens, without a template.

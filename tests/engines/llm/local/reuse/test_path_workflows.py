@@ -182,6 +182,9 @@ def test_documents_beside_paths_are_computed_once(order: Sequence[str]) -> None:
     assert first.approximate > 0
     assert second.from_chunks == second.approximate == first.approximate
     assert second.computed == NEW_TOKENS
+    beside = [text for text in order if text == TEXT]
+    beside += PATHS[2:] if order[2] == TEXT else []
+    assert first.documents == second.documents == tokens(*beside)
 
 
 def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
@@ -193,7 +196,21 @@ def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
     assert second.computed == NEW_TOKENS  # none of the other run
 
 
+def test_paths_alone_have_no_documents_beside_them() -> None:
+    assert [use.documents for use in uses(PATHS, QUESTION, OTHER)] == [0, 0]
+
+
 # Bad input
+
+
+@pytest.mark.parametrize(
+    "both", [("full", "dependency"), ["fused", "dependency"], "full+dependency"]
+)
+def test_two_ways_of_reuse_in_one_prompt_are_refused(both: Any) -> None:
+    with pytest.raises(ConfigError, match="texts and paths of one prompt cannot be reused"):
+        local(kv_reuse=both)
+    with pytest.raises(ConfigError, match="kv_reuse"):
+        Accelerator(kv_reuse=both)
 
 
 def test_a_tree_beyond_the_context_is_refused_by_its_reason() -> None:
