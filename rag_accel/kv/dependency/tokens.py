@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.encoded import EncodedNode, encode_prompt
 from rag_accel.kv.dependency.lines import PathLines
@@ -27,12 +29,14 @@ class TreePrompt:
         tree: of paths; tokens see their own path alone.
         task: the tokens behind the tree, which see all of it; at least one.
         positions: of the tree's tokens, and of the task's first.
+        documents: retrieved texts that stand in the head and the task.
     """
 
     head: tuple[int, ...]
     tree: DependencyTree
     task: tuple[int, ...]
     positions: TreePositions
+    documents: tuple[str, ...] = ()
     #: the tokens of the whole prompt
     ids: tuple[int, ...] = field(init=False, repr=False)
 
@@ -64,6 +68,27 @@ def prompt_of_lines(text: str, lines: PathLines, encode: Encode) -> TreePrompt |
     head = tuple(encode(text[: lines.start])) if lines.start else ()
     tree = path_tree(lines.paths, encode)
     return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
+
+
+def saves_tokens(text: str, lines: PathLines, tree: DependencyTree, encode: Encode) -> bool:
+    """Tell whether the tree of a prompt's paths has no more tokens than their lines.
+
+    The lines are tokenised only where the tree merges few tokens: segments that are tokenised alone
+    cost about one token at each of their ends, at the most.
+
+    Args:
+        text: the whole prompt.
+        lines: its paths.
+        tree: of the same paths.
+        encode: returns the tokens of a text.
+    """
+    leaves = np.flatnonzero(tree.exits == np.arange(1, len(tree) + 1))
+    of_paths = int((tree.depths[leaves] + np.diff(tree.starts)[leaves]).sum())
+    merged = of_paths - len(tree.ids)
+    if merged >= sum(len(path) + 1 for path in lines.paths):
+        return True
+    is_ended = text.startswith(PATH_END, lines.stop)
+    return len(tree.ids) <= len(encode(text[lines.start : lines.stop + is_ended]))
 
 
 def tree_prompt(prompt: DepPrompt, encode: Encode, scheme: PositionScheme = "shared") -> TreePrompt:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_runner import TEMPLATE, tokenizer
 
-from rag_accel.engine_api import Message
+from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.text.prompting import Prompting, check_room
 from rag_accel.errors import ConfigError, EngineError
 
@@ -113,3 +113,24 @@ def test_a_completion_is_bounded_by_what_the_context_leaves() -> None:
 def test_a_prompt_that_leaves_no_room_is_an_error(size: int) -> None:
     with pytest.raises(EngineError, match=rf"context.*{size} tokens.*less than 100"):
         check_room(size, 5, 100)
+
+
+class LineTokenizer:
+    """A tokenizer to which a line is one token, as is each piece of it alone."""
+
+    chat_template = TEMPLATE
+
+    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+        return {"input_ids": [len(line) for line in text.splitlines()]}
+
+    def apply_chat_template(self, *given: Any, **options: Any) -> Any:
+        return tokenizer().apply_chat_template(*given, **options)
+
+
+@pytest.mark.parametrize(("made", "is_tree"), [(tokenizer, True), (LineTokenizer, False)])
+def test_a_tree_that_has_more_tokens_than_its_lines_is_not_taken(made: Any, is_tree: bool) -> None:
+    paths = ("guide -> in -> lane", "guide -> said -> Fuji")
+    text = "Facts:\n" + "\n".join(paths) + "\n\nWhere is it?"
+    spans = [ChunkSpan(0, text.index(path), text.index(path) + len(path)) for path in paths]
+    found = Prompting(made()).tree([Message("user", text)], spans)
+    assert (found is not None) == is_tree
