@@ -8,7 +8,6 @@ text, DepCache with its own tree in pre-order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import bench_accelerator
@@ -16,7 +15,6 @@ from bench.baselines.depcache import DepCache
 from bench.graph.first_token import Chats, Retrieved
 from bench.graph.opponents import CHUNKS, DEPCACHE, RADIX, UNMOVED, preorder_prompt
 from bench.graph.tree_answers import TOKENS, Answer, ask
-from bench.results import Row
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -27,33 +25,10 @@ _ROOM = 1 << 28
 Ask = Callable[[Retrieved], Answer]
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Answers over reused states against those computed anew.
+def equal_answers(model: Any, tokenizer: Any, asked: Sequence[Retrieved]) -> dict[str, int]:
+    """Return of each way how many of its greedy answers are those of prompts computed anew.
 
-    Args:
-        compared: answers.
-        equal: those of the same tokens.
-        difference: the largest of the logarithm of a token's probability, up to the first token
-            that is another.
-    """
-
-    compared: int
-    equal: int
-    difference: float
-
-    def rows(self, system: str, workload: str) -> list[Row]:
-        """Return both figures."""
-        return [
-            Row(system, workload, "answers_equal_to_recomputed", self.equal, None, self.compared),
-            Row(system, workload, "logprob_difference", self.difference, None, self.compared),
-        ]
-
-
-def compare_opponents(
-    model: Any, tokenizer: Any, asked: Sequence[Retrieved]
-) -> dict[str, Agreement]:
-    """Ask greedily by each way, and compute the same prompts anew.
+    All are computed by the runner on torch, which is ready sooner.
 
     Args:
         model: of transformers, in float32: rounding then leaves the tokens alone.
@@ -61,24 +36,24 @@ def compare_opponents(
         asked: the paths of each prompt, none of them in two.
     """
     with bench_accelerator(threads=1) as accelerator:
-        chats = Chats(model, tokenizer, accelerator)
+        chats = Chats(model, tokenizer, accelerator, runner="torch")
         plain = _chat(chats, kv_reuse="exact", prefix_lanes=0)
         flat = [plain(found) for found in asked]
         radix = _chat(chats, kv_reuse="exact")
         texts = _chat(chats, kv_reuse="full", reuse_always=True)
-        agreements = {
-            RADIX: _agreement([_after(radix, found, found.paths[:-1]) for found in asked], flat),
-            CHUNKS: _agreement([_after(texts, found, _halved(found)) for found in asked], flat),
+        equal = {
+            RADIX: _equal([_after(radix, found, found.paths[:-1]) for found in asked], flat),
+            CHUNKS: _equal([_after(texts, found, _halved(found)) for found in asked], flat),
         }
-        runner = load(model, tokenizer, options=LocalOptions(max_threads=1)).runner
+        runner = load(model, tokenizer, options=LocalOptions(runner="torch")).runner
         anew = [_depcache(runner, tokenizer, True)(found) for found in asked]
         for name, re_encodes in ((DEPCACHE, True), (UNMOVED, False)):
             kept = [
                 _after(_depcache(runner, tokenizer, re_encodes), found, _halved(found))
                 for found in asked
             ]
-            agreements[name] = _agreement(kept, anew)
-    return agreements
+            equal[name] = _equal(kept, anew)
+    return equal
 
 
 def _halved(found: Retrieved) -> tuple[tuple[str, ...], ...]:
@@ -91,10 +66,8 @@ def _after(ask_it: Ask, found: Retrieved, before: Sequence[tuple[str, ...]]) -> 
     return ask_it(found)
 
 
-def _agreement(kept: Sequence[Answer], anew: Sequence[Answer]) -> Agreement:
-    pairs = list(zip(kept, anew, strict=True))
-    equal = sum(one.tokens == other.tokens for one, other in pairs)
-    return Agreement(len(pairs), equal, max(one.difference(other) for one, other in pairs))
+def _equal(kept: Sequence[Answer], anew: Sequence[Answer]) -> int:
+    return sum(one.tokens == other.tokens for one, other in zip(kept, anew, strict=True))
 
 
 def _chat(chats: Chats, **options: Any) -> Ask:
