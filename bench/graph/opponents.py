@@ -39,6 +39,7 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import EngineError
 from rag_accel.fidelity.prompts import SYSTEM
+from rag_accel.kv.dependency.paths import Segments
 from rag_accel.kv.dependency.positions import tree_positions
 from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.store import HostStore
@@ -69,7 +70,7 @@ def measure_opponents(
         chats = Chats(model, tokenizer, accelerator)
         runner = load(model, tokenizer, options=LocalOptions(max_threads=1)).runner
         arms = {
-            RADIX: radix_arm(chats, before, limit),
+            RADIX: radix_arm(chats, before, last, limit),
             CHUNKS: chunks_arm(chats, before, limit),
         }
         for name, re_encodes in ((DEPCACHE, True), (UNMOVED, False)):
@@ -81,15 +82,32 @@ def measure_opponents(
     return FirstTokens(stream_workload(share), found)
 
 
-def radix_arm(chats: Chats, before: Sequence[Retrieved], limit_bytes: int) -> Arm:
-    """Return an arm of flat text that has the beginnings of the latest prompts."""
+def radix_arm(
+    chats: Chats, before: Sequence[Retrieved], last: Sequence[Retrieved], limit_bytes: int
+) -> Arm:
+    """Return an arm of flat text that has the latest prompts, as far as any of the last needs them.
+
+    Args:
+        chats: of the model.
+        before: the stream so far.
+        last: what the arm will be asked.
+        limit_bytes: of the prompts that are kept; the latest one is in any case.
+    """
     room = limit_bytes // token_bytes(chats.model.config)
     sizes = accumulate(len(_ids(chats.tokenizer, found.flat)) for found in reversed(before))
     prompts = max(1, sum(1 for _ in takewhile(lambda size: size <= room, sizes)))
     arm = chats.flat(kv_reuse="exact", prefix_lanes=prompts)
     for found in before[len(before) - prompts :]:
-        arm(found)
+        shared = max(_common(found.paths, other.paths) for other in last)
+        # The path in which it is another one from all of them ends what any of them takes over.
+        arm(Retrieved(found.paths[: shared + 1]))
     return arm
+
+
+def _common(paths: Sequence[Segments], others: Sequence[Segments]) -> int:
+    """Return with how many same paths both begin."""
+    pairs = zip(paths, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def chunks_arm(chats: Chats, before: Sequence[Retrieved], limit_bytes: int) -> Arm:

@@ -146,12 +146,14 @@ def test_arms_begin_with_what_they_keep_of_a_stream(graph: PathGraph) -> None:
         chats = Chats(model, tokenizer(), accelerator)
         room = 4096 * token_bytes(model.config)
         known = _sizes(second)
-        radix = radix_arm(chats, [first, second], room)
+        radix = radix_arm(chats, [first, second], [second], room)
         assert radix(second).cached_tokens >= known
+        other = radix_arm(chats, [first, second], [Retrieved(first.paths[:2])], room)
+        assert other(second).cached_tokens < known  # it was computed as far as it was needed
         chunks = chunks_arm(chats, [first, second], room)
         moved = chunks(Retrieved((*second.paths[::-1], *first.paths)))
         assert moved.cached_tokens >= known + _sizes(first)
-        few = radix_arm(chats, [first, second], 1)
+        few = radix_arm(chats, [first, second], [first, second], 1)
         assert few(second).cached_tokens >= known > few(first).cached_tokens
 
 
