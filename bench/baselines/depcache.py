@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.batching.rows import LanePool, Runner, SequenceRows
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.reuse.tree_units import (
@@ -28,7 +29,9 @@ from rag_accel.engines.llm.local.reuse.tree_units import (
     Subforest,
     missing_subforests,
 )
-from rag_accel.errors import ConfigError
+from rag_accel.engines.llm.local.text.prompting import Prompting
+from rag_accel.errors import ConfigError, EngineError
+from rag_accel.kv.dependency.positions import tree_positions
 from rag_accel.kv.dependency.tokens import TreePrompt, node_keys
 from rag_accel.kv.entry import KeyValues, LaneState
 from rag_accel.kv.keys import ChunkSource
@@ -51,6 +54,26 @@ class Answered:
     tokens: tuple[int, ...]
     logits: torch.Tensor
     reused_tokens: int
+
+
+def preorder_prompt(
+    prompting: Prompting, messages: Sequence[Message], spans: Sequence[ChunkSpan]
+) -> TreePrompt:
+    """Return the prompt that the engine computes as a tree, but with positions in pre-order.
+
+    Args:
+        prompting: of the model's tokenizer.
+        messages: of the prompt.
+        spans: where its paths stand.
+
+    Raises:
+        EngineError: no two of its paths begin alike.
+    """
+    prompt = prompting.tree(messages, spans)
+    if prompt is None:
+        raise EngineError("a prompt has no tree", where="DepCache", valid="paths that share")
+    positions = tree_positions(prompt.tree, "preorder", len(prompt.head))
+    return replace(prompt, positions=positions)
 
 
 class DepCache:

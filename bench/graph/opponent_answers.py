@@ -13,7 +13,7 @@ from typing import Any
 from bench.arms import bench_accelerator
 from bench.baselines.depcache import DepCache
 from bench.graph.first_token import Chats, Retrieved
-from bench.graph.opponents import CHUNKS, DEPCACHE, RADIX, UNMOVED, preorder_prompt
+from bench.graph.opponents import CHUNKS, DEPCACHE, RADIX, UNMOVED, preorder_of
 from bench.graph.tree_answers import TOKENS, Answer, ask
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load
@@ -80,7 +80,7 @@ def _depcache(runner: Any, tokenizer: Any, re_encodes: bool) -> Ask:
     cache, prompting = DepCache(runner, _ROOM, re_encodes=re_encodes), Prompting(tokenizer)
 
     def answer(found: Retrieved) -> Answer:
-        prompt = preorder_prompt(prompting, found)
+        prompt = preorder_of(prompting, found)
         with torch_threads(1):
             given = cache.answer(prompt, TOKENS)
         logprobs = given.logits.log_softmax(-1)

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate, takewhile
 from typing import Any
 
 from bench.arms import bench_accelerator
-from bench.baselines.depcache import DepCache
+from bench.baselines.depcache import DepCache, preorder_prompt
 from bench.graph.first_token import (
     HEAD,
     QUESTION,
@@ -37,10 +36,8 @@ from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
-from rag_accel.errors import EngineError
 from rag_accel.fidelity.prompts import SYSTEM
 from rag_accel.kv.dependency.paths import Segments
-from rag_accel.kv.dependency.positions import tree_positions
 from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.store import HostStore
 
@@ -139,11 +136,11 @@ def depcache_arm(cache: DepCache, tokenizer: Any, before: Sequence[Retrieved]) -
     """Return an arm of DepCache, whose cache has what it keeps after a stream."""
     prompting = Prompting(tokenizer)
     for found in before:
-        cache.replay(preorder_prompt(prompting, found))
+        cache.replay(preorder_of(prompting, found))
 
     def answer(found: Retrieved) -> First:
         started, cpu_started = time.perf_counter(), time.process_time()
-        prompt = preorder_prompt(prompting, found)
+        prompt = preorder_of(prompting, found)
         with torch_threads(1):
             given = cache.answer(prompt)
         token = tokenizer.decode(given.tokens)
@@ -155,18 +152,10 @@ def depcache_arm(cache: DepCache, tokenizer: Any, before: Sequence[Retrieved]) -
     return answer
 
 
-def preorder_prompt(prompting: Prompting, found: Retrieved) -> TreePrompt:
-    """Return the tokens of the prompt that the tree has, too, but with positions in pre-order.
-
-    Raises:
-        EngineError: no two of its paths begin alike.
-    """
+def preorder_of(prompting: Prompting, found: Retrieved) -> TreePrompt:
+    """Return the tokens of the prompt that the tree has, too, but with positions in pre-order."""
     turns = (Message("system", SYSTEM), Message("user", HEAD + found.flat + QUESTION))
-    prompt = prompting.tree(turns, tuple(_spans(found.lines)))
-    if prompt is None:
-        raise EngineError("a prompt has no tree", where="graph_ttft", valid="paths that share")
-    positions = tree_positions(prompt.tree, "preorder", len(prompt.head))
-    return replace(prompt, positions=positions)
+    return preorder_prompt(prompting, turns, tuple(_spans(found.lines)))
 
 
 def _spans(lines: Sequence[str]) -> Iterator[ChunkSpan]:
