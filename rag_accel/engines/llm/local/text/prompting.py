@@ -118,7 +118,9 @@ class Prompting:
             return None
         text, contents = found
         lines = find_path_lines(text, [contents[span.message].span(span) for span in inside])
-        return None if lines is None else prompt_of_lines(text, lines, self._encode)
+        if lines is None:
+            return None
+        return prompt_of_lines(text, lines, self._encode, self._encode_all)
 
     def of_nodes(self, prompt: DepPrompt) -> TreePrompt:
         """Return a prompt of nodes as tokens, without a template.
@@ -178,6 +180,16 @@ class Prompting:
     def _encode(self, text: str, as_text: bool = False) -> tuple[int, ...]:
         options = {"split_special_tokens": True} if as_text else {}
         return tuple(self._tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+    def _encode_all(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """Return the ids that each text has alone, by one call for all of them."""
+        found = self._tokenizer(
+            list(texts), add_special_tokens=False, padding=False, return_attention_mask=True
+        )
+        if any(0 in mask for mask in found["attention_mask"]):
+            # Another thread has set padding on the same tokenizer; a text alone is not padded.
+            return [self._encode(text) for text in texts]
+        return found["input_ids"]
 
 
 @dataclass(frozen=True, slots=True)
