@@ -108,7 +108,10 @@ def _common(paths: Sequence[Segments], others: Sequence[Segments]) -> int:
 
 
 def chunks_arm(chats: Chats, before: Sequence[Retrieved], limit_bytes: int) -> Arm:
-    """Return an arm with the states of paths that are kept after a stream."""
+    """Return an arm with the states of paths that are kept after a stream.
+
+    That a path was asked for but not kept, which a full store counts, it does not know.
+    """
     arm = chats.flat(kv_reuse="full", reuse_always=True, chunk_bytes=limit_bytes)
     lines = kept_lines(chats.tokenizer, before, limit_bytes, token_bytes(chats.model.config))
     for at in range(0, len(lines), _PATHS_AT_ONCE):
