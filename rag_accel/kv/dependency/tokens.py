@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from rag_accel.kv.dependency.positions import PositionScheme, TreePositions, tre
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode
 from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Encode, joined_trees, path_tree
 from rag_accel.kv.keys import ChunkSource
+
+#: Returns the tokens of each text, those that it has alone.
+EncodeAll = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 _RECIPE = "behind-path-1"
 
@@ -54,18 +58,25 @@ class TreePrompt:
         return self.head
 
 
-def prompt_of_lines(text: str, lines: PathLines, encode: Encode) -> TreePrompt | None:
+def prompt_of_lines(
+    text: str, lines: PathLines, encode: Encode, encode_all: EncodeAll | None = None
+) -> TreePrompt | None:
     """Return a prompt's tokens with the tree of its paths; None where nothing stands behind them.
 
     Args:
         text: the whole prompt.
         lines: its paths.
         encode: returns the tokens of a text.
+        encode_all: returns those of many, and is called once for all segments of the paths; None
+            for ``encode``, segment by segment.
     """
     task = tuple(encode(text[lines.stop :].removeprefix(PATH_END)))
     if not task:
         return None
     head = tuple(encode(text[: lines.start])) if lines.start else ()
+    if encode_all is not None:
+        names = list(dict.fromkeys([*chain.from_iterable(lines.paths), PATH_END]))
+        encode = dict(zip(names, encode_all(names), strict=True)).__getitem__
     tree = path_tree(lines.paths, encode)
     return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
 

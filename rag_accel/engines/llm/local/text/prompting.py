@@ -119,10 +119,10 @@ class Prompting:
         text, contents = found
         spans = [contents[span.message].span(span) for span in inside]
         lines = find_path_lines(text, spans)
-        prompt = None if lines is None else prompt_of_lines(text, lines, self._encode)
-        if lines is None or prompt is None:
+        if lines is None:
             return None
-        if not saves_tokens(text, lines, prompt.tree, self._encode):
+        prompt = prompt_of_lines(text, lines, self._encode, self._encode_all)
+        if prompt is None or not saves_tokens(text, lines, prompt.tree, self._encode):
             return None
         return replace(prompt, documents=tuple(texts_around(text, spans, lines)))
 
@@ -184,6 +184,16 @@ class Prompting:
     def _encode(self, text: str, as_text: bool = False) -> tuple[int, ...]:
         options = {"split_special_tokens": True} if as_text else {}
         return tuple(self._tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+    def _encode_all(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """Return the ids that each text has alone, by one call for all of them."""
+        found = self._tokenizer(
+            list(texts), add_special_tokens=False, padding=False, return_attention_mask=True
+        )
+        if any(0 in mask for mask in found["attention_mask"]):
+            # Another thread has set padding on the same tokenizer; a text alone is not padded.
+            return [self._encode(text) for text in texts]
+        return found["input_ids"]
 
 
 @dataclass(frozen=True, slots=True)
