@@ -136,7 +136,9 @@ class VllmChatServer(LoopbackServer):
         head = {"id": "c", "object": kind, "created": 1, "model": "tiny"}
         found = {**head, "choices": [choice], "usage": usage}
         if self.owner == "vllm":
-            found["kv_transfer_params"] = self._said(body)
+            said = found["kv_transfer_params"] = self._said(body)
+            if said is not None:
+                usage["prompt_tokens_details"]["cached_tokens"] = said["rag_accel"]["reused_tokens"]
         return web.json_response(found)
 
     async def _stream(

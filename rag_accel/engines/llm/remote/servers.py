@@ -63,15 +63,18 @@ class ModelServer(ForkedAnew):
 
     def ask(self, get_models: GetModels) -> bool:
         """Ask it in a thread of its own, unless it was asked; return whether that is known."""
-        if self.is_known:
-            return True
-        with self._lock:
-            if not self._is_asked:
-                self._is_asked = True
-                threading.Thread(
-                    target=self._probe, args=(get_models,), name="rag-accel-probe", daemon=True
-                ).start()
+        if self.begins():
+            threading.Thread(
+                target=self._probe, args=(get_models,), name="rag-accel-probe", daemon=True
+            ).start()
         return self.is_known
+
+    def begins(self) -> bool:
+        """Tell whether the caller is the one to ask it; ``note_models`` must follow then."""
+        with self._lock:
+            is_first = not self._is_asked and not self.is_known
+            self._is_asked = self._is_asked or is_first
+        return is_first
 
     def wait(self, most_s: float = PROBE_WAIT_S) -> None:
         """Wait until it is known, for so many seconds at most."""
