@@ -31,11 +31,13 @@ class PromptTexts:
         """Return the fields of the request's body by name."""
         return self.request.fields()
 
-    def report(self, params: object) -> Mapping[str, Any] | None:
+    def report(self, params: object, cached_tokens: int | None) -> Mapping[str, Any] | None:
         """Return what a whole answer says of its making; None where the server did not say."""
         said = answered_texts(params)
         self.server.note_answer(said is not None)
-        return None if said is None else {"kv_reuse": served_report(self.request.reuse, said)}
+        if said is None:
+            return None
+        return {"kv_reuse": served_report(self.request.reuse, said, cached_tokens)}
 
     def streamed(self, cached_tokens: int | None) -> Mapping[str, Any]:
         """Return what a stream says of its making: first what was asked for, then the tokens."""

@@ -96,20 +96,23 @@ def answered_texts(params: object) -> Mapping[str, Any] | None:
 _COUNTS = ("reused_tokens", "encoded_tokens", "recomputed_tokens")
 
 
-def served_report(reuse: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def served_report(
+    reuse: str, said: Mapping[str, Any], cached_tokens: int | None = None
+) -> dict[str, Any]:
     """Return how a server computed the texts of an answer's prompt.
 
     ``mode`` is the way that was asked for. ``reused_tokens`` were loaded, ``encoded_tokens``
     encoded behind the head for this prompt, ``recomputed_tokens`` of them computed again where
-    they stand. ``exact`` says that there were none of the first two, or that it was exact reuse;
-    ``refused`` why none were.
+    they stand. ``cached_tokens``, where the server's usage has them, are those that were loaded and
+    those that it had from an earlier prompt with the same texts, as approximate as that was.
+    ``exact`` says that no text was reused; ``refused`` why none was.
     """
-    counts = {name: _count(said.get(name)) for name in _COUNTS}
-    report = {"mode": reuse, **counts}
+    report: dict[str, Any] = {"mode": reuse, **{name: _count(said.get(name)) for name in _COUNTS}}
+    if cached_tokens is not None:
+        report["cached_tokens"] = cached_tokens
     if "refused" in said:
         report["refused"] = str(said["refused"])[:200]
-    is_exact = reuse == "exact" or not (counts["reused_tokens"] or counts["encoded_tokens"])
-    return {**report, "exact": is_exact}
+    return {**report, "exact": reuse == "exact" or "refused" in said}
 
 
 def _count(value: object) -> int:

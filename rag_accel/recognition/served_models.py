@@ -33,11 +33,12 @@ class TextsOfPrompt(Protocol):
         """Return the fields of the request's body by name."""
         ...
 
-    def report(self, params: object) -> Mapping[str, Any] | None:
+    def report(self, params: object, cached_tokens: int | None) -> Mapping[str, Any] | None:
         """Return what a whole answer says of its making; None where the server did not say.
 
         Args:
             params: its ``kv_transfer_params``.
+            cached_tokens: of its usage.
         """
         ...
 

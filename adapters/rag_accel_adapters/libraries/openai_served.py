@@ -166,8 +166,15 @@ def _read(answer: Any, texts: TextsOfPrompt, reports: ServedReports) -> Any:
         with suppress(Exception):  # the caller meets it, too
             whole = parse() if callable(parse) else None
     if hasattr(whole, "choices"):
-        reports.put(texts.report(getattr(whole, "kv_transfer_params", None)))
+        params = getattr(whole, "kv_transfer_params", None)
+        reports.put(texts.report(params, _cached_tokens(whole)))
     return answer
+
+
+def _cached_tokens(answer: Any) -> int | None:
+    details = getattr(getattr(answer, "usage", None), "prompt_tokens_details", None)
+    cached = getattr(details, "cached_tokens", None)
+    return cached if type(cached) is int else None
 
 
 class _Telling:
@@ -184,10 +191,8 @@ class _Telling:
         if not self._is_begun:
             self._is_begun = True
             self._reports.put(self._texts.streamed(None))
-        usage = getattr(event, "usage", None)
-        details = getattr(usage, "prompt_tokens_details", None)
-        cached = getattr(details, "cached_tokens", None)
-        if type(cached) is int and not getattr(event, "choices", None):
+        cached = _cached_tokens(event)
+        if cached is not None and not getattr(event, "choices", None):
             self._reports.put(self._texts.streamed(cached))
         return event
 

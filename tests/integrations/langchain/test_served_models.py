@@ -86,6 +86,7 @@ def test_texts_go_along_in_the_order_of_the_prompt(
             "reused_tokens": 7,
             "encoded_tokens": 2,
             "recomputed_tokens": 1,
+            "cached_tokens": 7,
             "exact": False,
         }
     assert server.paths.count("/v1/models") == 1

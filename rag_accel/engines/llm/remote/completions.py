@@ -81,14 +81,19 @@ def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
 
 def _use(said: Mapping[str, Any], usage: Any) -> PromptUse:
     counts = usage if isinstance(usage, dict) else {}
+    details = counts.get("prompt_tokens_details")
     total, reused = _count(counts.get("prompt_tokens")), _count(said.get("reused_tokens"))
-    if said.get("reuse") == "exact":
-        return PromptUse(computed=max(0, total - reused), from_prefix=reused)
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    cached = max(cached, reused)
+    if "refused" in said or said.get("reuse") == "exact":
+        return PromptUse(computed=max(0, total - cached), from_prefix=cached)
+    # What the server had itself is of an earlier prompt with the same texts, and no more exact.
     return PromptUse(
-        computed=max(0, total - reused),
+        computed=max(0, total - cached),
+        from_prefix=cached - reused,
         from_chunks=reused,
         recomputed=_count(said.get("recomputed_tokens")),
-        approximate=reused + _count(said.get("encoded_tokens")),
+        approximate=cached + _count(said.get("encoded_tokens")),
     )
 
 
