@@ -34,7 +34,7 @@ class PromptTexts:
     def report(self, params: object, cached_tokens: int | None) -> Mapping[str, Any] | None:
         """Return what a whole answer says of its making; None where the server did not say."""
         said = answered_texts(params)
-        self.server.note_answer(said is not None)
+        self.server.note_answer(said is not None, self.request.texts)
         if said is None:
             return None
         return {"kv_reuse": served_report(self.request.reuse, said, cached_tokens)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import Any
 
 from aiohttp import web
@@ -34,6 +36,17 @@ class VllmChatServer(LoopbackServer):
         self.bodies: list[dict[str, Any]] = []
         self.kept: set[tuple[int, ...]] = set()
         self._words: dict[str, int] = {}
+        self.models_asked = threading.Event()
+        self._may_answer = threading.Event()
+        self._may_answer.set()
+
+    def hold_models(self) -> None:
+        """Keep ``/models`` waiting until ``release_models``."""
+        self._may_answer.clear()
+
+    def release_models(self) -> None:
+        """Answer ``/models`` from now on, also to those that wait."""
+        self._may_answer.set()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Answer what vLLM does."""
@@ -45,6 +58,8 @@ class VllmChatServer(LoopbackServer):
 
     async def _models(self, request: web.Request) -> web.Response:
         self.paths.append(request.path)
+        self.models_asked.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._may_answer.wait, 60)
         if self.redirect:
             raise web.HTTPFound(self.redirect)
         entry = {"id": "tiny", "object": "model", "owned_by": self.owner, "max_model_len": 4096}

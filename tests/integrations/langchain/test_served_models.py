@@ -19,7 +19,7 @@ from vllm_chat_server import VllmChatServer
 
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
-from rag_accel.engines.llm.remote.servers import MOST_SILENT, SERVERS
+from rag_accel.engines.llm.remote.servers import MOST_SILENT, SERVERS, ModelServer
 from rag_accel.kv.reuse_request import question_digest, read_reuse_request
 
 MakeServer = Callable[..., VllmChatServer]
@@ -183,11 +183,61 @@ def test_server_without_connector_is_soon_told_nothing(
 ) -> None:
     server = make_server(has_connector=False)
     fast = accelerate(chain(chat(server)), accelerator=reusing)
+    fast.invoke("ab is high")  # texts as short as these are not mentioned by any
     for _ in range(MOST_SILENT + 2):
-        answer = fast.invoke("ab is high")
+        answer = fast.invoke("ac is high")
         assert "kv_reuse" not in answer.response_metadata
     sent = ["kv_transfer_params" in body for body in server.bodies]
-    assert sent == [True] * MOST_SILENT + [False] * 2
+    assert sent == [True] * (1 + MOST_SILENT) + [False] * 2
+
+
+def test_calls_stop_waiting_for_a_silent_server(
+    make_server: MakeServer, reusing: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelServer.wait, "__defaults__", (0.0,))
+    server = make_server()
+    server.hold_models()
+    fast = accelerate(chain(chat(server)), accelerator=reusing)
+    for _ in range(2):
+        fast.invoke("ab is high")
+    assert not any("kv_transfer_params" in body for body in server.bodies)
+    server.release_models()
+    known = SERVERS.get(server.base_url)
+    assert known is not None
+    known._known.wait(20)
+    fast.invoke("ab is high")
+    assert named(server.bodies[-1]).texts
+    assert server.paths.count("/v1/models") == 1
+
+
+def test_a_cancelled_caller_leaves_the_next_one_its_texts(
+    make_server: MakeServer, reusing: Accelerator
+) -> None:
+    server = make_server()
+    server.hold_models()
+    fast = accelerate(chain(chat(server)), accelerator=reusing)
+
+    async def ask() -> None:
+        first = asyncio.create_task(fast.ainvoke("ab is high"))
+        assert await asyncio.to_thread(server.models_asked.wait, 20)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        server.release_models()
+
+    asyncio.run(ask())
+    assert asyncio.run(fast.ainvoke("ba is high")).content == "an answer"  # on another loop
+    assert named(server.bodies[-1]).texts == (TEXTS["b"], TEXTS["a"])
+    assert len(server.bodies) == server.paths.count("/v1/models") == 1
+
+
+def test_tenants_share_no_salt(make_server: MakeServer) -> None:
+    server = make_server()
+    for tenant in ("one", "other"):
+        with Accelerator(kv_reuse="full", strict=True, namespace=tenant) as accelerator:
+            accelerate(chain(chat(server)), accelerator=accelerator).invoke("ab is high")
+    assert [named(body).namespace for body in server.bodies] == ["one", "other"]
+    assert server.bodies[0]["cache_salt"] != server.bodies[1]["cache_salt"]
 
 
 def test_prompts_without_retrieved_texts_ask_no_server(

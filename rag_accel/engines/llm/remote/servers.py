@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,9 @@ from rag_accel.system.locks import ForkedAnew
 PROBE_S, PROBE_WAIT_S = 5.0, 1.0
 #: Answers without a word of texts after which a server is sent none.
 MOST_SILENT = 4
+_SPEAKS = -1
+#: A text of so many characters has tokens enough for any connector.
+_KEPT_CHARACTERS = 64
 #: The most servers that are known; calls of further ones are sent as they are.
 MOST_SERVERS = 256
 #: Their models are of nobody whose server it is; they are never asked.
@@ -43,6 +47,7 @@ class ModelServer(ForkedAnew):
         self._lock = threading.Lock()
         self._known = threading.Event()
         self._is_asked = False
+        self._asked_at = 0.0
         if self._is_vllm is not None:
             self._known.set()
 
@@ -73,12 +78,13 @@ class ModelServer(ForkedAnew):
         """Tell whether the caller is the one to ask it; ``note_models`` must follow then."""
         with self._lock:
             is_first = not self._is_asked and not self.is_known
-            self._is_asked = self._is_asked or is_first
+            if is_first:
+                self._is_asked, self._asked_at = True, time.monotonic()
         return is_first
 
     def wait(self, most_s: float = PROBE_WAIT_S) -> None:
-        """Wait until it is known, for so many seconds at most."""
-        self._known.wait(most_s)
+        """Wait until it is known, or so many seconds have gone since it was asked."""
+        self._known.wait(max(0.0, self._asked_at + most_s - time.monotonic()))
 
     def note_models(self, models: Any) -> None:
         """Note the JSON value of its ``/models``; None for a refusal."""
@@ -87,12 +93,16 @@ class ModelServer(ForkedAnew):
                 self._is_vllm = _owned_by_vllm(models)
             self._known.set()
 
-    def note_answer(self, says_texts: bool) -> None:
+    def note_answer(self, says_texts: bool, texts: Sequence[str]) -> None:
         """Note whether an answer to a request with texts said how they were computed.
 
-        One without our connector never does, but keeps prompts with other texts apart.
+        A server without our connector never does, but keeps prompts with other texts apart. One
+        with it may say nothing of texts of a few tokens.
         """
-        self._silent = -1 if says_texts else self._silent + (self._silent >= 0)
+        if says_texts:
+            self._silent = _SPEAKS
+        elif self._silent != _SPEAKS and max(map(len, texts)) >= _KEPT_CHARACTERS:
+            self._silent += 1
 
     def _probe(self, get_models: GetModels) -> None:
         models: Any = None

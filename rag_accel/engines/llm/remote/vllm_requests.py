@@ -83,7 +83,7 @@ class VllmRequests:
         )
         output = await self._client.complete(ChatCall(body, plain.stream), emit)
         if texts is not None and not plain.stream:
-            server.note_answer(output.use is not None)
+            server.note_answer(output.use is not None, texts.texts)
         return output
 
     async def _known_server(self) -> ModelServer | None:
