@@ -18,7 +18,11 @@ from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, is_text_generation
-from rag_accel_adapters.libraries.openai_served import is_openai_resource, telling_resource
+from rag_accel_adapters.libraries.openai_served import (
+    TellingClient,
+    is_openai_resource,
+    telling_resource,
+)
 
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
@@ -141,7 +145,15 @@ def _served(llm: Any, ask: Ask) -> Any:
         resource = getattr(llm, name)
         if is_openai_resource(resource):
             resources[name] = telling_resource(resource, lambda: client, ask, reports)
+            if (root := getattr(llm, f"root_{name}", None)) is not None:  # it reads by schemas
+                resources[f"root_{name}"] = TellingClient(
+                    partial(_itself, root), lambda: client, ask, reports
+                )
     return replaced(llm, **resources)
+
+
+def _itself(client: Any) -> Any:
+    return client
 
 
 def _tell_served(llm: Any, found: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial, wraps
 from typing import Any
 
 from rag_accel.engine_api import Message
@@ -19,6 +20,8 @@ from rag_accel.recognition.served_models import (
 _MODELS_S = 5.0
 #: Fields by which a program itself decides what of a prompt is reused.
 _OWN_FIELDS = ("cache_salt", "kv_transfer_params")
+#: Methods of a resource that send a prompt; the second one reads the answer by a schema.
+_SENDING = ("create", "parse")
 _ROLES = frozenset({"assistant", "developer", "system", "tool", "user"})
 
 
@@ -31,7 +34,7 @@ def is_openai_resource(resource: Any) -> bool:
 def telling_resource(
     resource: Any, get_client: Callable[[], Any], ask: AskServed, reports: ServedReports
 ) -> Any:
-    """Return a resource whose ``create`` tells its server of texts; all else is as it was.
+    """Return a resource whose completions tell its server of texts; all else is as it was.
 
     Args:
         resource: of chat completions or of completions, for threads or for a loop.
@@ -42,7 +45,6 @@ def telling_resource(
     other = copy.copy(resource)
     for name in ("with_raw_response", "with_streaming_response"):
         vars(other).pop(name, None)  # made once, of the other's methods
-    create = resource.create
     base_url = str(resource._client.base_url)
 
     def prompt_of(kwargs: Mapping[str, Any]) -> ServedPrompt | None:
@@ -51,22 +53,25 @@ def telling_resource(
             return None
         return ServedPrompt(base_url, messages, lambda: _models(get_client()))
 
-    def tell(*args: Any, **kwargs: Any) -> Any:
+    def tell(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         prompt = None if args else prompt_of(kwargs)
         texts = None if prompt is None else ask.texts_of(prompt)
         if texts is None:
-            return create(*args, **kwargs)
-        return _read(create(**_with_fields(kwargs, texts)), texts, reports)
+            return send(*args, **kwargs)
+        return _read(send(**_with_fields(kwargs, texts)), texts, reports)
 
-    async def atell(*args: Any, **kwargs: Any) -> Any:
+    async def atell(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         prompt = None if args else prompt_of(kwargs)
         texts = None if prompt is None else await ask.atexts_of(prompt)
         if texts is None:
-            return await create(*args, **kwargs)
-        return _read(await create(**_with_fields(kwargs, texts)), texts, reports)
+            return await send(*args, **kwargs)
+        return _read(await send(**_with_fields(kwargs, texts)), texts, reports)
 
-    is_async = type(resource).__name__.startswith("Async")
-    vars(other).update(create=atell if is_async else tell, reports=reports)
+    telling = atell if type(resource).__name__.startswith("Async") else tell
+    for name in _SENDING:
+        if (send := getattr(resource, name, None)) is not None:
+            vars(other)[name] = wraps(send)(partial(telling, send))
+    vars(other)["reports"] = reports
     return other
 
 

@@ -21,6 +21,7 @@ class VllmChatServer(LoopbackServer):
     Attributes:
         models_status: with which it answers ``/models``.
         priority_status: with which it answers a request that has a priority.
+        answer: the text of whole chat completions.
         paths: those asked for, in order.
         bodies: of the prompts.
     """
@@ -30,6 +31,7 @@ class VllmChatServer(LoopbackServer):
         self.owner, self.has_connector = owner, has_connector
         self.models_status = self.priority_status = 200
         self.redirect = ""
+        self.answer = "an answer"
         self.has_tokenize = True
         self.load = {"running": 0.0, "waiting": 0.0, "usage": 0.0}
         self.paths: list[str] = []
@@ -82,7 +84,7 @@ class VllmChatServer(LoopbackServer):
         usage = self._usage(" ".join(str(turn["content"]) for turn in body["messages"]))
         if body.get("stream"):
             return await self._stream(request, body, "chat.completion.chunk", usage)
-        message = {"role": "assistant", "content": "an answer"}
+        message = {"role": "assistant", "content": self.answer}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return self._whole(body, "chat.completion", choice, usage)
 
@@ -149,7 +151,10 @@ class VllmChatServer(LoopbackServer):
         self, body: dict[str, Any], kind: str, choice: dict[str, Any], usage: dict[str, Any]
     ) -> web.Response:
         head = {"id": "c", "object": kind, "created": 1, "model": "tiny"}
-        found = {**head, "choices": [choice], "usage": usage}
+        prompts = body.get("prompt")
+        count = len(prompts) if isinstance(prompts, list) and isinstance(prompts[0], str) else 1
+        choices = [{**choice, "index": at} for at in range(count)]
+        found = {**head, "choices": choices, "usage": usage}
         if self.owner == "vllm":
             said = found["kv_transfer_params"] = self._said(body)
             if said is not None:

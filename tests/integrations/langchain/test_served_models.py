@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("langchain_openai")
 
 from idle_accelerators import soon_idle
-from langchain_core.prompts import PromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_openai import ChatOpenAI
 from lc_reuse_programs import PROMPT, TEXTS, Orders, joined
@@ -266,6 +266,41 @@ def test_completions_of_one_prompt_carry_texts(
         (TEXTS["b"], TEXTS["a"]),
     ]
     assert named(server.bodies[0]).before == "Answer by these:\n\n"
+    assert fast.batch(["ab is high", "ba is high"])[0] == "an answer"
+    assert server.bodies[-1]["prompt"][1:]  # one request with both prompts
+    assert "kv_transfer_params" not in server.bodies[-1]
+
+
+def test_texts_in_parts_of_a_message_are_found(
+    make_server: MakeServer, reusing: Accelerator
+) -> None:
+    server = make_server()
+    parts = [{"type": "text", "text": "{context}"}, {"type": "text", "text": "Who says {input}?"}]
+    prompt = ChatPromptTemplate.from_messages([("user", parts)])
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    pictured = ChatPromptTemplate.from_messages([("user", [*parts, image])])
+    accelerate(chain(chat(server), prompt), accelerator=reusing).invoke("ab is high")
+    accelerate(chain(chat(server), pictured), accelerator=reusing).invoke("ab is high")
+    assert named(server.bodies[0]).texts == (TEXTS["a"], TEXTS["b"])
+    assert "kv_transfer_params" not in server.bodies[1]
+
+
+def test_answers_by_a_schema_carry_texts(make_server: MakeServer, reusing: Accelerator) -> None:
+    server = make_server()
+    server.answer = '{"document": "a"}'
+    schema = {
+        "title": "Found",
+        "type": "object",
+        "properties": {"document": {"type": "string"}},
+        "required": ["document"],
+        "additionalProperties": False,
+    }
+    program = chain(chat(server).with_structured_output(schema, method="json_schema"))
+    fast = accelerate(program, accelerator=reusing)
+    assert fast.invoke("ab is high") == {"document": "a"}
+    assert asyncio.run(fast.ainvoke("ba is high")) == {"document": "a"}
+    assert [len(named(body).texts) for body in server.bodies] == [2, 2]
+    assert all(body["response_format"]["type"] == "json_schema" for body in server.bodies)
 
 
 def test_explain_says_what_the_server_is_told(

@@ -34,8 +34,6 @@ from rag_accel import Accelerator
 from rag_accel.engines.llm.local.prefill.fill_prompt import prompt_of
 from rag_accel.engines.llm.remote.filling import fill_server
 
-# The frameworks leave async clients open whose loop has ended.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SYSTEM = "Answer by the context and nothing else. Say that you do not know where it is silent."
 RIVERS = [
     "The river Aare rises in the glaciers of the Bernese Alps and flows through Thun and Bern.",
@@ -115,6 +113,7 @@ def test_chain_loads_texts_in_both_orders(server: str, tokens: Any) -> None:
         async def ask() -> list[Any]:
             whole = await program.ainvoke("Who built the tower, backwards?")
             pieces = [piece async for piece in program.astream("What is the gate?")]
+            await plain.last.root_async_client.close()  # its loop ends here
             return [whole, *pieces]
 
         whole, *pieces = asyncio.run(ask())
@@ -173,8 +172,8 @@ def answers() -> Iterator[list[Any]]:
     handlers.remove(handler)
 
 
-def engine_over(server: str, *, streaming: bool = False) -> Any:
-    model = OpenAILike(
+def model_over(server: str, *, streaming: bool = False) -> OpenAILike:
+    return OpenAILike(
         model="tiny",
         api_base=server,
         api_key="none",
@@ -184,6 +183,9 @@ def engine_over(server: str, *, streaming: bool = False) -> Any:
         context_window=4096,
         additional_kwargs={"stream_options": {"include_usage": True}} if streaming else {},
     )
+
+
+def engine_over(model: OpenAILike, *, streaming: bool = False) -> Any:
     return RetrieverQueryEngine.from_args(OrderedNodes(), llm=model, streaming=streaming)
 
 
@@ -192,12 +194,19 @@ def test_query_engine_loads_texts_in_both_orders(
 ) -> None:
     """Sync, async and streamed queries load what the first one encoded."""
     with Accelerator(kv_reuse="full", strict=True) as accelerator:
-        fast = llama_index_rag_accel.accelerate(engine_over(server), accelerator=accelerator)
+        model = model_over(server)
+        fast = llama_index_rag_accel.accelerate(engine_over(model), accelerator=accelerator)
+
+        async def ask() -> None:
+            await fast.aquery("Where are labels, backwards?")
+            await model._get_aclient().close()  # its loop ends here
+
         fast.query("What does a reranker return?")
         fast.query("What does an index find, backwards?")
-        asyncio.run(fast.aquery("Where are labels, backwards?"))
+        asyncio.run(ask())
         streaming = llama_index_rag_accel.accelerate(
-            engine_over(server, streaming=True), accelerator=accelerator
+            engine_over(model_over(server, streaming=True), streaming=True),
+            accelerator=accelerator,
         )
         assert str(streaming.query("What has values?"))
         assert accelerator.bypassed == {}
