@@ -189,8 +189,8 @@ class Options:
         "prompt; `full` splices in the KV cache of an earlier prompt, which is approximate; "
         "`fused` recomputes a share of the tokens, approximate, too; `dependency` computes the "
         "relation paths of a prompt as a tree, each token seeing its own path. It applies to the "
-        "program's own Hugging Face models as well; a `LocalLLM` or a component that names it goes "
-        "before",
+        "program's own Hugging Face models as well, `full` and `fused` also to its models on vLLM "
+        "servers; a `LocalLLM` or a component that names it goes before",
     )
     kv_folder: str | None = _option(
         None,

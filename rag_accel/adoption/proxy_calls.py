@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, Work
-from rag_accel.adoption import local_llms
+from rag_accel.adoption import local_llms, served_llms
 from rag_accel.interception.fallback import start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
@@ -21,6 +21,7 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.recognition.generation import GreedyCall
 from rag_accel.recognition.proxies import ClientWork, ProxyClass, ProxyClasses
+from rag_accel.recognition.served_models import ServedPrompt
 from rag_accel.recognition.weak_maps import ByClass
 
 Method = Callable[..., Any]
@@ -80,9 +81,12 @@ def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[],
 
 def _told(known: ProxyClass, identity: RequestIdentity, obj: Any, proxy: Any, found: Any) -> Any:
     """Return what a method returned, with how it was computed where that is approximate."""
-    if proxy is obj or known.tell is None or known.model is None:
+    if proxy is obj or known.tell is None:
         return found
-    if not local_llms.is_approximate(identity.accelerator, known.model(obj)):
+    if known.model is not None:
+        if not local_llms.is_approximate(identity.accelerator, known.model(obj)):
+            return found
+    elif not known.is_served:
         return found
     return known.tell(proxy, found)
 
@@ -122,6 +126,15 @@ class _Asking:
         if self.notes and self.adopts(model):
             self._note()
         return local_llms.generate(self.identity, model, self.holder, call)
+
+    def reuses_served(self) -> bool:
+        return served_llms.reuse_of(self.identity.accelerator) is not None
+
+    def texts_of(self, prompt: ServedPrompt) -> served_llms.PromptTexts | None:
+        return served_llms.texts_of(self.identity, prompt)
+
+    async def atexts_of(self, prompt: ServedPrompt) -> served_llms.PromptTexts | None:
+        return await served_llms.atexts_of(self.identity, prompt)
 
     def _note(self) -> None:
         try:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption import embedding_devices, local_llms
+from rag_accel.adoption import embedding_devices, local_llms, served_llms
 from rag_accel.config import Options
 from rag_accel.interception.explanation import BORROWED, component
 from rag_accel.interception.leaf_table import is_scheduled, plain_class, plain_method
 from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
     ADOPTED_LLM,
+    SERVED_LLM,
     component_options,
 )
 from rag_accel.recognition.embeddings import KnownEmbeddings
@@ -47,6 +48,8 @@ class RecognisedParts:
             reads |= ADOPTED_EMBEDDINGS
         if self.proxies.language_model(leaf, cls, plain_method) is not None:
             reads |= ADOPTED_LLM
+        if self.proxies.is_served(leaf, cls, plain_method):
+            reads |= SERVED_LLM
         return reads
 
     def describe(
@@ -73,6 +76,8 @@ class RecognisedParts:
         model = self.proxies.language_model(leaf, cls, plain_method)
         if model is not None:
             return local_llms.describe(accelerator, model)
+        if self.proxies.is_served(leaf, cls, plain_method):
+            return served_llms.describe(accelerator)
         return self.proxies.describe(leaf, cls, plain_method)
 
     def borrowed(self, leaf: Any, accelerator: Accelerator, reason: str = "") -> str:

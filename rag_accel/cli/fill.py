@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.cli.corpus import read_corpus, read_messages, read_text
+from rag_accel.cli.fill_endpoint import fill_endpoint, refuse_unfit
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,8 +37,17 @@ def add_fill_verb(verbs: Any) -> None:
     fill = verbs.add_parser(
         "fill", help="keep the states of texts in a kv_folder before they are asked for"
     )
-    fill.add_argument("folder", metavar="FOLDER", type=Path, help="the programs' kv_folder")
-    fill.add_argument("--model", required=True, help="a folder, or a name on the hub")
+    fill.add_argument(
+        "folder", metavar="FOLDER", type=Path, nargs="?", help="the programs' kv_folder"
+    )
+    fill.add_argument("--model", help="a folder, or a name on the hub; the server's name of it")
+    fill.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help="instead of FOLDER, a server of python -m vllm_rag_accel.serve",
+    )
+    fill.add_argument("--api-key-env", metavar="NAME", help="the variable with the server's key")
+    fill.add_argument("--concurrency", metavar="N", type=int, help="requests to it at once; 8")
     fill.add_argument("--dtype", help="float32 | bfloat16; by default that of the checkpoint")
     fill.add_argument(
         "--texts",
@@ -71,6 +81,15 @@ def add_fill_verb(verbs: Any) -> None:
 
 
 def _fill(arguments: argparse.Namespace) -> int:
+    if arguments.endpoint is not None:
+        return fill_endpoint(arguments, _prompt(arguments), _progress())
+    refuse_unfit(arguments, "without --endpoint", ("api_key_env", "concurrency"))
+    if arguments.folder is None or arguments.model is None:
+        raise ConfigError(
+            "nothing says where states are kept, or of which model",
+            where="rag-accel cache fill",
+            valid="FOLDER and --model, or --endpoint",
+        )
     # They need torch, which other commands do without.
     from rag_accel.engines.llm.local.prefill.filling import FillOptions, fill_folder
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.local.local_llm import LocalLLM
     from rag_accel.engines.llm.local.options import LocalOptions
     from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
+    from rag_accel.engines.llm.remote.vllm_options import VllmOptions
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
     from rag_accel.engines.retrieval import (
@@ -66,6 +67,7 @@ __all__ = [
     "RerankEngine",
     "RetrievalEngine",
     "SentenceTransformerEngine",
+    "VllmOptions",
     "load_index",
     "save_index",
 ]
@@ -92,6 +94,7 @@ _HOMES = {
     "RemoteOptions": "http.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
+    "VllmOptions": "llm.remote.vllm_options",
 }
 """Where a name is defined, below this package; the others are those of ``retrieval``."""
 

@@ -28,7 +28,7 @@ EMBEDDER = "embedder"
 #: The options that only some parts of a program read, with what reads them.
 READERS = {
     "mode": "a LangChain chain, a composite retriever or compressor of LangChain",
-    "kv_reuse": "a local language model that names no other, or a RAGraph",
+    "kv_reuse": "a local language model that names no other, one on a vLLM server, or a RAGraph",
     "kv_folder": "the same, where kv_reuse is 'full', 'fused' or 'dependency'",
     "adopt_llm": "a Hugging Face language model of the program",
     "embedding_runtime": "a recognised local embedding model",
@@ -40,6 +40,7 @@ READERS = {
 #: What a recognised part of a program reads.
 ADOPTED_EMBEDDINGS = frozenset({"embedding_runtime", EMBEDDER})
 ADOPTED_LLM = frozenset({"adopt_llm", "kv_reuse", "kv_folder"})
+SERVED_LLM = frozenset({"kv_reuse"})
 
 DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in READERS}
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.recognition.generation import AskGenerate
 from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full_name
+from rag_accel.recognition.served_models import AskServed
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class ClientWork:
     size: int = 1
 
 
-class Ask(AskGenerate, Protocol):
+class Ask(AskGenerate, AskServed, Protocol):
     """A function that submits work to the scheduler for the run of a proxy.
 
     Attributes:
@@ -71,6 +72,7 @@ class ProxyClass:
         model: returns the language model that an object calls, which has a say in how it runs.
         tell: returns what a method has returned with how the texts of its prompts were computed,
             given the stand-in that it ran on; only asked where the model reuses texts.
+        is_served: whether its objects send prompts to a server, which is told of their texts.
     """
 
     methods: tuple[str, ...]
@@ -79,6 +81,7 @@ class ProxyClass:
     says: str
     model: Callable[[Any], Any] | None = None
     tell: Callable[[Any, Any], Any] | None = None
+    is_served: bool = False
 
 
 class ProxyClasses:
@@ -107,6 +110,11 @@ class ProxyClasses:
         if known is None or known.model is None or not known.fits(obj):
             return None
         return known.model(obj)
+
+    def is_served(self, obj: Any, cls: type, method: PlainMethod) -> bool:
+        """Tell whether an object sends prompts to a server, which is told of their texts."""
+        known = self.find(cls, method)
+        return known is not None and known.is_served and known.fits(obj)
 
     def find(self, cls: type, method: PlainMethod) -> ProxyClass | None:
         """Return what is known of a plain class: it is a known one or does what that does."""

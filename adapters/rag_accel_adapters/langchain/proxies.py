@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,13 @@ from rag_accel.recognition.clients import (
 from rag_accel.recognition.generation import Report
 from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
+from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, is_text_generation
+from rag_accel_adapters.libraries.openai_served import (
+    TellingClient,
+    is_openai_resource,
+    telling_resource,
+)
 
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
@@ -125,9 +131,56 @@ _CHAT = ProxyClass(
     lambda chat, found: _tell(chat.llm.pipeline, found),
 )
 
+
+def _is_served(llm: Any) -> bool:
+    return is_openai_resource(llm.client) and "reports" not in vars(llm.client)
+
+
+def _served(llm: Any, ask: Ask) -> Any:
+    if not ask.reuses_served():
+        return llm
+    reports = ServedReports()
+    client, resources = llm.client._client, {}
+    for name in ("client", "async_client"):
+        resource = getattr(llm, name)
+        if is_openai_resource(resource):
+            resources[name] = telling_resource(resource, lambda: client, ask, reports)
+            if (root := getattr(llm, f"root_{name}", None)) is not None:  # it reads by schemas
+                resources[f"root_{name}"] = TellingClient(
+                    partial(_itself, root), lambda: client, ask, reports
+                )
+    return replaced(llm, **resources)
+
+
+def _itself(client: Any) -> Any:
+    return client
+
+
+def _tell_served(llm: Any, found: Any) -> Any:
+    """Return generations, or a stream of their chunks, that say how texts were computed."""
+    return tell(llm.client.reports, found, _add_to_all)
+
+
+def _add_to_all(found: Any, report: Mapping[str, Any]) -> None:
+    groups = getattr(found, "generations", [found])
+    for group in groups:
+        for generation in group if isinstance(group, list) else [group]:
+            _add(generation, report)
+
+
+_SERVED = ProxyClass(
+    ("_generate", "_stream", "_agenerate", "_astream"),
+    _is_served,
+    _served,
+    "recognised model on a server: its own methods run",
+    tell=_tell_served,
+    is_served=True,
+)
 PROXIES = ProxyClasses(
     {
         _PIPELINE: _LLM,
+        "langchain_openai.chat_models.base.ChatOpenAI": _SERVED,
+        "langchain_community.llms.vllm.VLLMOpenAI": _SERVED,
         "langchain_huggingface.chat_models.huggingface.ChatHuggingFace": _CHAT,
         "langchain_community.vectorstores.faiss.FAISS": ProxyClass(
             (

@@ -9,6 +9,7 @@ from collections.abc import (
     Awaitable,
     Generator,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import aclosing
@@ -17,7 +18,9 @@ from typing import Any
 from rag_accel.recognition.clients import CrossEncoderClient
 from rag_accel.recognition.generation import GeneratingClient, Report
 from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
+from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
+from rag_accel_adapters.libraries.openai_served import TellingClient
 
 
 def _is_local_cross_encoder(reranker: Any) -> bool:
@@ -100,6 +103,31 @@ def shares_steps(obj: Any) -> bool:
     return may_share(model, asked)
 
 
+def _is_served(llm: Any) -> bool:
+    private = llm.__pydantic_private__
+    return llm.reuse_client and not isinstance(private["_client"], TellingClient)
+
+
+def _served(llm: Any, ask: Ask) -> Any:
+    if not ask.reuses_served():
+        return llm
+    reports = ServedReports()
+    client = TellingClient(llm._get_client, llm._get_client, ask, reports)
+    other = TellingClient(llm._get_aclient, llm._get_client, ask, reports)
+    return replaced(llm, _client=client, _aclient=other)
+
+
+def _tell_served(llm: Any, found: Any) -> Any:
+    """Return a response, or a stream of responses, that says how texts were computed."""
+    return tell(llm._client.reports, found, _add_served)
+
+
+def _add_served(response: Any, report: Mapping[str, Any]) -> None:
+    kwargs = response.additional_kwargs
+    told = {**kwargs.get("kv_reuse", {}), **report["kv_reuse"]}
+    response.additional_kwargs = {**kwargs, "kv_reuse": told}
+
+
 _HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
 PROXIES = ProxyClasses(
     {
@@ -110,6 +138,17 @@ PROXIES = ProxyClasses(
             "recognised local language model: its own methods run",
             lambda llm: llm._model,
             _tell,
+        ),
+        "llama_index.llms.openai_like.base.OpenAILike": ProxyClass(
+            (
+                *("complete", "stream_complete", "chat", "stream_chat"),
+                *("acomplete", "astream_complete", "achat", "astream_chat"),
+            ),
+            _is_served,
+            _served,
+            "recognised model on a server: its own methods run",
+            tell=_tell_served,
+            is_served=True,
         ),
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": ProxyClass(
             ("_postprocess_nodes", "_apostprocess_nodes"),

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.engines.http.errors import ErrorWriter, Secret
@@ -24,6 +24,7 @@ from rag_accel.engines.llm.remote.completions import (
     StreamAssembler,
     parse_completion,
 )
+from rag_accel.engines.llm.remote.servers import PROBE_S
 from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from openai import AsyncStream
 
 Emit = Callable[[str], None]
+AnswerT = TypeVar("AnswerT")
 
 _PATH = "/chat/completions"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
@@ -60,7 +62,7 @@ class ChatClient:
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.endpoint = base_url + _PATH
+        self.base_url, self.endpoint = base_url, base_url + _PATH
         self._options = options
         self._errors = ErrorWriter(self.endpoint, secret)
         self._openai = open_client(base_url, secret, options, transport, "OpenAICompatibleEngine")
@@ -83,6 +85,33 @@ class ChatClient:
         if isinstance(outcome, GenerationOutput):
             return outcome
         raise outcome  # only here, where it gets no context
+
+    async def models(self) -> object:
+        """Return the JSON value of ``/models``, without following it elsewhere; None if refused."""
+        return await self._get("/models", object)
+
+    async def metrics(self) -> str | None:
+        """Return the text of the server's ``/metrics``; None where there is none."""
+        import httpx2
+
+        root = self.base_url.removesuffix("/v1")
+        answer = await self._get(f"{root}/metrics", httpx2.Response)
+        return None if answer is None else answer.text
+
+    async def _get(self, path: str, cast_to: type[AnswerT]) -> AnswerT | None:
+        try:
+            async with asyncio.timeout(PROBE_S):
+                return await self._openai.get(
+                    path,
+                    cast_to=cast_to,
+                    options={
+                        "headers": self._headers,
+                        "max_retries": 0,
+                        "follow_redirects": False,
+                    },
+                )
+        except Exception:  # without it, the server is sent what any other is
+            return None
 
     async def aclose(self) -> None:
         await self._openai.close()

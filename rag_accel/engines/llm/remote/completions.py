@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel.engine_api import GenerationInput, GenerationOutput, PromptUse
 from rag_accel.errors import ConfigError
+from rag_accel.kv.served_prompts import answered_texts
 
 _RESERVED = frozenset({"model", "messages", "stream", "stream_options", "stop", "max_tokens", "n"})
 
@@ -23,9 +24,14 @@ class CompletionFault:
 
 
 def request_body(
-    request: GenerationInput, model: str, *, stream: bool, stream_usage: bool
+    request: GenerationInput,
+    model: str,
+    *,
+    stream: bool,
+    stream_usage: bool,
+    fields: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Return the JSON body; raises ConfigError on options it cannot carry."""
+    """Return the JSON body, with further fields; raises ConfigError on options it cannot carry."""
     if clash := sorted(_RESERVED & set(request.options)):
         raise ConfigError(
             "options that the request sets itself",
@@ -35,6 +41,7 @@ def request_body(
         )
     body: dict[str, Any] = {
         **request.options,
+        **(fields or {}),
         "model": model,
         "messages": [{"role": turn.role, "content": turn.content} for turn in request.messages],
     }
@@ -58,7 +65,7 @@ def request_body(
 
 
 def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
-    """Read a whole answer."""
+    """Read a whole answer, with the use of its prompt where the server tells it."""
     data = _load(body)
     choice = _first_choice(data)
     message = choice.get("message") if choice is not None else None
@@ -67,7 +74,27 @@ def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
         what = "the answer is not a chat completion"
         return CompletionFault(what, body.decode("utf-8", "replace"))
     text = _whole_characters(content, _character_decoder())
-    return _output(text, choice.get("finish_reason"), data.get("usage"))
+    output = _output(text, choice.get("finish_reason"), data.get("usage"))
+    said = answered_texts(data.get("kv_transfer_params"))
+    return output if said is None else replace(output, use=_use(said, data.get("usage")))
+
+
+def _use(said: Mapping[str, Any], usage: Any) -> PromptUse:
+    counts = usage if isinstance(usage, dict) else {}
+    details = counts.get("prompt_tokens_details")
+    total, reused = _count(counts.get("prompt_tokens")), _count(said.get("reused_tokens"))
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    cached = max(cached, reused)
+    if "refused" in said or said.get("reuse") == "exact":
+        return PromptUse(computed=max(0, total - cached), from_prefix=cached)
+    # What the server had itself is of an earlier prompt with the same texts, and no more exact.
+    return PromptUse(
+        computed=max(0, total - cached),
+        from_prefix=cached - reused,
+        from_chunks=reused,
+        recomputed=_count(said.get("recomputed_tokens")),
+        approximate=cached + _count(said.get("encoded_tokens")),
+    )
 
 
 class StreamAssembler:

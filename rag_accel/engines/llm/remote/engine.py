@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rag_accel.clock import Clock
 from rag_accel.engine_api import (
     Capability,
     EngineOutput,
@@ -27,6 +28,8 @@ from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
 from rag_accel.engines.llm.remote.completions import request_body
+from rag_accel.engines.llm.remote.vllm_options import VllmOptions
+from rag_accel.engines.llm.remote.vllm_requests import VllmCall, VllmRequests
 from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class _Job:
 
     id: WorkId
     call: ChatCall
+    vllm: VllmCall | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -54,6 +58,8 @@ class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
         api_key: sent as a bearer token; never shown in any repr, error or log.
         options: limits, timeouts, retries.
         transport: httpx2 transport to use instead of the network's.
+        vllm: what a server of vLLM's is told besides; which server is one, is asked once.
+        clock: is that of ``EngineRequest.deadline``.
 
     Raises ConfigError on a bad URL or key and ImportError without openai.
     """
@@ -66,6 +72,8 @@ class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
         api_key: str | None = None,
         options: RemoteOptions | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
+        vllm: VllmOptions | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._model = model
         self._options = options or RemoteOptions()
@@ -76,6 +84,7 @@ class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
             transport=transport,
         )
         super().__init__(_profile(self._options.concurrency), self._client.endpoint)
+        self._vllm = VllmRequests(self._client, model, vllm or VllmOptions(), clock)
         self._thread = LoopThread("openai-compatible-engine")
         self._slots = asyncio.Semaphore(self._options.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,13 +105,10 @@ class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
         payload = self._checked_payload(request, GenerationInput, self._jobs)
         if request.handle is not None:
             raise self._refusal("unknown handle", request.handle, "no handle: servers keep none")
-        body = request_body(
-            payload,
-            self._model,
-            stream=request.stream,
-            stream_usage=self._options.stream_usage,
-        )
-        return _Job(request.id, ChatCall(body, request.stream))
+        stream_usage = self._options.stream_usage
+        body = request_body(payload, self._model, stream=request.stream, stream_usage=stream_usage)
+        call = ChatCall(body, request.stream)
+        return _Job(request.id, call, self._vllm.call_of(request, stream_usage))
 
     def _start(self, jobs: Sequence[_Job]) -> None:
         """Start requests; those beyond the concurrency limit wait for a free slot."""
@@ -133,7 +139,10 @@ class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
 
         try:
             async with self._slots:
-                output = await self._client.complete(job.call, emit)
+                if job.vllm is None:
+                    output = await self._client.complete(job.call, emit)
+                else:
+                    output = await self._vllm.complete(job.call, job.vllm, emit)
         except RemoteEngineError as exc:
             self._report(job, "error", error=exc)
         except BaseException as exc:

@@ -1,0 +1,102 @@
+"""Requests of one engine to a server that may be one of vLLM's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import EngineRequest, GenerationOutput
+from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient, Emit
+from rag_accel.engines.llm.remote.completions import request_body
+from rag_accel.engines.llm.remote.server_load import ServerAdmission
+from rag_accel.engines.llm.remote.servers import PROBE_S, SERVERS, ModelServer
+from rag_accel.engines.llm.remote.vllm_options import VllmOptions
+from rag_accel.kv.reuse_request import ReuseRequest
+
+
+@dataclass(frozen=True, slots=True)
+class VllmCall:
+    """A request as a server of vLLM's is sent it.
+
+    Args:
+        request: the work.
+        texts: what it is told of its texts, if anything.
+        stream_usage: whether a stream asks for usage.
+    """
+
+    request: EngineRequest
+    texts: ReuseRequest | None
+    stream_usage: bool
+
+
+class VllmRequests:
+    """The requests of one engine, for use on its event loop but for ``call_of``.
+
+    Args:
+        client: sends them.
+        model: name the server knows.
+        options: of the fields.
+        clock: is that of ``EngineRequest.deadline``; None for the operating system's.
+    """
+
+    def __init__(
+        self, client: ChatClient, model: str, options: VllmOptions, clock: Clock | None
+    ) -> None:
+        self._client, self._model, self._options = client, model, options
+        self._clock = clock or MonotonicClock()
+        self._admission: ServerAdmission | None = None
+        if options.most_waiting is not None:
+            self._admission = ServerAdmission(
+                client.metrics, options.most_waiting, self._clock, asyncio.sleep
+            )
+
+    def call_of(self, request: EngineRequest, stream_usage: bool) -> VllmCall | None:
+        """Return a request as vLLM is sent it; None where all servers are sent the same."""
+        if not self._options.asks:
+            return None
+        texts = self._options.texts_of(request)
+        if texts is None and not self._options.priority and self._admission is None:
+            return None
+        return VllmCall(request, texts, stream_usage)
+
+    async def complete(self, plain: ChatCall, call: VllmCall, emit: Emit) -> GenerationOutput:
+        """Return the completion of a call, the plain one where the server is not vLLM's.
+
+        Raises:
+            RemoteEngineError: as ``ChatClient.complete`` does.
+        """
+        server = await self._known_server()
+        if server is None or not server.is_vllm:
+            return await self._client.complete(plain, emit)
+        if self._admission is not None:
+            await self._admission.room()
+        texts = call.texts if server.takes_texts else None
+        fields = {} if texts is None else texts.fields()
+        fields |= self._options.priority_of(call.request, self._clock.now())
+        body = request_body(
+            call.request.payload,
+            self._model,
+            stream=plain.stream,
+            stream_usage=call.stream_usage,
+            fields=fields,
+        )
+        output = await self._client.complete(ChatCall(body, plain.stream), emit)
+        if texts is not None and not plain.stream:
+            server.note_answer(output.use is not None, texts.texts)
+        return output
+
+    async def _known_server(self) -> ModelServer | None:
+        """Return the server, once it has said what it is or refused to."""
+        server = SERVERS.get(self._client.base_url)
+        if server is None or server.is_known:
+            return server
+        if not server.begins():
+            await asyncio.to_thread(server.wait, PROBE_S)
+            return server
+        models: object = None
+        try:
+            models = await self._client.models()
+        finally:  # also where the first call is cancelled: it was asked, and is not asked again
+            server.note_models(models)
+        return server
