@@ -54,18 +54,18 @@ class LoadState:
         self.gaps = gaps_between(self.begin, self.load.end, self.there)
 
     def report(self, seconds: float) -> PromptLoadReport:
-        """Return the origin of the claimed tokens."""
-        begin, there = self.load.begin, self.there
-        fresh = sum(
-            part.stop - max(part.start, begin) for part in there if part.key in self.encoded
-        )
-        taken = sum(part.stop - max(part.start, begin) for part in there)
+        """Return the origin of the claimed tokens, each of which has one."""
+        chosen = set(self.chosen)
+        counts = {True: 0, False: 0}
+        for part in self.there:
+            places = range(max(part.start, self.load.begin), part.stop)
+            counts[part.key in self.encoded] += len(places) - len(chosen.intersection(places))
         return PromptLoadReport(
             self.load.request,
-            reused=taken - fresh - len(self.chosen),
-            encoded=fresh,
+            reused=counts[False],
+            encoded=counts[True],
             computed=self.head_rows + sum(map(len, self.gaps)),
-            recomputed=len(self.chosen),
+            recomputed=len(chosen),
             seconds=seconds,
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +23,8 @@ _ROW_BLOCK = 32
 _BLOCKS_FROM = 2048
 #: The most rows whose attention is scored together.
 _SCORED_ROWS = 64
+#: The most prompts whose choices are kept.
+_MOST_CHOICES = 1024
 
 
 class VirtualRows:
@@ -36,6 +41,8 @@ class VirtualRows:
         self._forward = RowForward(config, runner)
         self._block = config.cache_config.block_size
         self._row_block = row_block
+        # A prompt that is preempted and resumed is computed with the same choice again.
+        self._choices: OrderedDict[bytes, list[int]] = OrderedDict()
 
     def encode(
         self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates
@@ -86,6 +93,25 @@ class VirtualRows:
             wanted: prompts with their gaps.
             blocks: hold the states of their texts.
         """
+        texts = [_reused_texts(load, gaps) for load, gaps in wanted]
+        keys = [_choice_key(load, found) for (load, _), found in zip(wanted, texts, strict=True)]
+        fresh = [at for at, key in enumerate(keys) if key not in self._choices]
+        found = self._scores([wanted[at] for at in fresh], blocks) if fresh else []
+        for at, scores in zip(fresh, found, strict=True):
+            self._choices[keys[at]] = self._selected(wanted[at][0], texts[at], scores.tolist())
+        chosen: list[list[int]] = []
+        for (load, _), key in zip(wanted, keys, strict=True):
+            self._choices.move_to_end(key)
+            # What stands before it is there, as the same choice once left it.
+            chosen.append([at for at in self._choices[key] if at >= load.begin])
+        while len(self._choices) > _MOST_CHOICES:
+            self._choices.popitem(last=False)
+        return chosen
+
+    def _scores(
+        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
+    ) -> list[torch.Tensor]:
+        """Return the attention that each place gets from the rows asked, by prompt."""
         layer = scored_layer(len(blocks.layers))
         runs: list[RowRun] = []
         asked: list[int] = []
@@ -113,28 +139,16 @@ class VirtualRows:
             scores[run.prompt][: run.stop] += found.cpu()
 
         self._forward.run_up_to(runs, blocks.layers[layer], take)
-        return [
-            self._selected(load, gaps, found.tolist())
-            for (load, gaps), found in zip(wanted, scores, strict=True)
-        ]
+        return scores
 
     def _selected(
-        self, load: PromptLoad, gaps: Sequence[range], scores: Sequence[float]
+        self, load: PromptLoad, texts: Sequence[range], scores: Sequence[float]
     ) -> list[int]:
-        """Return the chosen places of a prompt that its load has to compute.
-
-        The choice is that of the whole prompt also where the server's cache has a part of it.
-        """
-        texts = [
-            range(part.start, part.stop)
-            for part in load.layout.texts
-            if part.stop <= load.end
-            and not any(gap.start < part.stop and part.start < gap.stop for gap in gaps)
-        ]
+        """Return the chosen places of a prompt, those of the server's own cache among them."""
         block = self._row_block or (_ROW_BLOCK if len(load.ids) >= _BLOCKS_FROM else 1)
         selector = QuestionGuided(load.layout.asked, block)
         count = math.ceil(load.layout.ratio * sum(map(len, texts)))
-        return [at for at in selector.choose(scores, texts, count) if at >= load.begin]
+        return list(selector.choose(scores, texts, count))
 
     def _placed(
         self,
@@ -158,6 +172,26 @@ class VirtualRows:
                 ids = (*load.ids[whole * block : head], *part.ids)
                 placed[part.key] = RowRun(ids, whole * block, table), head
         return placed
+
+
+def _reused_texts(load: PromptLoad, gaps: Sequence[range]) -> list[range]:
+    """Return the places of texts that are not computed as gaps."""
+    return [
+        range(part.start, part.stop)
+        for part in load.layout.texts
+        if part.stop <= load.end
+        and not any(gap.start < part.stop and part.start < gap.stop for gap in gaps)
+    ]
+
+
+def _choice_key(load: PromptLoad, texts: Sequence[range]) -> bytes:
+    """Return a digest of all that a choice depends on."""
+    layout = load.layout
+    digest = hashlib.sha256(array("q", load.ids).tobytes())
+    digest.update(repr((layout.head, layout.ratio, layout.asked, texts)).encode())
+    for part in layout.parts:
+        digest.update(part.key)
+    return digest.digest()
 
 
 def attention_scores(

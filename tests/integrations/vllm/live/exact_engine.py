@@ -7,11 +7,12 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from rag_accel.kv.folder import ChunkFolder
@@ -41,13 +42,17 @@ class EngineAnswer:
 class ExactEngine:
     """An ``LLM`` of float32 over a folder of states."""
 
-    def __init__(self, model: Path, folder: Path, **options: Any) -> None:
+    def __init__(
+        self, model: Path, folder: Path, extra: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
         from vllm import LLM
         from vllm.config import KVTransferConfig
 
         from vllm_rag_accel.serve import transfer_config
         from vllm_rag_accel.worker import PATH
 
+        transfer = transfer_config(str(folder))
+        transfer["kv_connector_extra_config"] = {"folder": str(folder), **(extra or {})}
         given: dict[str, Any] = {
             "dtype": "float32",
             "enforce_eager": True,
@@ -57,7 +62,7 @@ class ExactEngine:
             "max_num_batched_tokens": 1024,
             "disable_log_stats": True,
             "worker_cls": PATH,
-            "kv_transfer_config": KVTransferConfig(**transfer_config(str(folder))),
+            "kv_transfer_config": KVTransferConfig(**transfer),
         }
         self._folder = folder
         self.llm: Any = LLM(str(model), **(given | options))
@@ -81,6 +86,19 @@ class ExactEngine:
     def forget_memory(self) -> None:
         """Forget the states in memory: those of files are left."""
         self.loading._store.clear()
+
+    def record_choices(self, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+        """Return a list of the places that are chosen from now on, prompt by prompt."""
+        found: list[list[int]] = []
+        choose: Callable[..., list[list[int]]] = self.rows.choose
+
+        def recorded(*given: object) -> list[list[int]]:
+            made = choose(*given)
+            found.extend(made)
+            return made
+
+        monkeypatch.setattr(self.rows, "choose", recorded)
+        return found
 
     def files(self) -> int:
         """Return the number of states in files."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,16 +45,7 @@ def prompt(request: pytest.FixtureRequest) -> TextPrompt:
 @pytest.fixture
 def chosen(engine: ExactEngine, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Return a list of the places that the engine chooses from now on, prompt by prompt."""
-    found: list[list[int]] = []
-    choose: Callable[..., list[list[int]]] = engine.rows.choose
-
-    def recorded(*given: object) -> list[list[int]]:
-        made = choose(*given)
-        found.extend(made)
-        return made
-
-    monkeypatch.setattr(engine.rows, "choose", recorded)
-    return found
+    return engine.record_choices(monkeypatch)
 
 
 def test_whole_prompt_is_computed(
@@ -149,6 +140,7 @@ def test_chosen_rows_are_computed_again(
     (rows,) = chosen
     count = math.ceil(0.15 * sum(map(len, prompt.texts)))
     assert len(rows) == answer.reuse["recomputed_tokens"] == count
+    assert sum(origins(answer)) + count == shuffled.texts_stop()
     assert rows == choice(reference, shuffled, count, asked)
     assert shuffled.reused(reference, answer, rows=rows) < TOLERANCE
     assert shuffled.reused(reference, answer) > TOLD_APART
