@@ -174,6 +174,11 @@ class RagAccelConnector(KVConnectorBase_V1, SupportsHMA):
         reports = [] if self._loading is None else self._loading.take_reports()
         return LoadMetadata(reports) if reports else None
 
+    def forget_memory(self) -> None:
+        """Forget the states in the worker's memory; files stay."""
+        if self._loading is not None:
+            self._loading.forget()
+
     def shutdown(self) -> None:
         """End the thread that reads and writes files."""
         if self._loading is not None:

@@ -152,6 +152,10 @@ class Loading:
                 slots = self._blocks.slots(save.blocks, part.start, part.stop)
                 self._keep(part, self._blocks.read(slots, part.start), save.layout)
 
+    def forget(self) -> None:
+        """Forget the states in memory; files stay."""
+        self._store.clear()
+
     def close(self) -> None:
         """Forget states in memory, and end the thread that reads and writes files."""
         self._store.close()

@@ -30,7 +30,7 @@ def rows_refusal(config: Any) -> str | None:
             "model runner V2 has no rows of ours: set VLLM_USE_V2_MODEL_RUNNER=0",
         ),
         (
-            parallel.data_parallel_size > 1,
+            getattr(parallel, "data_parallel_size", 1) > 1,
             "workers of --data-parallel-size > 1 step together: start one server for each",
         ),
         (

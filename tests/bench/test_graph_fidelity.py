@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from bench.graph.reader import Recipe, graph_names, reader_folder, reader_tokeni
 from bench.graph.reading import (
     ENGINE,
     FLAT,
+    PREORDER,
     SHARED,
     GraphPrompt,
     divergences,
@@ -27,6 +29,7 @@ from bench.graph.reading import (
     library_prompts,
     match_rows,
 )
+from bench.graph.reused_nodes import ANEW, REUSED, UNMOVED, depcache_rows
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import graph_fidelity, ratio_definitions
 from rag_accel.engines.llm.local.model.loading import load_source
@@ -218,6 +221,18 @@ def test_a_reader_is_tuned_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert tuned_folder(folder, RECIPE, OPTIONS, folder.parent) == tuned
 
 
+def _as_said(
+    material: graph_fidelity.Material, prompt: GraphQuestions, packer: PromptPacker
+) -> GraphQuestions:
+    """Return a prompt whose right answers are the entities that a reader finds most probable."""
+    with torch.no_grad():
+        logits = answer_logits(material.model, reader.batch_of([packer.pack(prompt)]))
+    entities = material.tokenizer.convert_tokens_to_ids(list(material.names.entities))
+    said = [material.names.entities[at] for at in logits[:, entities].argmax(-1).tolist()]
+    pairs = zip(prompt.questions, said, strict=True)
+    return replace(prompt, questions=tuple((text, name) for (text, _), name in pairs))
+
+
 # What is measured --------------------------------------------------------------------------------
 
 
@@ -225,21 +240,44 @@ def test_the_engine_says_what_the_mask_of_shared_positions_says(
     material: graph_fidelity.Material,
 ) -> None:
     packer = PromptPacker(material.tokenizer)
-    asked: list[GraphQuestions] = []
-    for prompt in graphs(4):
-        with torch.no_grad():
-            logits = answer_logits(material.model, reader.batch_of([packer.pack(prompt)]))
-        entities = material.tokenizer.convert_tokens_to_ids(list(material.names.entities))
-        said = [material.names.entities[at] for at in logits[:, entities].argmax(-1).tolist()]
-        questions = tuple(
-            (text, name) for (text, _), name in zip(prompt.questions, said, strict=True)
-        )
-        asked.append(replace(prompt, questions=questions))
+    asked = [_as_said(material, prompt, packer) for prompt in graphs(4)]
     rows = match_rows(material.model, material.tuned, material.tokenizer, asked, "w")
     found = engine_row(material.model, material.tokenizer, asked, 1, "w")
     by_mask = {row.system: row.median for row in rows}
     assert (found.median, found.n) == (by_mask[SHARED], 16)
     assert found.median > 0  # of the names of which the answer was chosen, most are entities
+
+
+def test_depcache_that_keeps_nothing_says_what_the_mask_in_pre_order_says(
+    material: graph_fidelity.Material,
+) -> None:
+    packer = PromptPacker(material.tokenizer, scheme="preorder")
+    asked = [_as_said(material, prompt, packer) for prompt in graphs(4)]
+    mask = match_rows(material.model, material.tuned, material.tokenizer, asked, "w")
+    by_mask = {row.system: row.median for row in mask}
+    rows = depcache_rows(material.model, material.tokenizer, asked, 1, "w")
+    found = {row.system: row.median for row in rows}
+    assert all(row.n == 16 for row in rows)
+    assert found[ANEW] == by_mask[PREORDER] > 0
+    assert set(found) == {ANEW, REUSED, UNMOVED}
+
+
+def test_depcache_of_other_weights_answers_apart_once_paths_are_kept(
+    material: graph_fidelity.Material,
+) -> None:
+    packer = PromptPacker(material.tokenizer, scheme="preorder")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        drawn = copy.deepcopy(material.model)
+        for weights in drawn.model.layers.parameters():
+            if weights.dim() == 2:
+                torch.nn.init.normal_(weights, std=2 * weights.shape[1] ** -0.5)
+    strong = replace(material, model=drawn)
+    asked = [_as_said(strong, prompt, packer) for prompt in graphs(8)]
+    rows = depcache_rows(drawn, material.tokenizer, asked, 1, "w")
+    found = {row.system: row.median for row in rows}
+    assert found[UNMOVED] < found[ANEW]
+    assert found[REUSED] < found[ANEW]
 
 
 def test_an_engine_is_told_where_paths_stand() -> None:

@@ -15,6 +15,7 @@ from vllm_fakes import BLOCK, DIM, HEADS, LAYERS, FakeLayer
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import KeyValues
+from rag_accel.kv.files import VERSION
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.rotation import rotated
 from rag_accel.kv.store import HostStore
@@ -213,7 +214,8 @@ def test_a_file_that_cannot_be_used_is_computed(
     elif damage == "changed":
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     elif damage == "newer":
-        path.write_bytes(content.replace(b'"version":"1"', b'"version":"9"'))
+        written = f'"version":"{VERSION}"'.encode()
+        path.write_bytes(content.replace(written, b'"version":"9"'))
     elif damage == "gone":
         path.unlink()
     other = _tiered(tmp_path, "another" if damage == "foreign" else "model")

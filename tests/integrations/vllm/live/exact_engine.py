@@ -85,7 +85,7 @@ class ExactEngine:
 
     def forget_memory(self) -> None:
         """Forget the states in memory: those of files are left."""
-        self.loading._store.clear()
+        self.loading.forget()
 
     def record_choices(self, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         """Return a list of the places that are chosen from now on, prompt by prompt."""
