@@ -35,7 +35,8 @@ class ClaimOptions:
         block: tokens of a block.
         computes_rows: whether the worker can compute rows of its own: tokens between texts, texts
             whose states are missing, tokens chosen again. Without it a claim ends at the first gap.
-        step_rows: the most such rows of one request.
+        step_rows: the most such rows of one step; a request that comes with more has its last
+            texts computed by the server.
     """
 
     model: str
@@ -51,6 +52,7 @@ class _Prompt:
     layout: Layout | None
     refused: str | None = None
     claimed: tuple[int, int] | None = None
+    rows: int = 0
     report: PromptLoadReport | None = None
 
 
@@ -79,6 +81,7 @@ class Claims:
         self._to_load: dict[str, Any] = {}
         self._saving: dict[str, _Saving] = {}
         self._warned: set[str] = set()
+        self._step_rows = 0
 
     def matched(self, request: Any, computed: int) -> int | None:
         """Return how many tokens behind those computed are claimed; None to be asked again.
@@ -92,13 +95,16 @@ class Claims:
             return 0
         layout = prompt.layout
         last = request.num_prompt_tokens - 1
+        prompt.rows = 0
         if layout.reuse == "exact" or not self._options.computes_rows:
             end = self._stored_end(layout)
             awaited = self._awaited(layout, max(end, computed), request.request_id)
             if awaited:
                 return None
         else:
-            end = self._end_within(layout, computed)
+            end, prompt.rows = self._end_within(layout, computed)
+            if self._step_rows and self._step_rows + prompt.rows > self._options.step_rows:
+                return None
         end = min(end, last)
         if end <= computed:
             return 0
@@ -111,6 +117,7 @@ class Claims:
         if prompt is None or prompt.layout is None:
             return
         if num_external > 0:
+            self._step_rows += prompt.rows
             self._to_load[request.request_id] = request
         layout = prompt.layout
         if layout.save and layout.reuse == "exact" and request.request_id not in self._saving:
@@ -123,6 +130,7 @@ class Claims:
             output: vLLM's ``SchedulerOutput``.
         """
         plan = StepPlan()
+        self._step_rows = 0
         for new in output.scheduled_new_reqs:
             self._begin(new.req_id, list(new.block_ids[0]), output, plan)
         cached = output.scheduled_cached_reqs
@@ -288,10 +296,10 @@ class Claims:
             end = part.stop
         return end
 
-    def _end_within(self, layout: Layout, computed: int) -> int:
-        """Return up to which token the rows that have to be computed are few enough."""
+    def _end_within(self, layout: Layout, computed: int) -> tuple[int, int]:
+        """Return up to which token the rows to compute are few enough, and their number."""
         rows, end, at = 0, computed, computed
-        texts = 0
+        texts = found = 0
         for part in layout.parts:
             if part.stop <= computed:
                 continue
@@ -299,10 +307,12 @@ class Claims:
             if not self._has(part.key):
                 rows += len(part.ids)
             texts += part.stop - part.start
-            if rows + int(texts * layout.ratio) > self._options.step_rows:
+            needed = rows + int(texts * layout.ratio)
+            if needed > self._options.step_rows:
                 break
             end = at = part.stop
-        return end
+            found = needed
+        return end, found
 
     def _awaited(self, layout: Layout, end: int, request: str) -> bool:
         """Tell whether another request is computing the part that a claim would go on with."""
