@@ -22,6 +22,7 @@ from vllm_rag_accel.step_plan import (
     PromptSave,
     StepPlan,
 )
+from vllm_rag_accel.worker import PATH
 
 _log = logging.getLogger(__name__)
 
@@ -37,12 +38,14 @@ class ClaimOptions:
             whose states are missing, tokens chosen again. Without it a claim ends at the first gap.
         step_rows: the most such rows of one step; a request that comes with more has its last
             texts computed by the server.
+        rows_refusal: tells why the worker computes none, if it does not.
     """
 
     model: str
     block: int
     computes_rows: bool
     step_rows: int
+    rows_refusal: str = f"start vLLM with --worker-cls {PATH}"
 
 
 @dataclass(slots=True)
@@ -233,7 +236,7 @@ class Claims:
         if wanted.is_approximate and getattr(request, "cache_salt", None) != wanted.salt():
             return f"reuse {wanted.reuse!r} needs the cache_salt of its texts"
         if wanted.reuse == "fused" and not self._options.computes_rows:
-            return "reuse 'fused' needs --worker-cls vllm_rag_accel.worker.Worker"
+            return f"reuse 'fused' computes rows: {self._options.rows_refusal}"
         if wanted.spans and wanted.spans[-1][1] > request.num_prompt_tokens:
             return "a span reaches beyond the prompt"
         return None

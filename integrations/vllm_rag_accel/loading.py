@@ -126,6 +126,7 @@ class Loading:
             )
             for load in plan.loads
         ]
+        self._store.prefetch({part.key for state in under_way for part in state.parts})
         under_way = self._each(self._find, under_way)
         under_way = self._together(self._encode, under_way)
         under_way = self._each(self._write, under_way)

@@ -55,7 +55,11 @@ class RowForward:
         self._config = config
         self._runner = runner
         self._block = config.cache_config.block_size
-        self._most = config.scheduler_config.max_num_batched_tokens
+        limits = config.scheduler_config
+        self._most = limits.max_num_batched_tokens
+        # Buffers of backends on accelerators are made for so many requests.
+        is_bounded = runner is not None and runner.device.type != "cpu"
+        self._most_runs = limits.max_num_seqs if is_bounded else self._most
 
     def run(self, runs: Sequence[RowRun]) -> None:
         """Compute runs; their keys and values are written to their blocks.
@@ -63,7 +67,7 @@ class RowForward:
         Runs of one sequence see each other's rows of lower positions: they are given in ascending
         order, so that this holds where the rows do not fit into one forward.
         """
-        for pack in row_packs(runs, self._most):
+        for pack in row_packs(runs, self._most, self._most_runs):
             self._forward(pack)
 
     def run_up_to(
@@ -77,7 +81,7 @@ class RowForward:
             take: is given each run, or a piece of it, with its queries ``[row, head, dim]`` as the
                 layer sees them, while the layer's keys are in the cache.
         """
-        for pack in row_packs(runs, self._most):
+        for pack in row_packs(runs, self._most, self._most_runs):
 
             def taken(module: Any, inputs: tuple[Any, ...], given: dict[str, Any], _: Any) -> None:
                 queries = inputs[0] if inputs else given["query"]
@@ -180,8 +184,8 @@ class RowForward:
         )
 
 
-def row_packs(runs: Sequence[RowRun], most: int) -> list[list[RowRun]]:
-    """Return the runs of each forward of at most ``most`` rows; runs are cut where one is full.
+def row_packs(runs: Sequence[RowRun], most: int, most_runs: int) -> list[list[RowRun]]:
+    """Return the runs of each forward of at most so many rows and runs; a run may be cut.
 
     Within a forward short runs come first, since some backends take them for decoding rows only
     there; what rows see does not depend on it.
@@ -191,7 +195,7 @@ def row_packs(runs: Sequence[RowRun], most: int) -> list[list[RowRun]]:
     for run in runs:
         rest = run
         while rest.ids:
-            if room == 0:
+            if room == 0 or len(packs[-1]) == most_runs:
                 packs.append([])
                 room = most
             count = min(room, len(rest.ids))

@@ -34,7 +34,7 @@ def test_rows_are_cut_into_forwards_in_their_order(seed: int) -> None:
         runs.append(run(at, rng.randrange(1, 20)))
         at = runs[-1].stop + rng.randrange(3)
     most = rng.randrange(1, 30)
-    packs = row_packs(runs, most)
+    packs = row_packs(runs, most, most)
     assert [sum(len(one.ids) for one in pack) for pack in packs[:-1]] == [most] * (len(packs) - 1)
     assert 0 < sum(len(one.ids) for one in packs[-1]) <= most
     order = [sorted(place for one in pack for place in one.ids) for pack in packs]
@@ -46,8 +46,17 @@ def test_rows_are_cut_into_forwards_in_their_order(seed: int) -> None:
         assert all(one.ids == tuple(range(one.start, one.stop)) for one in pack)
 
 
+def test_a_forward_has_at_most_so_many_runs() -> None:
+    packs = row_packs([run(0, 2), run(4, 9), run(20, 1), run(30, 1)], 10, 2)
+    assert [[(one.start, one.stop) for one in pack] for pack in packs] == [
+        [(0, 2), (4, 12)],
+        [(12, 13), (20, 21)],
+        [(30, 31)],
+    ]
+
+
 def test_no_rows_are_no_forward() -> None:
-    assert row_packs([], 8) == []
+    assert row_packs([], 8, 8) == []
 
 
 @pytest.mark.parametrize("soft_cap", [0.0, 2.0])
@@ -109,7 +118,7 @@ def forward(blocks: BlockStates) -> _Recorded:
 def rows(forward: _Recorded) -> VirtualRows:
     config = SimpleNamespace(
         cache_config=SimpleNamespace(block_size=BLOCK),
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=8),
     )
     made = VirtualRows(config, None)
     made._forward = forward  # type: ignore[assignment]
