@@ -30,7 +30,9 @@ def engine(**extra: Any) -> Any:
         ),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=2048),
         speculative_config=None,
-        kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra),
+        kv_transfer_config=SimpleNamespace(
+            kv_connector_extra_config=extra, kv_load_failure_policy="recompute"
+        ),
     )
 
 
@@ -83,6 +85,10 @@ def _model(name: str) -> Callable[[Any], None]:
         (lambda config: setattr(config.parallel_config, "tensor_parallel_size", 2), "several"),
         (lambda config: setattr(config.parallel_config, "pipeline_parallel_size", 2), "several"),
         (lambda config: setattr(config, "speculative_config", object()), "draft model"),
+        (
+            lambda config: setattr(config.kv_transfer_config, "kv_load_failure_policy", "fail"),
+            "would end its request",
+        ),
     ],
 )
 def test_an_engine_whose_states_cannot_be_reused_is_refused(
