@@ -27,7 +27,7 @@ def rows_refusal(config: Any) -> str | None:
         (str(parallel.worker_cls) != PATH, f"start vLLM with --worker-cls {PATH}"),
         (
             bool(getattr(config, "use_v2_model_runner", False)),
-            "model runner V2 has no rows of ours: set VLLM_USE_V2_MODEL_RUNNER=0",
+            "model runner V2 computes none: set VLLM_USE_V2_MODEL_RUNNER=0",
         ),
         (
             getattr(parallel, "data_parallel_size", 1) > 1,
