@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class RowComputer(Protocol):
-    """Computes rows of prompts in the worker, beside the server's own schedule."""
+    """Computes rows of prompts in the worker, outside the server's own schedule."""
 
     def encode(
         self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates

@@ -1,4 +1,4 @@
-"""Forwards over runs of rows, beside the server's schedule.
+"""Forwards over runs of rows, outside the server's schedule.
 
 Each run of neighbouring rows is a request of its own to the attention backend, one that shares the
 blocks of the real request: its queries are the run, its length ends with it. The unchanged causal

@@ -1,4 +1,4 @@
-"""Rows of prompts that the worker computes beside the server's schedule."""
+"""Rows of prompts that the worker computes outside the server's schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows computed beside the schedule: cut into forwards, texts behind heads, chosen places."""
+"""Rows computed outside the schedule: cut into forwards, texts behind heads, chosen places."""
 
 from __future__ import annotations
 
