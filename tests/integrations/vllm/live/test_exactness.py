@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from exact_engine import FOREIGN_WARNINGS, EngineAnswer, ExactEngine
@@ -201,6 +202,30 @@ def close(one: EngineAnswer, other: EngineAnswer) -> bool:
         for mine, theirs in zip(one.logprobs, other.logprobs, strict=True)
         for id, value in mine.items()
     )
+
+
+def test_a_prompt_whose_rows_fail_is_computed_as_a_whole(
+    engine: ExactEngine,
+    reference: Reference,
+    prompt: TextPrompt,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One in the same step is reused as ever."""
+    bad = prompt.ordered(ORDER)
+    fill: Callable[[Any], None] = engine.rows.fill
+
+    def failing(wanted: Any) -> None:
+        if any(load.ids == tuple(bad.ids()) for load, _ in wanted):
+            raise RuntimeError("no memory")
+        fill(wanted)
+
+    monkeypatch.setattr(engine.rows, "fill", failing)
+    prompts = [bad, prompt]
+    failed, reused = engine.ask(
+        [one.ids() for one in prompts], [one.request("full") for one in prompts]
+    )
+    assert bad.full(reference, failed) < TOLERANCE
+    assert prompt.reused(reference, reused) < TOLERANCE
 
 
 def test_exact_request_after_approximate_ones_is_exact(
