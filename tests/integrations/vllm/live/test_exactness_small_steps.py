@@ -53,7 +53,7 @@ def test_prompts_of_many_steps(
     engine: ExactEngine, reference: Reference, prompt: TextPrompt, reuse: Any
 ) -> None:
     """Rows of texts are cut into forwards of a step's tokens; what is exact stays exact."""
-    options = {"ratio": 1.0} if reuse == "fused" else {}
+    options: dict[str, Any] = {"ratio": 1.0} if reuse == "fused" else {}
     wanted = prompt.request(reuse, **options)
     for _ in range(2):
         (answer,) = engine.ask([prompt.ids()], [wanted])
@@ -62,8 +62,8 @@ def test_prompts_of_many_steps(
             assert prompt.full(reference, answer) > TOLD_APART
         else:
             assert prompt.full(reference, answer) < TOLERANCE
+        assert answer.reuse["reuse"] == reuse
         engine.reset()
-    assert answer.reuse["reuse"] == reuse
 
 
 def test_chosen_rows_of_many_forwards(
