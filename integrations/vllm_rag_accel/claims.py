@@ -22,6 +22,7 @@ from vllm_rag_accel.step_plan import (
     PromptSave,
     StepPlan,
 )
+from vllm_rag_accel.worker import PATH
 
 _log = logging.getLogger(__name__)
 
@@ -35,13 +36,16 @@ class ClaimOptions:
         block: tokens of a block.
         computes_rows: whether the worker can compute rows of its own: tokens between texts, texts
             whose states are missing, tokens chosen again. Without it a claim ends at the first gap.
-        step_rows: the most such rows of one request.
+        step_rows: the most such rows of one step; a request that comes with more has its last
+            texts computed by the server.
+        rows_refusal: tells why the worker computes none, if it does not.
     """
 
     model: str
     block: int
     computes_rows: bool
     step_rows: int
+    rows_refusal: str = f"start vLLM with --worker-cls {PATH}"
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class _Prompt:
     layout: Layout | None
     refused: str | None = None
     claimed: tuple[int, int] | None = None
+    rows: int = 0
     report: PromptLoadReport | None = None
 
 
@@ -79,6 +84,7 @@ class Claims:
         self._to_load: dict[str, Any] = {}
         self._saving: dict[str, _Saving] = {}
         self._warned: set[str] = set()
+        self._step_rows = 0
 
     def matched(self, request: Any, computed: int) -> int | None:
         """Return how many tokens behind those computed are claimed; None to be asked again.
@@ -92,13 +98,16 @@ class Claims:
             return 0
         layout = prompt.layout
         last = request.num_prompt_tokens - 1
+        prompt.rows = 0
         if layout.reuse == "exact" or not self._options.computes_rows:
             end = self._stored_end(layout)
             awaited = self._awaited(layout, max(end, computed), request.request_id)
             if awaited:
                 return None
         else:
-            end = self._end_within(layout, computed)
+            end, prompt.rows = self._end_within(layout, computed)
+            if self._step_rows and self._step_rows + prompt.rows > self._options.step_rows:
+                return None
         end = min(end, last)
         if end <= computed:
             return 0
@@ -111,6 +120,7 @@ class Claims:
         if prompt is None or prompt.layout is None:
             return
         if num_external > 0:
+            self._step_rows += prompt.rows
             self._to_load[request.request_id] = request
         layout = prompt.layout
         if layout.save and layout.reuse == "exact" and request.request_id not in self._saving:
@@ -123,6 +133,7 @@ class Claims:
             output: vLLM's ``SchedulerOutput``.
         """
         plan = StepPlan()
+        self._step_rows = 0
         for new in output.scheduled_new_reqs:
             self._begin(new.req_id, list(new.block_ids[0]), output, plan)
         cached = output.scheduled_cached_reqs
@@ -225,7 +236,7 @@ class Claims:
         if wanted.is_approximate and getattr(request, "cache_salt", None) != wanted.salt():
             return f"reuse {wanted.reuse!r} needs the cache_salt of its texts"
         if wanted.reuse == "fused" and not self._options.computes_rows:
-            return "reuse 'fused' needs --worker-cls vllm_rag_accel.worker.Worker"
+            return f"reuse 'fused' computes rows: {self._options.rows_refusal}"
         if wanted.spans and wanted.spans[-1][1] > request.num_prompt_tokens:
             return "a span reaches beyond the prompt"
         return None
@@ -288,10 +299,10 @@ class Claims:
             end = part.stop
         return end
 
-    def _end_within(self, layout: Layout, computed: int) -> int:
-        """Return up to which token the rows that have to be computed are few enough."""
+    def _end_within(self, layout: Layout, computed: int) -> tuple[int, int]:
+        """Return up to which token the rows to compute are few enough, and their number."""
         rows, end, at = 0, computed, computed
-        texts = 0
+        texts = found = 0
         for part in layout.parts:
             if part.stop <= computed:
                 continue
@@ -299,10 +310,12 @@ class Claims:
             if not self._has(part.key):
                 rows += len(part.ids)
             texts += part.stop - part.start
-            if rows + int(texts * layout.ratio) > self._options.step_rows:
+            needed = rows + int(texts * layout.ratio)
+            if needed > self._options.step_rows:
                 break
             end = at = part.stop
-        return end
+            found = needed
+        return end, found
 
     def _awaited(self, layout: Layout, end: int, request: str) -> bool:
         """Tell whether another request is computing the part that a claim would go on with."""

@@ -23,7 +23,7 @@ from vllm_rag_accel.prompt_texts import TextFinder
 from vllm_rag_accel.rows import VirtualRows
 from vllm_rag_accel.step_plan import PromptLoadReport, StepPlan
 from vllm_rag_accel.support import check_engine, rotation_frequencies_of
-from vllm_rag_accel.worker import is_row_worker
+from vllm_rag_accel.worker import rows_refusal
 
 try:
     from vllm.config import VllmConfig
@@ -154,7 +154,7 @@ class RagAccelConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_runner(self, runner: Any) -> None:
         """Take what computes rows. Called by the worker class once the caches are there."""
         assert self._loading is not None
-        self._loading.rows = VirtualRows(self._config, runner)
+        self._loading.rows = VirtualRows(self._config, runner, self._options.row_block)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Put the states of the step's requests into their blocks."""
@@ -210,11 +210,13 @@ class RagAccelConnector(KVConnectorBase_V1, SupportsHMA):
 
         tokenizer = cached_tokenizer_from_config(self._config.model_config)
         folder = ChunkFolder(self._options.folder)
+        refusal = rows_refusal(self._config)
         options = ClaimOptions(
             model=self._identity,
             block=self._config.cache_config.block_size,
-            computes_rows=is_row_worker(self._config),
+            computes_rows=refusal is None,
             step_rows=self._options.step_rows,
+            rows_refusal=refusal or "",
         )
         finder = TextFinder(
             lambda text: tokenizer.encode(text, add_special_tokens=False), tokenizer.decode

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,30 +13,33 @@ from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.rotation import rotated
 from rag_accel.kv.store import ChunkStore
 from vllm_rag_accel.cache_layout import CacheLayout
+from vllm_rag_accel.load_state import LoadState, joined_places
 from vllm_rag_accel.step_plan import Layout, PromptLoad, PromptLoadReport, PromptPart, StepPlan
 
 _log = logging.getLogger(__name__)
 
 
 class RowComputer(Protocol):
-    """Computes rows of prompts in the worker, beside the server's own schedule."""
+    """Computes rows of prompts in the worker, outside the server's own schedule."""
 
     def encode(
-        self, load: PromptLoad, parts: Sequence[PromptPart], blocks: BlockStates
+        self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates
     ) -> Mapping[bytes, KeyValues]:
-        """Return states of parts behind the head, by key, computed in blocks of the request's own.
+        """Return states of parts behind the heads of their prompts, by key.
 
-        What stands of the head and is not there yet is computed, too. Parts that do not fit are
-        left out.
+        They are computed in blocks of the prompts' own. Each prompt comes with the first token of
+        its head that is not there yet, which is computed, too. Parts that do not fit are left out.
         """
         ...
 
-    def fill(self, loads: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
+    def fill(self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
         """Compute places of prompts whose other places up to them are there."""
         ...
 
-    def choose(self, load: PromptLoad, gaps: Sequence[range], blocks: BlockStates) -> list[int]:
-        """Return the places of texts to compute again, which the question attends to most."""
+    def choose(
+        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
+    ) -> list[list[int]]:
+        """Return the places of each prompt's texts to compute again, given its gaps."""
         ...
 
 
@@ -110,27 +112,38 @@ class Loading:
 
     @torch.inference_mode()
     def load(self, plan: StepPlan) -> None:
-        """Put the states of a step's loads into their blocks.
+        """Put the states of a step's loads into their blocks, with the rows that these need.
 
-        A load that fails is computed by the server, as without it.
+        The rows of all prompts are computed together. A load that fails is computed by the server,
+        as without it.
         """
-        for load in plan.loads:
-            began = time.perf_counter()
-            try:
-                report = self._load(load)
-            except Exception as error:  # a bad file must not take the engine down
-                _log.warning(
-                    "the texts of request %s are computed as a whole: %s: %s",
-                    load.request,
-                    type(error).__name__,
-                    error,
-                )
-                block = self._blocks.layout.block
-                self._failed |= set(load.blocks[load.begin // block : -(-load.end // block)])
-                # The step computes what is behind it from blocks that hold nothing.
-                plan.saves = [save for save in plan.saves if save.request != load.request]
-                continue
-            self._reports.append(replace(report, seconds=time.perf_counter() - began))
+        if not plan.loads:
+            return
+        began = time.perf_counter()
+        under_way = [
+            LoadState(
+                load, [part for part in load.layout.parts if load.begin < part.stop <= load.end], {}
+            )
+            for load in plan.loads
+        ]
+        self._store.prefetch({part.key for state in under_way for part in state.parts})
+        under_way = self._each(self._find, under_way)
+        under_way = self._together(self._encode, under_way)
+        under_way = self._each(self._write, under_way)
+        under_way = self._together(self._choose, under_way)
+        under_way = self._together(self._fill, under_way)
+        seconds = time.perf_counter() - began
+        loaded: set[str] = set()
+        for state in under_way:
+            load = state.load
+            if self._failed & set(load.blocks[: load.begin // self._blocks.layout.block]):
+                self._fail(state, LookupError("blocks before it have failed"))
+            else:
+                loaded.add(load.request)
+                self._reports.append(state.report(seconds))
+        # The step computes what is behind a failed load from blocks that hold nothing.
+        failed = {load.request for load in plan.loads} - loaded
+        plan.saves = [save for save in plan.saves if save.request not in failed]
 
     @torch.inference_mode()
     def save(self, plan: StepPlan) -> None:
@@ -158,49 +171,115 @@ class Loading:
         reports, self._reports = self._reports, []
         return reports
 
-    def _load(self, load: PromptLoad) -> PromptLoadReport:
-        layout = load.layout
-        parts = [part for part in layout.parts if load.begin < part.stop <= load.end]
-        states = self._found(parts)
-        texts = [part for part in parts if part.start >= layout.head]
-        there = [part for part in parts if part.key in states]
-        begin = load.begin
-        encoded: Mapping[bytes, KeyValues] = {}
-        missing = [part for part in texts if part.key not in states]
-        if self.rows is not None and missing and layout.reuse != "exact":
-            self._write(load, [part for part in there if part not in texts], states)
-            encoded = self.rows.encode(load, missing, self._blocks)
-            begin = max(begin, layout.head)
-            self._keep_encoded(load, parts, states, encoded)
-            there = [part for part in parts if part.key in states or part.key in encoded]
-        self._write(load, there, {**states, **encoded})
-        gaps = _gaps(begin, load.end, there)
-        chosen: list[int] = []
-        if gaps and self.rows is None:
-            raise LookupError("states of its texts are gone")
-        if self.rows is not None:
-            if layout.reuse == "fused" and there:
-                chosen = self.rows.choose(load, gaps, self._blocks)
-            if gaps or chosen:
-                self.rows.fill([(load, _joined(gaps, chosen))])
-        return _report(load, there, encoded, gaps, chosen)
+    def _each(
+        self, stage: Callable[[LoadState], None], states: Sequence[LoadState]
+    ) -> list[LoadState]:
+        """Run a stage on one load after another; return those that have not failed."""
+        return self._together(lambda group: stage(group[0]), states, size=1)
 
-    def _keep_encoded(
+    def _together(
         self,
-        load: PromptLoad,
-        parts: Sequence[PromptPart],
-        states: Mapping[bytes, KeyValues],
-        encoded: Mapping[bytes, KeyValues],
-    ) -> None:
-        """Keep the states of texts that were computed, and that of the head before them."""
-        if not load.layout.save:
+        stage: Callable[[Sequence[LoadState]], None],
+        states: Sequence[LoadState],
+        size: int | None = None,
+    ) -> list[LoadState]:
+        """Run a stage on groups of loads; one that fails is split, down to the load that does."""
+        done: list[LoadState] = []
+        step = size or max(1, len(states))
+        for start in range(0, len(states), step):
+            group = states[start : start + step]
+            try:
+                stage(group)
+            except Exception as error:  # a bad file must not take the engine down
+                if len(group) > 1:
+                    done += self._together(stage, group, 1)
+                else:
+                    self._fail(group[0], error)
+            else:
+                done += group
+        return done
+
+    def _fail(self, state: LoadState, error: Exception) -> None:
+        load, block = state.load, self._blocks.layout.block
+        _log.warning(
+            "the texts of request %s are computed as a whole: %s: %s",
+            load.request,
+            type(error).__name__,
+            error,
+        )
+        self._failed |= set(load.blocks[load.begin // block : -(-load.end // block)])
+
+    def _find(self, state: LoadState) -> None:
+        """Find kept states; put that of the head to its place."""
+        state.states = self._found(state.parts)
+        head = state.load.layout.head
+        kept = [part for part in state.there if part.start < head]
+        self._put(state.load, kept, state.states)
+        state.begin = max(state.load.begin, head if state.is_head_kept() else 0)
+
+    def _encode(self, states: Sequence[LoadState]) -> None:
+        """Compute the texts without a state behind their heads, and keep them."""
+        rows = self.rows
+        wanting = [
+            state for state in states if state.missing and state.load.layout.reuse != "exact"
+        ]
+        if rows is None or not wanting:
             return
-        for part in parts:
-            if part.key in encoded:
-                self._keep(part, encoded[part.key], load.layout)
-            elif part.stop <= load.layout.head and part.key not in states:
+        found = rows.encode(
+            [(state.load, state.begin, state.missing) for state in wanting], self._blocks
+        )
+        kept: set[bytes] = set()
+        for state in wanting:
+            state.head_rows = max(0, state.load.layout.head - state.begin)
+            state.begin += state.head_rows
+            for part in state.missing:
+                if part.key in found:
+                    state.encoded[part.key] = found[part.key]
+            if state.load.layout.save:
+                self._keep_encoded(state, kept)
+
+    def _keep_encoded(self, state: LoadState, kept: set[bytes]) -> None:
+        """Keep the states of texts that were computed, and that of the head before them."""
+        load = state.load
+        for part in state.parts:
+            if part.key in kept:
+                continue
+            if part.key in state.encoded:
+                self._keep(part, state.encoded[part.key], load.layout)
+            elif part.stop <= load.layout.head and part.key not in state.states:
                 slots = self._blocks.slots(load.blocks, part.start, part.stop)
                 self._keep(part, self._blocks.read(slots, part.start), load.layout)
+            kept.add(part.key)
+
+    def _write(self, state: LoadState) -> None:
+        """Put states of texts to their places; tell the places between them."""
+        texts = [part for part in state.there if part.start >= state.load.layout.head]
+        self._put(state.load, texts, {**state.states, **state.encoded})
+        state.note_gaps()
+        if state.gaps and self.rows is None:
+            raise LookupError("states of its texts are gone")
+
+    def _choose(self, states: Sequence[LoadState]) -> None:
+        """Choose the places of texts that are computed again."""
+        fused = [
+            state
+            for state in states
+            if state.load.layout.reuse == "fused" and state.load.layout.ratio and state.there
+        ]
+        if self.rows is not None and fused:
+            chosen = self.rows.choose([(state.load, state.gaps) for state in fused], self._blocks)
+            for state, places in zip(fused, chosen, strict=True):
+                state.chosen = places
+
+    def _fill(self, states: Sequence[LoadState]) -> None:
+        """Compute gaps and chosen places."""
+        wanted = [
+            (state.load, joined_places(state.gaps, state.chosen))
+            for state in states
+            if state.gaps or state.chosen
+        ]
+        if self.rows is not None and wanted:
+            self.rows.fill(wanted)
 
     def _found(self, parts: Sequence[PromptPart]) -> dict[bytes, KeyValues]:
         """Return the kept states of parts by key, those from the folder among them."""
@@ -226,7 +305,7 @@ class Loading:
             == (len(self._blocks.layers), shape[0], len(by_key[key].ids), shape[1])
         }
 
-    def _write(
+    def _put(
         self, load: PromptLoad, parts: Sequence[PromptPart], states: Mapping[bytes, KeyValues]
     ) -> None:
         """Write states of parts to their places, moved there; those of places before stay."""
@@ -247,46 +326,3 @@ class Loading:
     def _keep(self, part: PromptPart, state: KeyValues, layout: Layout) -> None:
         label = ChunkLabel(layout.namespace, part.text, purges=self._store.purges)
         self._store.put(part.key, state, label)
-
-
-def _gaps(begin: int, end: int, parts: Sequence[PromptPart]) -> list[range]:
-    """Return the places between parts."""
-    gaps: list[range] = []
-    at = begin
-    for part in parts:
-        if at < part.start:
-            gaps.append(range(at, part.start))
-        at = max(at, part.stop)
-    if at < end:
-        gaps.append(range(at, end))
-    return gaps
-
-
-def _joined(gaps: Sequence[range], chosen: Sequence[int]) -> list[range]:
-    """Return gaps and chosen places as ranges, ascending."""
-    places = sorted({*chosen, *(place for gap in gaps for place in gap)})
-    joined: list[range] = []
-    for place in places:
-        if joined and joined[-1].stop == place:
-            joined[-1] = range(joined[-1].start, place + 1)
-        else:
-            joined.append(range(place, place + 1))
-    return joined
-
-
-def _report(
-    load: PromptLoad,
-    there: Sequence[PromptPart],
-    encoded: Mapping[bytes, KeyValues],
-    gaps: Sequence[range],
-    chosen: Sequence[int],
-) -> PromptLoadReport:
-    fresh = sum(part.stop - max(part.start, load.begin) for part in there if part.key in encoded)
-    taken = sum(part.stop - max(part.start, load.begin) for part in there)
-    return PromptLoadReport(
-        load.request,
-        reused=taken - fresh - len(chosen),
-        encoded=fresh,
-        computed=sum(map(len, gaps)),
-        recomputed=len(chosen),
-    )

@@ -28,8 +28,11 @@ class ConnectorOptions:
         memory_bytes: most bytes of states in the worker's memory; 4 GiB by default.
         disk_bytes: most bytes of the folder's files; 32 GiB by default.
         max_age_s: older files are not used and removed, in seconds; None for any age.
-        step_rows: most rows that are computed for one request's texts before its first step; those
-            of a step of the server by default. Texts behind them are computed by the server.
+        step_rows: most rows that are computed for texts before one step of the server; as many as
+            the step itself may compute by default. A request waits for a step with room for its
+            rows; texts for which one has none are computed by the server.
+        row_block: of ``fused``, tokens to compute again are chosen by aligned blocks of so many
+            neighbours; 1 for single tokens, None for these in short prompts and 32 in long ones.
 
     Raises ConfigError on a value out of range.
     """
@@ -39,6 +42,7 @@ class ConnectorOptions:
     disk_bytes: int = DISK_BYTES
     max_age_s: float | None = None
     step_rows: int = 8192
+    row_block: int | None = None
 
     @classmethod
     def read(cls, config: Any) -> ConnectorOptions:
@@ -61,6 +65,9 @@ class ConnectorOptions:
             value = given.get(name, 0)
             if type(value) is not int or value < 0:
                 raise _refused(f"{name} is out of range", value, "a whole number, at least 0")
+        block = given.get("row_block")
+        if block is not None and (type(block) is not int or block < 1):
+            raise _refused("row_block is out of range", block, "a whole number, at least 1")
         age = given.get("max_age_s")
         is_age = isinstance(age, int | float) and not isinstance(age, bool) and age >= 0
         if age is not None and not is_age:
@@ -83,7 +90,7 @@ class ConnectorOptions:
         return TieredStore(self.memory_bytes, disk)
 
 
-_NAMES = ("folder", "memory_bytes", "disk_bytes", "max_age_s", "step_rows")
+_NAMES = ("folder", "memory_bytes", "disk_bytes", "max_age_s", "step_rows", "row_block")
 
 
 def _refused(what: str, found: object, valid: str) -> ConfigError:

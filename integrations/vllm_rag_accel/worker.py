@@ -4,14 +4,41 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+_log = logging.getLogger(__name__)
 PATH = "vllm_rag_accel.worker.Worker"
 
 
 def is_row_worker(config: Any) -> bool:
-    """Tell whether an engine's configuration names this worker class."""
-    return str(config.parallel_config.worker_cls) == PATH
+    """Tell whether an engine's worker computes rows for the connector."""
+    return rows_refusal(config) is None
+
+
+def rows_refusal(config: Any) -> str | None:
+    """Return why an engine's worker computes no rows, with the setting that helps; None if it does.
+
+    Args:
+        config: vLLM's ``VllmConfig``.
+    """
+    parallel = config.parallel_config
+    reasons = [
+        (str(parallel.worker_cls) != PATH, f"start vLLM with --worker-cls {PATH}"),
+        (
+            bool(getattr(config, "use_v2_model_runner", False)),
+            "model runner V2 computes none: set VLLM_USE_V2_MODEL_RUNNER=0",
+        ),
+        (
+            getattr(parallel, "data_parallel_size", 1) > 1,
+            "workers of --data-parallel-size > 1 step together: start one server for each",
+        ),
+        (
+            getattr(config, "lora_config", None) is not None,
+            "rows have no adapter: start vLLM without --enable-lora",
+        ),
+    ]
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _worker_class() -> type:
@@ -30,7 +57,13 @@ def _worker_class() -> type:
         def initialize_from_config(self, kv_cache_config: Any) -> None:
             """Make the caches, then give the connector what computes rows."""
             super().initialize_from_config(kv_cache_config)
-            if has_kv_transfer_group():
+            refusal = rows_refusal(self.vllm_config)
+            if refusal is not None:
+                _log.warning(
+                    "reuse 'fused' is refused, and no tokens between texts are computed: %s",
+                    refusal,
+                )
+            elif has_kv_transfer_group():
                 connector = get_kv_transfer_group()
                 if hasattr(connector, "bind_runner"):
                     connector.bind_runner(self.model_runner)

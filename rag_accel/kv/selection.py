@@ -67,6 +67,11 @@ class QuestionGuided:
         return sorted(sorted(places, key=lambda at: -scores[at])[:count])
 
 
+def scored_layer(layers: int) -> int:
+    """Return the layer whose attention is scored in a model of so many, if none is named."""
+    return round((layers - 1) * 2 / 3)
+
+
 def without(places: Sequence[range], chosen: Sequence[int]) -> tuple[range, ...]:
     """Return the rest of ranges, in order, without chosen places."""
     left: list[range] = []

@@ -51,6 +51,8 @@ def test_options_have_the_bounds_of_the_server(tmp_path: Path) -> None:
         {"folder": "a", "memory_bytes": -1},
         {"folder": "a", "disk_bytes": True},
         {"folder": "a", "step_rows": "all"},
+        {"folder": "a", "row_block": 0},
+        {"folder": "a", "row_block": True},
         {"folder": "a", "max_age_s": "day"},
         {"folder": "a", "max_age_s": -1},
     ],

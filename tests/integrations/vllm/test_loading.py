@@ -232,12 +232,14 @@ class _Rows:
         self._filled = filled
 
     def encode(
-        self, load: PromptLoad, parts: Sequence[PromptPart], blocks: BlockStates
+        self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates
     ) -> Mapping[bytes, KeyValues]:
         return {}
 
     def fill(self, loads: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
         self._filled += [list(places) for _, places in loads]
 
-    def choose(self, load: PromptLoad, gaps: Sequence[range], blocks: BlockStates) -> list[int]:
-        return []
+    def choose(
+        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
+    ) -> list[list[int]]:
+        return [[] for _ in wanted]

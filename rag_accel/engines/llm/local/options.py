@@ -11,7 +11,7 @@ from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.errors import ConfigError
 from rag_accel.kv.eviction import EvictionPolicy, check_policy
-from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
+from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector, scored_layer
 
 KvRecipe = Literal["alone", "neighbours"]
 RunnerName = Literal["auto", "torch", "paged"]
@@ -165,7 +165,7 @@ class LocalOptions:
     def scored_layer(self, layers: int) -> int:
         """Return the layer whose attention is scored, of so many."""
         layer = self.recompute_layer
-        return min(round((layers - 1) * 2 / 3) if layer is None else layer, layers - 1)
+        return scored_layer(layers) if layer is None else min(layer, layers - 1)
 
     @classmethod
     def of(cls, **given: Any) -> LocalOptions:
