@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.local.local_llm import LocalLLM
     from rag_accel.engines.llm.local.options import LocalOptions
     from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
+    from rag_accel.engines.llm.vllm.engine import VllmEngine
+    from rag_accel.engines.llm.vllm.options import VllmOptions
+    from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
     from rag_accel.engines.retrieval import (
@@ -66,6 +69,9 @@ __all__ = [
     "RerankEngine",
     "RetrievalEngine",
     "SentenceTransformerEngine",
+    "VllmEngine",
+    "VllmLLM",
+    "VllmOptions",
     "load_index",
     "save_index",
 ]
@@ -92,6 +98,9 @@ _HOMES = {
     "RemoteOptions": "http.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
+    "VllmEngine": "llm.vllm.engine",
+    "VllmLLM": "llm.vllm.vllm_llm",
+    "VllmOptions": "llm.vllm.options",
 }
 """Where a name is defined, below this package; the others are those of ``retrieval``."""
 
