@@ -76,17 +76,23 @@ class VllmCall:
             for name in ("reused", "encoded", "computed", "recomputed")
         )
         begin = max(0, cached - reused - encoded - between - again)
+        ahead = max(0, self.reuse.head - begin)
+        # The head is kept wherever a text behind it is, and exact.
+        head = ahead if reused >= ahead else 0
         texts = _within(self.reuse.spans, begin, cached)
-        # What was loaded beyond the texts is the head, which is exact.
-        head = max(0, reused + encoded + again - texts)
-        prefix, chunks = begin + head, max(0, reused - head)
+        others = cached - begin - texts - head
+        prefix, chunks = begin + head, reused - head
         return PromptUse(
             computed=size - prefix - chunks,
             from_prefix=prefix,
             from_chunks=chunks,
             recomputed=again,
-            # Of a beginning that vLLM kept itself it does not say which tokens were recomputed.
-            approximate=max(0, _within(self.reuse.spans, 0, cached) - again),
+            # Texts that were computed in the prompt saw all before them. Of a beginning that vLLM
+            # kept itself it does not say which tokens were.
+            approximate=max(
+                0,
+                _within(self.reuse.spans, 0, cached) - again - max(0, between - max(0, others)),
+            ),
         )
 
 
