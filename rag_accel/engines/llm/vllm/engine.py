@@ -40,6 +40,7 @@ from rag_accel.engines.llm.vllm.library import WHERE, VllmLibrary, load_library
 from rag_accel.engines.llm.vllm.options import VllmOptions
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
 
+_LEAST_HANDED = 64
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
 
@@ -279,7 +280,8 @@ def _settings(model: str) -> tuple[Any, frozenset[int], Mapping[str, Any]]:
 def _profile(options: VllmOptions) -> EngineProfile:
     return EngineProfile(
         kinds=_KINDS,
-        max_batch=options.max_requests,
+        # More than vLLM computes at a time: of those that wait it takes what is due first.
+        max_batch=max(_LEAST_HANDED, 4 * options.max_requests),
         max_threads=0,
         stepped=True,
         interruptible=True,
