@@ -45,7 +45,7 @@ _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {Pri
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _VllmJob:
     """One submitted request while it is in flight. Equal only to itself."""
 
     id: WorkId
@@ -58,8 +58,8 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
-    job: _Job
+class _CallReport:
+    job: _VllmJob
     text: str = ""
     result: VllmResult | None = None
     error: BaseException | None = None
@@ -74,7 +74,7 @@ class _PrefilledBeginning:
     early: range
 
 
-class VllmEngine(OutboxEngine[_Job, _Report]):
+class VllmEngine(OutboxEngine[_VllmJob, _CallReport]):
     """An engine for DECODING and PREFILLING on a model that vLLM runs.
 
     Prompts are cut and ended as by ``LocalLLMEngine``, and given to vLLM as tokens. A PREFILLING
@@ -149,7 +149,7 @@ class VllmEngine(OutboxEngine[_Job, _Report]):
             self._thread.close()  # cancels what runs there
             self._client.shut_down()
 
-    def _job(self, request: EngineRequest) -> _Job:
+    def _job(self, request: EngineRequest) -> _VllmJob:
         payload = self._checked_payload(request, GenerationInput, self._jobs)
         early = range(0)
         if request.handle is not None:
@@ -158,23 +158,23 @@ class VllmEngine(OutboxEngine[_Job, _Report]):
                 valid = "a handle of this namespace, not yet released"
                 raise self._refusal("unknown handle", request.handle, valid)
             early, beginning.early = beginning.early, range(0)
-        return _Job(request.id, request.namespace, self._reader.read(request, payload), early)
+        return _VllmJob(request.id, request.namespace, self._reader.read(request, payload), early)
 
-    def _start(self, jobs: Sequence[_Job]) -> None:
+    def _start(self, jobs: Sequence[_VllmJob]) -> None:
         self._thread.post(self._launch, jobs)
 
-    def _launch(self, jobs: Sequence[_Job]) -> None:
+    def _launch(self, jobs: Sequence[_VllmJob]) -> None:
         for job in jobs:
             job.task = asyncio.ensure_future(self._run(job))
             self._tasks.add(job.task)
             job.task.add_done_callback(self._tasks.discard)
 
-    def _abort(self, jobs: Sequence[_Job]) -> None:
+    def _abort(self, jobs: Sequence[_VllmJob]) -> None:
         self._thread.post(_cancel, jobs)
 
-    async def _run(self, job: _Job) -> None:
+    async def _run(self, job: _VllmJob) -> None:
         def emit(text: str) -> None:
-            self._outbox.put([_Report(job, text, is_end=False)])
+            self._outbox.put([_CallReport(job, text, is_end=False)])
 
         result: VllmResult | None = None
         try:
@@ -183,17 +183,17 @@ class VllmEngine(OutboxEngine[_Job, _Report]):
                     id = f"rag-accel-{next(self._numbers)}"
                     result = await self._client.run(job.call, id, emit)
         except TimeoutError:
-            self._outbox.put([_Report(job, error=self._late())])
+            self._outbox.put([_CallReport(job, error=self._late())])
         except asyncio.CancelledError:
             # Cancelled work is forgotten already, and this report not seen; with the loop, it is.
-            self._outbox.put([_Report(job, error=self._gone())])
+            self._outbox.put([_CallReport(job, error=self._gone())])
             raise
         except Exception as error:
-            self._outbox.put([_Report(job, error=self._client.describe(error))])
+            self._outbox.put([_CallReport(job, error=self._client.describe(error))])
         else:
-            self._outbox.put([_Report(job, result=result)])
+            self._outbox.put([_CallReport(job, result=result)])
 
-    def _outputs_of(self, report: _Report) -> Sequence[EngineOutput]:
+    def _outputs_of(self, report: _CallReport) -> Sequence[EngineOutput]:
         job = report.job
         if self._jobs.get(job.id) is not job:
             return ()  # cancelled after it was reported
@@ -208,7 +208,7 @@ class VllmEngine(OutboxEngine[_Job, _Report]):
             return (EngineOutput(job.id, "final", handle=handle),)
         return (EngineOutput(job.id, "final", self._output(job, call, result)),)
 
-    def _handle(self, job: _Job, result: VllmResult | None) -> Handle:
+    def _handle(self, job: _VllmJob, result: VllmResult | None) -> Handle:
         early = range(0)
         if job.call is not None and result is not None:
             early = range(result.cached, len(job.call.ids))
@@ -216,7 +216,7 @@ class VllmEngine(OutboxEngine[_Job, _Report]):
         self._prefilled[handle] = _PrefilledBeginning(job.namespace, early)
         return handle
 
-    def _output(self, job: _Job, call: VllmCall, result: VllmResult) -> GenerationOutput:
+    def _output(self, job: _VllmJob, call: VllmCall, result: VllmResult) -> GenerationOutput:
         use = call.use(result.cached, result.params, job.early)
         counts: dict[str, Any] = {
             "prompt_tokens": len(call.ids),
@@ -246,7 +246,7 @@ class VllmEngine(OutboxEngine[_Job, _Report]):
         return EngineLostError("the engine was closed while it worked", where=self._where)
 
 
-def _cancel(jobs: Sequence[_Job]) -> None:
+def _cancel(jobs: Sequence[_VllmJob]) -> None:
     for job in jobs:
         if job.task is not None:
             job.task.cancel()
