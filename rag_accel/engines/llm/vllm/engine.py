@@ -39,6 +39,8 @@ from rag_accel.engines.llm.vllm.client import VllmClient, VllmResult
 from rag_accel.engines.llm.vllm.library import WHERE, VllmLibrary, load_library
 from rag_accel.engines.llm.vllm.options import VllmOptions
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
+from rag_accel.kv.folder import ChunkFolder
+from rag_accel.kv.locate import parts_of
 
 _LEAST_HANDED = 64
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
@@ -139,6 +141,23 @@ class VllmEngine(OutboxEngine[_VllmJob, _CallReport]):
         """Forget beginnings; unknown handles are ignored."""
         for handle in handles:
             self._prefilled.pop(handle, None)
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove the states of texts of a namespace from the folder; from any thread.
+
+        vLLM's processes drop those in memory before they use the folder again.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if self._options.kv_folder is None or not self._options.reuses_texts:
+            return
+        folder = ChunkFolder(Path(self._options.kv_folder).expanduser())
+        tenant = folder.namespace_digest(namespace)
+        texts = {folder.text_digest(part) for text in documents for part in parts_of(text)}
+        folder.purge(
+            lambda header: header.tag.namespace == tenant and not texts.isdisjoint(header.tag.texts)
+        )
 
     def close(self) -> None:
         """Drop requests in flight and end vLLM's processes and the thread; idempotent."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fake_vllm import FakeVllm, fake_library
 from llm_harness import run, work
 
@@ -21,6 +22,8 @@ from rag_accel.engine_api import (
 from rag_accel.engines import VllmEngine, VllmOptions
 from rag_accel.engines.llm.vllm.calls import VllmCall
 from rag_accel.errors import ConfigError
+from rag_accel.kv.disk import DiskStore
+from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.reuse_request import ReuseRequest, read_reuse_request
 
 SYSTEM = Message("system", "answer by the context")
@@ -195,3 +198,20 @@ class TestUse:
     def test_exact_reuse_is_a_prefix(self) -> None:
         found = call("exact").use(100, told(reused=100), range(0))
         assert found == PromptUse(24, 100)
+
+
+def test_forgotten_texts_leave_the_folder_for_their_tenant_alone(make: Any, tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    store = DiskStore(path, limit_bytes=1 << 20, model="m" * 64, dtype=torch.float32)
+    keys = {(name, text): f"{name} {text}".encode() for name in ("one", "two") for text in TEXTS}
+    for (name, text), key in keys.items():
+        tensor = torch.zeros(1, 1, 4, 2)
+        assert store.put(key, KeyValues(tensor, tensor, 0), ChunkLabel(name, text))
+    make(kv_reuse="full", kv_folder=str(path)).forget([TEXTS[0]], "one")
+    left = {which for which, key in keys.items() if store.has(key)}
+    assert left == keys.keys() - {("one", TEXTS[0])}
+
+
+def test_an_engine_without_reuse_has_nothing_to_forget(make: Any, tmp_path: Path) -> None:
+    make(kv_folder=str(tmp_path / "kv")).forget(TEXTS)
+    assert not (tmp_path / "kv").exists()
