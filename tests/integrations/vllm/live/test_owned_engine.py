@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import Document
+from rag_accel.engine_api import Document, PrimitiveKind
 from rag_accel.errors import EngineError, RequestCancelledError
 
 DOCUMENTS = [
@@ -26,6 +26,7 @@ SYSTEM = "Answer by the context and nothing else. Say that you do not know where
 QUESTIONS = ["Where does the Aare rise?", "What crosses the lake?", "When was the gate built?"]
 COMMON: dict[str, Any] = {"enforce_eager": True, "block_size": 32, "max_model_len": 4096}
 PATIENCE_S = 120.0
+SEARCHING = PrimitiveKind.SEARCHING
 # vLLM and what it imports warn of their own ways.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -71,7 +72,7 @@ def accelerator(llm: Any) -> Iterator[Accelerator]:
 
     def index(query: str, k: int) -> list[Document]:
         texts = DOCUMENTS if "first" in query else DOCUMENTS[::-1]
-        return [Document(text[:8], text) for text in texts]
+        return documents(texts)
 
     with Accelerator(llm=llm, index=index) as made:
         yield made
@@ -80,6 +81,16 @@ def accelerator(llm: Any) -> Iterator[Accelerator]:
 def answer(**options: Any) -> RAGraph:
     graph = RAGraph().add_generation("answer", "{input}", **options)
     return graph.add_edge(START, "answer").add_edge("answer", END)
+
+
+def documents(texts: list[str]) -> list[Document]:
+    return [Document(text[:8], text) for text in texts]
+
+
+def over_texts(index: str = "index") -> RAGraph:
+    graph = RAGraph().add_retrieval("search", query="input", engine=index, top_k=3)
+    graph.add_generation("answer", "{search}\n\nQuestion: {input}", system=SYSTEM, max_tokens=4)
+    return graph.add_edge(START, "search").add_edge("search", "answer").add_edge("answer", END)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -103,9 +114,7 @@ def test_the_second_order_of_texts_is_loaded(accelerator: Accelerator, models: P
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(models / "llama")
-    graph = RAGraph().add_retrieval("search", query="input", engine="index", top_k=3)
-    graph.add_generation("answer", "{search}\n\nQuestion: {input}", system=SYSTEM, max_tokens=4)
-    graph.add_edge(START, "search").add_edge("search", "answer").add_edge("answer", END)
+    graph = over_texts()
     uses = []
     for question in ("the first?", "and now?", "and then?"):
         running = accelerator.submit(graph, input=question)
@@ -117,6 +126,33 @@ def test_the_second_order_of_texts_is_loaded(accelerator: Accelerator, models: P
     # A text that had no room among the blocks of the first prompt is encoded with the second.
     assert uses[2].from_chunks + uses[2].from_prefix >= texts
     assert not uses[2].is_exact
+
+
+def test_texts_of_a_local_model_are_found(accelerator: Accelerator, llm: Any, models: Path) -> None:
+    """What a ``LocalLLM`` has put into the folder is loaded, all of it."""
+    from transformers import AutoTokenizer
+
+    from rag_accel.engines import LocalLLM
+
+    texts = [text.replace("Thun", "Brienz").replace("Bern", "Basel") for text in DOCUMENTS]
+    local = LocalLLM(
+        models / "llama",
+        dtype="float32",
+        kv_reuse="full",
+        kv_folder=llm.named["kv_folder"],
+        reuse_always=True,
+        runner="torch",
+    )
+    with Accelerator(llm=local, index=lambda query, k: documents(texts)) as plain:
+        first = plain.submit(over_texts(), input="the first?")
+        first.result()
+        assert first.usage.prompt.from_chunks == 0
+    tokenizer = AutoTokenizer.from_pretrained(models / "llama")
+    accelerator.add_engine("brienz", lambda query, k: documents(texts[::-1]), SEARCHING)
+    second = accelerator.submit(over_texts("brienz"), input="and now?")
+    second.result()
+    tokens = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+    assert second.usage.prompt.from_chunks == tokens
 
 
 def test_pieces_of_a_stream_make_up_the_text(accelerator: Accelerator) -> None:
@@ -143,6 +179,7 @@ def test_cancelled_work_gives_its_place_to_others(accelerator: Accelerator) -> N
     try:
         streams[0].cancel()
         assert waiting.result(PATIENCE_S)
+        assert not streams[1].done
         with pytest.raises(RequestCancelledError):
             streams[0].result(PATIENCE_S)
     finally:
