@@ -3,6 +3,9 @@
 llm = LocalLLM(folder, kv_reuse="dependency")
 kv = compute_depkv(llm, DepPrompt.chain(system, paths, task))
 print(generate_with_depkv(kv, max_tokens=64).text)
+
+Without a model, ``encode_prompt`` returns a prompt's trees, positions and mask, and
+``report_layouts`` the tokens and attended pairs of paths in each layout.
 """
 
 from __future__ import annotations
@@ -17,15 +20,25 @@ from rag_accel.engine_api import GenerationOutput
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.text.tokens import DependencyInput
 from rag_accel.errors import ConfigError
+from rag_accel.kv.dependency.encoded import EncodedNode, EncodedPrompt, encode_prompt
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode, TreeNode
+from rag_accel.kv.dependency.report import LayoutCost, LayoutReport, report_layouts
+from rag_accel.kv.dependency.tree import DependencyTree
 
 __all__ = [
     "DepKV",
     "DepPrompt",
+    "DependencyTree",
+    "EncodedNode",
+    "EncodedPrompt",
+    "LayoutCost",
+    "LayoutReport",
     "LinearNode",
     "TreeNode",
     "compute_depkv",
+    "encode_prompt",
     "generate_with_depkv",
+    "report_layouts",
 ]
 
 

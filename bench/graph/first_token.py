@@ -36,6 +36,7 @@ class First:
         prompt_tokens: of the whole prompt.
         tree_tokens: of the tree in it, 0 where there is none.
         reused_tokens: of the tree, those that were kept.
+        cached_tokens: of the whole prompt, those that were not computed for it.
     """
 
     seconds: float
@@ -44,6 +45,7 @@ class First:
     prompt_tokens: int
     tree_tokens: int
     reused_tokens: int
+    cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Chats:
 
     def causal(self) -> tuple[Arm, Arm]:
         """Return one engine's arms of ordinary attention: over flat text, and over grouped."""
-        chat = self._chat(kv_reuse="exact")
+        chat = self.chat(kv_reuse="exact", max_tokens=1)
         return (
             lambda found: _first(chat, found.flat, found.lines),
             lambda found: _first(chat, found.grouped, found.lines),
@@ -97,16 +99,20 @@ class Chats:
 
     def tree(self, **bounds: Any) -> Arm:
         """Return an arm that computes the paths as a tree, and keeps its nodes."""
-        chat = self._chat(kv_reuse="dependency", **bounds)
+        return self.flat(kv_reuse="dependency", **bounds)
+
+    def flat(self, **options: Any) -> Arm:
+        """Return an arm that is given flat text, of an engine with options of its own."""
+        chat = self.chat(max_tokens=1, **options)
         return lambda found: _first(chat, found.flat, found.lines)
 
-    def _chat(self, **options: Any) -> ChatRagAccel:
+    def chat(self, **options: Any) -> ChatRagAccel:
+        """Return a chat model of an engine with options of its own."""
         return ChatRagAccel(
             model=self.model,
             tokenizer=self.tokenizer,
             accelerator=self.accelerator,
             runner=self.runner,
-            max_tokens=1,
             **options,
         )
 
@@ -126,6 +132,7 @@ def _first(chat: ChatRagAccel, text: str, lines: Sequence[str]) -> First:
         found.usage_metadata["input_tokens"],
         reuse.get("tree_tokens", 0),
         reuse.get("reused_tokens", 0),
+        found.usage_metadata.get("input_token_details", {}).get("cache_read", 0),
     )
 
 
@@ -159,8 +166,13 @@ class FirstTokens:
                 ("first_token_cpu_ms", [in_ms(one.cpu_seconds) for one in each]),
             ):
                 rows.append(row_of(name, self.workload, metric, values))
-            tokens = median([one.prompt_tokens for one in each])
-            rows.append(Row(name, self.workload, "prompt_tokens", tokens, None, len(each)))
+            tokens = [one.prompt_tokens for one in each]
+            cached = 100 * sum(one.cached_tokens for one in each) / sum(tokens)
+            for metric, figure in (
+                ("prompt_tokens", median(tokens)),
+                ("prompt_reused_percent", cached),
+            ):
+                rows.append(Row(name, self.workload, metric, figure, None, len(each)))
         for name, percent in self.hit_percent.items():
             n = len(self.found[name])
             rows.append(Row(name, self.workload, "token_hit_percent", percent, None, n))
@@ -211,15 +223,14 @@ def measure_stream(
     """
     with bench_accelerator(threads=1) as accelerator:
         chats = Chats(model, tokenizer, accelerator)
-        limit = int(share * distinct_tokens(tokenizer, stream) * token_bytes(model.config))
+        limit = room_bytes(model, tokenizer, stream, share)
         tree = chats.tree(eviction="lookahead", chunk_bytes=limit)
         _, grouped = chats.causal()
         for found in stream[:-counted]:
             tree(found)
         last = stream[-counted:]
         pairs = alternate(lambda turn: grouped(last[turn]), lambda turn: tree(last[turn]), counted)
-    workload = f"Zipf stream, {100 * share:g} % of its tokens have room"
-    return FirstTokens(workload, {GROUPED: pairs.plain, STREAM: pairs.other})
+    return FirstTokens(stream_workload(share), {GROUPED: pairs.plain, STREAM: pairs.other})
 
 
 def measure_short(model: Any, tokenizer: Any, asked: Sequence[Retrieved]) -> PairedTimes:
@@ -243,6 +254,16 @@ def measure_short(model: Any, tokenizer: Any, asked: Sequence[Retrieved]) -> Pai
     return PairedTimes(
         f"{paths} paths of one entity, never seen", pairs.map(lambda one: in_ms(one.seconds))
     )
+
+
+def stream_workload(share: float) -> str:
+    """Return the name of a stream as rows have it."""
+    return f"Zipf stream, {100 * share:g} % of its tokens have room"
+
+
+def room_bytes(model: Any, tokenizer: Any, stream: Sequence[Retrieved], share: float) -> int:
+    """Return the bytes of a share of the distinct tokens of a stream's trees."""
+    return int(share * distinct_tokens(tokenizer, stream) * token_bytes(model.config))
 
 
 def distinct_tokens(tokenizer: Any, stream: Sequence[Retrieved]) -> int:

@@ -4,7 +4,8 @@ It learns to answer two-hop questions from relation paths that stand one below t
 text, as models are trained. Attention to the right tokens is supervised until it answers most of
 them; without that, induction over two relations does not begin within minutes.
 
-``python -m bench.graph.reader`` trains it into the user's cache: one core, some ten minutes.
+``python -m bench.graph.reader`` trains it into the user's cache: one core, some ten minutes. One
+that is stopped continues at its last checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ import torch
 from torch.nn import functional
 
 from langchain_rag_accel.demo.load import torch_threads
+from rag_accel.fidelity.tuning.checkpoints import StateFile
 from rag_accel.fidelity.tuning.options import TuningOptions
 from rag_accel.fidelity.tuning.packing import IGNORED, PackedBatch, PromptPacker, batch_of
 from rag_accel.fidelity.tuning.questions import GraphNames, GraphShape, generate_questions
@@ -31,6 +36,9 @@ _WORDS = ("<unk>", "<s>", "Facts:", "Question:", "of", "\n")
 _TEMPLATE = "<s>{% for message in messages %}{{ message['content'] }}{% endfor %}"
 _HEADS, _LAYERS, _WIDTH = 4, 4, 256
 _EMBEDDING_SCALE = 5.0
+#: Steps between two checkpoints, half a minute or so.
+CHECKPOINT_EVERY = 50
+_MEMBERS = ("shares", "random", "model", "optimizers")
 
 _logger = logging.getLogger("bench.graph.reader")
 
@@ -97,13 +105,17 @@ def graph_names(recipe: Recipe = RECIPE) -> GraphNames:
 def reader_folder(recipe: Recipe = RECIPE, cache: Path | None = None) -> Path:
     """Return the folder of a trained reader, trained first if it is not in the user's cache."""
     folder = (cache or user_cache()) / f"graph-reader-{_digest(asdict(recipe))}"
+    file = folder.with_name(f"{folder.name}.pt")
+    state = StateFile(file, _MEMBERS, "remove the file: it is trained from the beginning")
 
     def make(made: Path) -> None:
-        model = train_reader(recipe)
+        model = train_reader(recipe, state)
         model.save_pretrained(made)
         reader_tokenizer(recipe).save_pretrained(made)
 
-    return folder_made_once(folder, make)
+    folder_made_once(folder, make)
+    state.remove()  # no sooner: until the folder is there, it is all that is left of a training
+    return folder
 
 
 def tuned_folder(
@@ -146,23 +158,40 @@ def reader_tokenizer(recipe: Recipe = RECIPE) -> Any:
     return tokenizer
 
 
-def train_reader(recipe: Recipe = RECIPE) -> Any:
-    """Return a reader, trained on one thread."""
+def train_reader(recipe: Recipe, state: StateFile) -> Any:
+    """Return a reader, trained on one thread from the last checkpoint on.
+
+    Raises:
+        ConfigError: the checkpoint is damaged.
+        OSError: a checkpoint cannot be written.
+    """
     with torch_threads(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return _Training(recipe).run()
+        return _Training(recipe, state).run()
 
 
 class _Training:
-    """One run of a recipe."""
+    """One run of a recipe.
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    Args:
+        recipe: all that the weights depend on.
+        state: has the last checkpoint: the weights, and the share of right answers of each step
+            that was trained, by which the stages of the others are told.
+
+    Raises:
+        ConfigError: the checkpoint is damaged.
+    """
+
+    def __init__(self, recipe: Recipe, state: StateFile) -> None:
+        self._recipe, self._state = recipe, state
         self._names = graph_names(recipe)
         self._packer = PromptPacker(reader_tokenizer(recipe), layout="flat")
         self._rng = np.random.default_rng(recipe.seed)
         self._model = _fresh_model(recipe)
         self._optimizers = _optimizers(self._model, recipe.rate)
+        self._shares: list[float] = []
+        self._restore()
+        self._known = deque(self._shares)
 
     def run(self) -> Any:
         recipe, step = self._recipe, 0
@@ -170,17 +199,49 @@ class _Training:
             shape = GraphShape(*sizes, questions=recipe.questions)
             right = 0.0
             while right < enough and step < recipe.most_steps:
-                share = self._step(shape, batch, right < 0.95, min(1.0, (step + 1) / 40))
+                scale = min(1.0, (step + 1) / 40)
+                share = self._share(partial(self._step, shape, batch, right < 0.95, scale))
                 right = 0.95 * right + 0.05 * share
                 step += 1
                 if step % 20 == 0:
                     _logger.info("step %d, graphs of %s, right %.3f", step, sizes, right)
         for at in range(recipe.settling):
-            shape = GraphShape(int(self._rng.integers(1, 9)), 3, 2, recipe.questions)
-            batch = max(1, recipe.tokens // (108 * shape.subgraphs + 5 * recipe.questions))
-            share = self._step(shape, batch, False, 0.5 * max(0.05, 1 - at / recipe.settling))
-            _logger.info("settling %d, %d subgraphs, right %.3f", at, shape.subgraphs, share)
+            share = self._share(partial(self._settle, at))
+            _logger.info("settling %d, right %.3f", at, share)
         return self._model.eval()
+
+    def _restore(self) -> None:
+        found = self._state.read()
+        if found is None:
+            return
+        self._shares = [*found["shares"]]
+        self._rng.bit_generator.state = json.loads(found["random"])
+        self._model.load_state_dict(found["model"])
+        for optimizer, values in zip(self._optimizers, found["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
+        _logger.info("continued behind step %d", len(self._shares))
+
+    def _share(self, train: Callable[[], float]) -> float:
+        """Return the share of right answers of the next step, which the checkpoint may have."""
+        if self._known:
+            return self._known.popleft()
+        self._shares.append(train())
+        if len(self._shares) % CHECKPOINT_EVERY == 0:
+            self._state.write(
+                {
+                    "shares": self._shares,
+                    "random": json.dumps(self._rng.bit_generator.state),  # has numbers of 128 bits
+                    "model": self._model.state_dict(),
+                    "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+                }
+            )
+        return self._shares[-1]
+
+    def _settle(self, at: int) -> float:
+        recipe = self._recipe
+        shape = GraphShape(int(self._rng.integers(1, 9)), 3, 2, recipe.questions)
+        batch = max(1, recipe.tokens // (108 * shape.subgraphs + 5 * recipe.questions))
+        return self._step(shape, batch, False, 0.5 * max(0.05, 1 - at / recipe.settling))
 
     def _step(self, shape: GraphShape, batch: int, supervised: bool, scale: float) -> float:
         """Train one step; return the share of right answers before it."""

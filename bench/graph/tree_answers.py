@@ -18,7 +18,8 @@ from rag_accel.fidelity.prompts import SYSTEM
 #: Natural logarithms of probabilities in float32 differ by some 1e-5 with the shapes of matrices.
 MOST_DIFFERENCE = 1e-3
 SYSTEM_NAME = "tree, some or all kept"
-_TOKENS = 8
+#: Of an answer.
+TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,14 @@ def compare(model: Any, tokenizer: Any, asked: Sequence[Retrieved]) -> TreeAnswe
     different = not_as_asked = 0
     difference = 0.0
     with bench_accelerator(threads=1) as accelerator:
-        options: dict[str, Any] = {"kv_reuse": "dependency", "max_tokens": _TOKENS}
+        options: dict[str, Any] = {"kv_reuse": "dependency", "max_tokens": TOKENS}
         options |= {"model": model, "tokenizer": tokenizer, "accelerator": accelerator}
         # Of different bounds, so that they are two engines with a store each.
         first, second = (ChatRagAccel(**options, chunk_bytes=size) for size in (1 << 28, 1 << 29))
         for found in asked:
-            cold, warm = _answer(first, found), _answer(first, found)
-            _answer(second, Retrieved(found.paths[::2]))
-            some = _answer(second, found)
+            cold, warm = ask(first, found), ask(first, found)
+            ask(second, Retrieved(found.paths[::2]))
+            some = ask(second, found)
             different += sum(one.tokens != cold.tokens for one in (warm, some))
             difference = max(difference, *(one.difference(cold) for one in (warm, some)))
             shares = [one.kept_share for one in (cold, some, warm)]
@@ -91,12 +92,20 @@ def compare(model: Any, tokenizer: Any, asked: Sequence[Retrieved]) -> TreeAnswe
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
+    """A greedy answer.
+
+    Args:
+        tokens: of it, as texts.
+        logprobs: the logarithm of each one's probability.
+        kept_share: of the tree in its prompt, 0 where there is none.
+    """
+
     tokens: tuple[str, ...]
     logprobs: tuple[float, ...]
     kept_share: float
 
-    def difference(self, other: _Answer) -> float:
+    def difference(self, other: Answer) -> float:
         """Return the largest one up to the first token that is another."""
         pairs = list(zip(self.tokens, other.tokens, strict=False))
         same = next((at for at, (one, two) in enumerate(pairs) if one != two), len(pairs))
@@ -104,12 +113,14 @@ class _Answer:
         return max((abs(one - two) for one, two in both), default=0.0)
 
 
-def _answer(chat: ChatRagAccel, found: Retrieved) -> _Answer:
+def ask(chat: ChatRagAccel, found: Retrieved) -> Answer:
+    """Return the answer to flat text whose paths are given as documents, too."""
     messages = [SystemMessage(SYSTEM), HumanMessage(HEAD + found.flat + QUESTION)]
     said = chat.invoke(messages, documents=found.lines, logprobs=True).response_metadata
-    reuse, each = said["kv_reuse"], said["logprobs"]
-    return _Answer(
+    reuse, each = said.get("kv_reuse", {}), said["logprobs"]
+    in_tree = reuse.get("tree_tokens", 0)
+    return Answer(
         tuple(one["token"] for one in each),
         tuple(one["logprob"] for one in each),
-        reuse["reused_tokens"] / reuse["tree_tokens"],
+        reuse["reused_tokens"] / in_tree if in_tree else 0.0,
     )

@@ -8,7 +8,10 @@ Asked are generated graphs that it has not seen, of 1, 3, 5 and 8 subgraphs. Tre
 ``kv_reuse="dependency"`` computes, and ``stacked``) or in pre-order, as in the paper; in pre-order
 with the reader as it is, and with one that ``rag-accel tune dependency`` has trained for 60 further
 steps behind that mask, on graphs of 3 subgraphs. ``accelerated`` is the engine itself, on the
-smallest graphs. Figures are shares of answers that are right in each token.
+smallest graphs. DepCache as printed (``bench.baselines.depcache``) answers by the tuned reader, of
+whose trees nothing is kept, or every second path, which stood elsewhere among fewer siblings in a
+prompt before: with its keys rotated to their new places, and not. Figures are shares of answers
+that are right in each token.
 
 Beside that, SmolLM2 135M Instruct, where its package is installed, reads paths of the standard
 library: how far its answers behind a tree are from those to the same prompt as flat text, whose
@@ -49,6 +52,7 @@ from bench.graph.reading import (
     library_prompts,
     match_rows,
 )
+from bench.graph.reused_nodes import depcache_rows
 from bench.results import Row, SuiteResult, sizes_of
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load_source
@@ -73,7 +77,8 @@ class Sizes:
         hops: edges of an entity, and of each that it leads to.
         graphs: of a workload.
         questions: most about a graph.
-        engine_graphs: of the first workload that the engine is asked about, too.
+        engine_graphs: of the first workload that the engine is asked about, too, and of every one
+            that DepCache is.
         prompts: of the chat model.
         heads: entities of such a prompt.
         paths: most from each.
@@ -137,8 +142,9 @@ def _reader_rows(given: Material, sizes: Sizes, count: int, threads: int) -> lis
     prompts = [generate_questions(given.names, shape, rng) for _ in range(sizes.graphs)]
     workload = f"{count} subgraphs" if count > 1 else "1 subgraph"
     rows = match_rows(given.model, given.tuned, given.tokenizer, prompts, workload)
+    some = prompts[: sizes.engine_graphs]
+    rows += depcache_rows(given.tuned, given.tokenizer, some, threads, workload)
     if count == sizes.subgraphs[0]:
-        some = prompts[: sizes.engine_graphs]
         rows.append(engine_row(given.model, given.tokenizer, some, threads, workload))
     return rows
 

@@ -17,6 +17,15 @@ for 15 % of the distinct tokens of the stream, empty at first, by the policy ``l
 waits behind a question. Its last questions count. How many of a tree's tokens were kept is a row.
 The runners by name, where both are there, are rows without a ratio.
 
+Beside the stream stand, in rows without a ratio, other ways to keep it, each in the same bytes
+and after the same questions, of which the last few count (``bench.graph.opponents``): the prefix
+cache of our exact mode over flat text, as servers share the beginnings of prompts; our
+``kv_reuse="full"``, each path a text; and DepCache as its paper prints it, trees with positions in
+pre-order, the keys of kept nodes rotated to their new places or, another row, left as they are, by
+the policy LACR. It has no queue to look into, and is timed without an engine. How much of a whole
+prompt each way took over is a row, and whether its answers are those of the same prompt, flat or
+in pre-order, of which nothing was kept.
+
 The short prompts have three paths of one entity that was never asked for.
 
 Attention over a tree is approximate against flat text: other answers are expected. Over a tree of
@@ -48,7 +57,7 @@ import numpy as np
 
 from bench.answers import too_many
 from bench.garbage import little_garbage
-from bench.graph import tree_answers
+from bench.graph import opponent_answers, tree_answers
 from bench.graph.first_token import (
     COLD,
     FLAT,
@@ -61,13 +70,18 @@ from bench.graph.first_token import (
     measure_short,
     measure_stream,
 )
+from bench.graph.opponents import measure_opponents
 from bench.graph.trees import PathGraph, letter_pieces, minilm_pieces, path_stream
 from bench.kv.first_token import Shape
+from bench.measure import median
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.engines.llm.local.options import RunnerName
 from rag_accel.sample import read_library_graph, smollm2_folder
 
 _LONG = 1 << 14  # positions: flat text of 300 paths has some 8,000 tokens
+
+#: From each entity, where other ways' answers are compared: that is flat text in float32.
+_ANSWERED_PATHS = 10
 
 _logger = logging.getLogger("bench.graph_ttft")
 
@@ -88,6 +102,7 @@ class Sizes:
         queries: of the stream.
         stream_entities: that its questions are about.
         counted: of its questions, the last ones.
+        opponents_counted: of them, the last ones, which other ways to keep a stream are asked.
         share: of the stream's distinct tokens that have room.
         short_turns: of the short prompts.
         only_paths: of a short prompt.
@@ -105,6 +120,7 @@ class Sizes:
     queries: int = 300
     stream_entities: int = 1000
     counted: int = 60
+    opponents_counted: int = 10
     share: float = 0.15
     short_turns: int = 60
     only_paths: int = 3
@@ -118,6 +134,7 @@ QUICK = Sizes(
     queries=60,
     stream_entities=200,
     counted=6,
+    opponents_counted=2,
     short_turns=20,
     answers=2,
 )
@@ -144,15 +161,14 @@ def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> S
     with little_garbage():
         stream = _stream(chosen, source, model, tokenizer)
     with little_garbage():
+        opponents = _opponents(chosen, source, model, tokenizer)
+    with little_garbage():
         asked = source.apart(chosen.short_turns + 1, 1, chosen.only_paths)
         short = measure_short(model, tokenizer, asked)
     _logger.info("short prompts: %.3f", short.ratio)
-    answers = tree_answers.compare(
-        tree_answers.sharpened(model), tokenizer, source.apart(chosen.answers, 2, chosen.paths)
-    )
-    rows: list[Row] = [row for one in (*found, stream) for row in one.rows()]
+    rows: list[Row] = [row for one in (*found, stream, opponents) for row in one.rows()]
     rows += short.rows()
-    rows += answers.rows(f"{chosen.answers} prompts in float32")
+    rows += _answers(chosen, source, model, tokenizer)
     ratios = {
         "zipf_vs_grouped": stream.gain(GROUPED, STREAM),
         "cold_vs_grouped": found[0].gain(GROUPED, COLD),
@@ -219,6 +235,29 @@ def _stream(sizes: Sizes, source: _Questions, model: Any, tokenizer: Any) -> Fir
     found = measure_stream(model, tokenizer, source.stream(), sizes.share, sizes.counted)
     _logger.info("stream: %.2f, %s", found.gain(GROUPED, STREAM), found.hit_percent)
     return found
+
+
+def _opponents(sizes: Sizes, source: _Questions, model: Any, tokenizer: Any) -> FirstTokens:
+    found = measure_opponents(
+        *(model, tokenizer, source.stream(), sizes.share, sizes.opponents_counted)
+    )
+    for name, each in found.found.items():
+        seconds = round(median([one.seconds for one in each]), 3)
+        _logger.info("%s: %s s to the first token", name, seconds)
+    return found
+
+
+def _answers(sizes: Sizes, source: _Questions, model: Any, tokenizer: Any) -> list[Row]:
+    """Return the rows on answers; the model is changed."""
+    sharp = tree_answers.sharpened(model)
+    asked = source.apart(sizes.answers, 2, sizes.paths)
+    workload = f"{sizes.answers} prompts in float32"
+    rows = tree_answers.compare(sharp, tokenizer, asked).rows(workload)
+    asked = source.apart(sizes.answers, 2, min(sizes.paths, _ANSWERED_PATHS))
+    equal = opponent_answers.equal_answers(sharp, tokenizer, asked)
+    _logger.info("answers equal to those computed anew, of %d: %s", len(asked), equal)
+    metric = "answers_equal_to_recomputed"
+    return rows + [Row(name, workload, metric, n, None, len(asked)) for name, n in equal.items()]
 
 
 def _tokenizer(folder: str) -> Any:

@@ -212,7 +212,7 @@ class Claims:
         if refused is not None:
             return _Prompt(None, refused)
         layout = self._layout(request.prompt_token_ids, wanted)
-        return _Prompt(layout if layout.parts else None)
+        return _Prompt(layout) if layout.parts else _Prompt(None, "none of them is in the prompt")
 
     def _refusal(self, request: Any, wanted: ReuseRequest) -> str | None:
         """Return why a request's texts are not reused, None if they may be."""

@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from vllm.config import VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    KVConnectorRole,
-    KVConnectorWorkerMetadata,
-    SupportsHMA,
-)
 
+from rag_accel.errors import ConfigError
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.kv.identity import STATES, checkpoint_identity
 from vllm_rag_accel.cache_layout import learn_layout
@@ -31,6 +24,24 @@ from vllm_rag_accel.rows import VirtualRows
 from vllm_rag_accel.step_plan import PromptLoadReport, StepPlan
 from vllm_rag_accel.support import check_engine, rotation_frequencies_of
 from vllm_rag_accel.worker import is_row_worker
+
+try:
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1,
+        KVConnectorMetadata,
+        KVConnectorRole,
+        KVConnectorWorkerMetadata,
+        SupportsHMA,
+    )
+except ImportError as error:
+    raise ConfigError(
+        "this vLLM has another interface for KV connectors",
+        where="vllm_rag_accel.connector",
+        found=str(error),
+        valid="vLLM 0.32 or 0.33",
+        hint="install one of these, or start the server without --kv-transfer-config",
+    ) from error
 
 
 @dataclass(slots=True)
@@ -173,6 +184,11 @@ class RagAccelConnector(KVConnectorBase_V1, SupportsHMA):
         """Return the reports of loads since the last step."""
         reports = [] if self._loading is None else self._loading.take_reports()
         return LoadMetadata(reports) if reports else None
+
+    def forget_memory(self) -> None:
+        """Forget the states in the worker's memory; files stay."""
+        if self._loading is not None:
+            self._loading.forget()
 
     def shutdown(self) -> None:
         """End the thread that reads and writes files."""

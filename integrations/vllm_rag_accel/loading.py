@@ -127,6 +127,8 @@ class Loading:
                 )
                 block = self._blocks.layout.block
                 self._failed |= set(load.blocks[load.begin // block : -(-load.end // block)])
+                # The step computes what is behind it from blocks that hold nothing.
+                plan.saves = [save for save in plan.saves if save.request != load.request]
                 continue
             self._reports.append(replace(report, seconds=time.perf_counter() - began))
 
@@ -137,6 +139,10 @@ class Loading:
             for part in save.layout.parts:
                 slots = self._blocks.slots(save.blocks, part.start, part.stop)
                 self._keep(part, self._blocks.read(slots, part.start), save.layout)
+
+    def forget(self) -> None:
+        """Forget the states in memory; files stay."""
+        self._store.clear()
 
     def close(self) -> None:
         """Forget states in memory, and end the thread that reads and writes files."""

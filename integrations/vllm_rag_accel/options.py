@@ -62,7 +62,8 @@ class ConnectorOptions:
             if type(value) is not int or value < 0:
                 raise _refused(f"{name} is out of range", value, "a whole number, at least 0")
         age = given.get("max_age_s")
-        if age is not None and (isinstance(age, bool) or not isinstance(age, int | float)):
+        is_age = isinstance(age, int | float) and not isinstance(age, bool) and age >= 0
+        if age is not None and not is_age:
             raise _refused("max_age_s is out of range", age, "seconds, at least 0")
         return cls(**{**given, "folder": Path(given["folder"]).expanduser()})
 

@@ -44,6 +44,7 @@ def check_engine(config: Any, cache: Any) -> None:
     model, settings = config.model_config, text_config(config)
     dtype = config.cache_config.cache_dtype
     parallel = config.parallel_config
+    policy = config.kv_transfer_config.kv_load_failure_policy
     kinds = set(getattr(settings, "layer_types", None) or ())
     window = getattr(settings, "sliding_window", None)
     uses_window = bool(kinds - {"full_attention"}) if kinds else window is not None
@@ -81,6 +82,14 @@ def check_engine(config: Any, cache: Any) -> None:
     for is_refused, what, value, valid in found:
         if is_refused:
             raise _refused(what, value, valid)
+    if policy != "recompute":
+        raise ConfigError(
+            "a text whose kept state is gone would end its request",
+            where="--kv-transfer-config, kv_load_failure_policy",
+            found=repr(policy),
+            valid="recompute",
+            hint='add "kv_load_failure_policy": "recompute"',
+        )
 
 
 def _refused(what: str, found: object, valid: str) -> ConfigError:

@@ -240,6 +240,8 @@ class PromptUse:
             3.1), those computed again among them.
         approximate: tokens of texts whose state did not see what stands before them in this prompt,
             those encoded for this very prompt among them.
+        documents: tokens of retrieved texts next to a tree of paths, which have the state of the
+            whole prompt: they are computed, or from a prefix.
     """
 
     computed: int = 0
@@ -248,6 +250,7 @@ class PromptUse:
     recomputed: int = 0
     preprocessed: int = 0
     approximate: int = 0
+    documents: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -262,6 +265,7 @@ class PromptUse:
             self.recomputed + other.recomputed,
             self.preprocessed + other.preprocessed,
             self.approximate + other.approximate,
+            self.documents + other.documents,
         )
 
 

@@ -17,6 +17,7 @@ from rag_accel.fidelity.check_plan import (
 from rag_accel.fidelity.divergence import Divergence, mean_and_error
 from rag_accel.fidelity.proposal import ERRORS
 from rag_accel.kv.agreement import AgreementResult
+from rag_accel.kv.dependency.report import LayoutReport
 from rag_accel.kv.verdicts import VerdictKind
 
 
@@ -37,6 +38,8 @@ class AgreementCheck:
         tokens: most tokens of an answer.
         complete: whether all prompts were compared before the time was over.
         file: of the verdict.
+        layouts: the tokens and attended pairs of the compared prompts as text (``flat``) and with
+            trees of their paths; None of a check of anything else.
     """
 
     model: str
@@ -51,10 +54,15 @@ class AgreementCheck:
     tokens: int
     complete: bool
     file: Path
+    layouts: LayoutReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as values of JSON."""
-        return {**asdict(self), "file": str(self.file)}
+        found = {**asdict(self), "file": str(self.file)}
+        del found["layouts"]
+        return (
+            found if self.layouts is None else {**found, "layouts": asdict(self.layouts)["costs"]}
+        )
 
     def __str__(self) -> str:
         limited = "" if self.complete else ", as many as the time allowed"
@@ -64,10 +72,23 @@ class AgreementCheck:
                 f"{self.model}: {self.prompts} prompts, up to {self.tokens} tokens each{limited}",
                 f"same most probable token {self.top1:.3f} +- {self.top1_error:.3f}",
                 f"divergence (nats a token) {self.kl:.4f} +- {self.kl_error:.4f}",
+                *_savings(self.layouts),
                 f"{self.option} {'agrees' if self.passed else 'does not agree'} in {least}",
                 f"kept in {self.file}",
             ]
         )
+
+
+def _savings(layouts: LayoutReport | None) -> list[str]:
+    """Return the line that says what trees save, if trees were compared."""
+    if layouts is None:
+        return []
+    tree, flat = (layouts.costs[layout].tokens for layout in ("tree", "flat"))
+    change, share = -layouts.redundant_share(), layouts.attended_share()
+    return [
+        f"as trees the paths have {tree} tokens instead of {flat} ({change:+.0%}), "
+        f"and prompts {share:.0%} of the attended pairs"
+    ]
 
 
 def kept_check(
@@ -77,6 +98,7 @@ def kept_check(
     plan: CheckPlan,
     compared: ComparedPrompts[Divergence],
     folder: str | Path | None,
+    layouts: LayoutReport | None = None,
 ) -> AgreementCheck:
     """Return a check, its verdict written.
 
@@ -87,6 +109,7 @@ def kept_check(
         plan: of the check.
         compared: its prompts.
         folder: where the verdict is kept; None for the user's cache.
+        layouts: of the prompts, where their paths were compared.
 
     Raises:
         OSError: it cannot be written.
@@ -111,4 +134,5 @@ def kept_check(
         *(verdict.prompts, verdict.tokens),
         complete=compared.is_complete,
         file=kind.write(verdict_folder(folder), verdict),
+        layouts=layouts,
     )

@@ -20,6 +20,7 @@ from rag_accel.fidelity.divergence import Divergence, divergence
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.agreement import PATHS_CHECKS
+from rag_accel.kv.dependency.report import report_prompts
 from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.sample.graph_questions import chain_questions
 from rag_accel.sample.library_graph import read_library_graph
@@ -79,7 +80,9 @@ def check_paths(
     loaded = load(model, tokenizer, dtype=dtype, options=options)
     with _PathsComparison(loaded, plan) as comparison:
         compared = plan.compare(loaded, comparison.of, comparison.read)
-    return kept_check(PATHS_CHECKS, 'kv_reuse="dependency"', loaded, plan, compared, folder)
+    layouts = report_prompts(comparison.compared)
+    option = 'kv_reuse="dependency"'
+    return kept_check(PATHS_CHECKS, option, loaded, plan, compared, folder, layouts)
 
 
 def path_prompts(count: int, seed: int = 0) -> list[TextPrompt]:
@@ -129,6 +132,8 @@ class _PathsComparison:
         flat = LocalOptions(prefix_lanes=0)
         self._flat = ForcedEngine(loaded, flat, threads, plan.template)
         self._trees = ForcedEngine(loaded, trees, threads, plan.template)
+        #: of each compared prompt, the number of its tokens as text, and those with a tree
+        self.compared: list[tuple[int, TreePrompt]] = []
 
     def __enter__(self) -> _PathsComparison:
         return self
@@ -161,4 +166,5 @@ class _PathsComparison:
         output, full = self._flat.answer(asked, len(ids))
         again = prompt.generation_input(len(output.tokens), only_paths=True)
         _, near = self._trees.answer(again, len(tree.ids), output.tokens)
+        self.compared.append((len(ids), tree))
         return divergence(full, near)

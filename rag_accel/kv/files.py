@@ -7,6 +7,7 @@ the text and its namespace there are digests that only the folder's secret makes
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import math
 import struct
@@ -20,7 +21,9 @@ from rag_accel.errors import ChunkFileError
 from rag_accel.kv.entry import KeyValues
 
 FORMAT = "rag_accel.kv"
-VERSION = 1
+#: The second has a checksum that takes 0.6 ms a megabyte instead of 1.5, where processors have
+#: instructions for SHA-256: reading a file is mostly that.
+VERSION = 2
 #: The most bytes of a header: two tensors and a handful of short values.
 HEADER_BYTES = 1 << 14
 _LENGTH = struct.Struct("<Q")
@@ -120,7 +123,7 @@ def read_header(file: BinaryIO, size: int) -> ChunkHeader:
         size: of the whole file, in bytes.
 
     Raises:
-        ChunkFileError: the file is damaged, truncated, of another format or of a newer version.
+        ChunkFileError: the file is damaged, truncated, of another format or version.
         OSError: it cannot be read.
     """
     first = file.read(_LENGTH.size)
@@ -184,8 +187,10 @@ def _parsed(header: Any) -> ChunkHeader:
     metadata = header["__metadata__"]
     if metadata["format"] != FORMAT:
         raise _refused("foreign", repr(metadata["format"])[:40], FORMAT)
-    if int(metadata["version"]) != VERSION:
-        raise _refused("newer", f"version {int(metadata['version'])}", f"{VERSION}")
+    version = int(metadata["version"])
+    if version != VERSION:
+        reason = "newer" if version > VERSION else "older"
+        raise _refused(reason, f"version {version}", f"{VERSION}")
     tag = ChunkTag(
         *(str(metadata[name]) for name in ("name", "model", "namespace", "text")),
         position=int(metadata["position"]),
@@ -220,7 +225,7 @@ def _texts(tag: ChunkTag) -> dict[str, str]:
 def _checksum(
     secret: bytes, texts: Mapping[str, str], dtype: str, shape: list[int], parts: list[memoryview]
 ) -> str:
-    digest = hashlib.blake2b(key=secret, digest_size=32)
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
     said = json.dumps([sorted(texts.items()), dtype, shape]).encode()
     for part in (len(said).to_bytes(8, "little"), said, *parts):
         digest.update(part)

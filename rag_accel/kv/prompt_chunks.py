@@ -8,8 +8,9 @@ from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, GenerationInput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.dependency.lines import locate_paths
+from rag_accel.kv.dependency.lines import locate_other_lines, locate_paths
 from rag_accel.kv.locate import locate
+from rag_accel.kv.segments import TextSpan
 
 #: Shorter documents, in characters, are skipped: reuse would save less than it costs.
 LEAST_CHARACTERS = 24
@@ -52,20 +53,34 @@ def locate_chunks(
             paragraphs, lines and sentences count, the others are ignored.
         questions: the queries that found the documents, without white space around them. A
             document may be the same text; but a question has to be computed.
-        only_paths: whether no more than the relation paths among them are looked for, line by line.
+        only_paths: whether relation paths are looked for, line by line; where there are any, what
+            else the documents hold has spans of its own.
     """
     if prompt.chunk_spans:
         return prompt
     texts = list(documents)
     if not texts:
         return prompt
+    find = _paths_first if only_paths else _texts
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(prompt.messages)
-        for span in (
-            locate_paths(message.content, texts, questions)
-            if only_paths
-            else locate(message.content, texts, LEAST_CHARACTERS, never=questions, parts=True)
-        )
+        for span in find(message.content, texts, questions)
     )
     return replace(prompt, chunk_spans=chunk_spans) if chunk_spans else prompt
+
+
+def _texts(
+    text: str, documents: list[tuple[str, str]], questions: Collection[str]
+) -> Iterable[TextSpan]:
+    return locate(text, documents, LEAST_CHARACTERS, never=questions, parts=True)
+
+
+def _paths_first(
+    text: str, documents: list[tuple[str, str]], questions: Collection[str]
+) -> Iterable[TextSpan]:
+    """Return the spans of paths, and if there are any, those of the other parts of documents."""
+    paths = list(locate_paths(text, documents, questions))
+    if paths:
+        paths += locate_other_lines(text, documents, LEAST_CHARACTERS, questions)
+    return paths

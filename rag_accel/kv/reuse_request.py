@@ -212,6 +212,6 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _one_of(name: str, value: object, known: tuple[Any, ...]) -> Any:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise ReuseRequestError(f"{name} {value!r:.40} is none of {', '.join(known)}")
     return value

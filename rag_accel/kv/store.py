@@ -10,6 +10,7 @@ from typing import Protocol
 from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
 from rag_accel.kv.eviction import (
     EvictionPolicy,
+    GuardedPolicy,
     LRUPolicy,
     SecondHitAdmission,
     eviction_policy,
@@ -173,7 +174,7 @@ class HostStore(SynchronousStore):
             that are asked for again at once.
 
     Raises:
-        ConfigError: if there is no such policy.
+        ConfigError: if there is no such policy, or another store has the same object.
     """
 
     def __init__(
@@ -339,8 +340,10 @@ class HostStore(SynchronousStore):
             self._is_full = False
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget everything, and let another store have the policy."""
         self.clear()
+        if isinstance(self._eviction, GuardedPolicy):
+            self._eviction.release()
 
     def _evict(self, key: bytes) -> None:
         """Remove a state after all that are behind it."""

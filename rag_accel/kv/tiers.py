@@ -175,7 +175,8 @@ class TieredStore:
     def close(self) -> None:
         """Forget the states in memory, finish waiting writes and end the thread."""
         self._loader.close()
-        self.clear()
+        with self._lock:
+            self._host.close()
 
     def _forget(self) -> None:
         with self._lock:

@@ -117,6 +117,7 @@ class TokensUsed(TraceEvent):
     preprocessed: int = 0
     approximate: int = 0
     completion_tokens: int = 0
+    documents: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from rag_accel.kv.eviction import EvictionPolicy
+from rag_accel.kv.eviction import EvictionPolicy, GuardedPolicy
 from rag_accel.kv.store import HostStore
 from rag_accel.testing.checks import check
 
@@ -109,7 +109,8 @@ class EvictionPolicyContract:
     def test_a_store_keeps_to_its_bytes(self) -> None:
         """Check that victims are kept states whatever is added, used and evicted."""
         chance = random.Random(0)
-        store = HostStore(50, self.policy())
+        guard = GuardedPolicy(self.policy())
+        store = HostStore(50, guard)
         for _ in range(500):
             key = bytes([chance.randrange(20)])
             if chance.random() < 0.5:
@@ -117,5 +118,6 @@ class EvictionPolicyContract:
             else:
                 store.put(key, _Sized(chance.randrange(1, 30)))
             check(store.held_bytes <= 50, "a store held more than its bytes")
+            check(guard.error is None, str(guard.error))
         store.clear()
         check(store.held_bytes == 0, "a cleared store held something")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from bench.graph.reader import Recipe, graph_names, reader_folder, reader_tokeni
 from bench.graph.reading import (
     ENGINE,
     FLAT,
+    PREORDER,
     SHARED,
     GraphPrompt,
     divergences,
@@ -27,9 +29,11 @@ from bench.graph.reading import (
     library_prompts,
     match_rows,
 )
+from bench.graph.reused_nodes import ANEW, REUSED, UNMOVED, depcache_rows
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import graph_fidelity, ratio_definitions
 from rag_accel.engines.llm.local.model.loading import load_source
+from rag_accel.errors import ConfigError
 from rag_accel.fidelity.tuning import (
     GraphQuestions,
     GraphShape,
@@ -101,13 +105,68 @@ def test_a_reader_is_trained_once_and_to_the_same_weights(
     assert reader_folder(RECIPE, folder.parent) == folder
 
 
+class Stopped(Exception):
+    """The training is to end here."""
+
+
+def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let the training end in the step behind so many; return the shares of those it trains."""
+    trained: list[float] = []
+    step = reader._Training._step  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: object, *given: object) -> float:
+        if len(trained) == steps:
+            raise Stopped
+        trained.append(step(self, *given))  # type: ignore[arg-type]
+        return trained[-1]
+
+    monkeypatch.setattr(reader._Training, "_step", counted)  # pyright: ignore[reportPrivateUsage]
+    return trained
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [(1, 5), (3, 3), (4, 1)],
+    ids=["before a checkpoint", "in a stage", "while it settles"],
+)
+def test_a_stopped_reader_is_trained_on_to_the_same_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, left: int
+) -> None:
+    monkeypatch.setattr(reader, "CHECKPOINT_EVERY", 2)
+    with monkeypatch.context() as patched:
+        stop_after(before, patched)
+        with pytest.raises(Stopped):
+            reader_folder(RECIPE, tmp_path)
+    trained = stop_after(99, monkeypatch)
+    made = reader_folder(RECIPE, tmp_path)
+    assert len(trained) == left
+    whole, continued = (load_source(path)[0].state_dict() for path in (folder, made))
+    assert all(torch.equal(weights, continued[name]) for name, weights in whole.items())
+    assert [path for path in tmp_path.iterdir() if path.suffix == ".pt"] == []
+
+
+def test_a_damaged_checkpoint_of_a_reader_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "CHECKPOINT_EVERY", 1)
+    with monkeypatch.context() as patched:
+        stop_after(1, patched)
+        with pytest.raises(Stopped):
+            reader_folder(RECIPE, tmp_path)
+    (state,) = tmp_path.glob("*.pt")
+    state.write_bytes(state.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="remove the file") as raised:
+        reader_folder(RECIPE, tmp_path)
+    assert str(state) in str(raised.value)
+
+
 def test_another_recipe_is_another_reader(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Recipe] = []
 
     class Trained(Exception):
         pass
 
-    def train(recipe: Recipe) -> None:
+    def train(recipe: Recipe, state: object) -> None:
         trained.append(recipe)
         raise Trained
 
@@ -162,6 +221,18 @@ def test_a_reader_is_tuned_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert tuned_folder(folder, RECIPE, OPTIONS, folder.parent) == tuned
 
 
+def _as_said(
+    material: graph_fidelity.Material, prompt: GraphQuestions, packer: PromptPacker
+) -> GraphQuestions:
+    """Return a prompt whose right answers are the entities that a reader finds most probable."""
+    with torch.no_grad():
+        logits = answer_logits(material.model, reader.batch_of([packer.pack(prompt)]))
+    entities = material.tokenizer.convert_tokens_to_ids(list(material.names.entities))
+    said = [material.names.entities[at] for at in logits[:, entities].argmax(-1).tolist()]
+    pairs = zip(prompt.questions, said, strict=True)
+    return replace(prompt, questions=tuple((text, name) for (text, _), name in pairs))
+
+
 # What is measured --------------------------------------------------------------------------------
 
 
@@ -169,21 +240,44 @@ def test_the_engine_says_what_the_mask_of_shared_positions_says(
     material: graph_fidelity.Material,
 ) -> None:
     packer = PromptPacker(material.tokenizer)
-    asked: list[GraphQuestions] = []
-    for prompt in graphs(4):
-        with torch.no_grad():
-            logits = answer_logits(material.model, reader.batch_of([packer.pack(prompt)]))
-        entities = material.tokenizer.convert_tokens_to_ids(list(material.names.entities))
-        said = [material.names.entities[at] for at in logits[:, entities].argmax(-1).tolist()]
-        questions = tuple(
-            (text, name) for (text, _), name in zip(prompt.questions, said, strict=True)
-        )
-        asked.append(replace(prompt, questions=questions))
+    asked = [_as_said(material, prompt, packer) for prompt in graphs(4)]
     rows = match_rows(material.model, material.tuned, material.tokenizer, asked, "w")
     found = engine_row(material.model, material.tokenizer, asked, 1, "w")
     by_mask = {row.system: row.median for row in rows}
     assert (found.median, found.n) == (by_mask[SHARED], 16)
     assert found.median > 0  # of the names of which the answer was chosen, most are entities
+
+
+def test_depcache_that_keeps_nothing_says_what_the_mask_in_pre_order_says(
+    material: graph_fidelity.Material,
+) -> None:
+    packer = PromptPacker(material.tokenizer, scheme="preorder")
+    asked = [_as_said(material, prompt, packer) for prompt in graphs(4)]
+    mask = match_rows(material.model, material.tuned, material.tokenizer, asked, "w")
+    by_mask = {row.system: row.median for row in mask}
+    rows = depcache_rows(material.model, material.tokenizer, asked, 1, "w")
+    found = {row.system: row.median for row in rows}
+    assert all(row.n == 16 for row in rows)
+    assert found[ANEW] == by_mask[PREORDER] > 0
+    assert set(found) == {ANEW, REUSED, UNMOVED}
+
+
+def test_depcache_of_other_weights_answers_apart_once_paths_are_kept(
+    material: graph_fidelity.Material,
+) -> None:
+    packer = PromptPacker(material.tokenizer, scheme="preorder")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        drawn = copy.deepcopy(material.model)
+        for weights in drawn.model.layers.parameters():
+            if weights.dim() == 2:
+                torch.nn.init.normal_(weights, std=2 * weights.shape[1] ** -0.5)
+    strong = replace(material, model=drawn)
+    asked = [_as_said(strong, prompt, packer) for prompt in graphs(8)]
+    rows = depcache_rows(drawn, material.tokenizer, asked, 1, "w")
+    found = {row.system: row.median for row in rows}
+    assert found[UNMOVED] < found[ANEW]
+    assert found[REUSED] < found[ANEW]
 
 
 def test_an_engine_is_told_where_paths_stand() -> None:

@@ -9,9 +9,28 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import numpy as np
 from fake_runner import tokenizer
 
-from bench.graph.first_token import FLAT, GROUPED, Retrieved, distinct_tokens
+from bench.arms import bench_accelerator
+from bench.graph.first_token import (
+    FLAT,
+    GROUPED,
+    STREAM,
+    Chats,
+    Retrieved,
+    distinct_tokens,
+    token_bytes,
+)
+from bench.graph.opponents import (
+    CHUNKS,
+    DEPCACHE,
+    RADIX,
+    UNMOVED,
+    chunks_arm,
+    kept_lines,
+    radix_arm,
+)
 from bench.graph.trees import PathGraph, letter_pieces, path_stream, tree_stream
 from bench.kv.first_token import Shape
 from bench.results import SuiteResult, as_json, from_json
@@ -34,6 +53,7 @@ TINY = graph_ttft.Sizes(
     queries=6,
     stream_entities=5,
     counted=2,
+    opponents_counted=2,
     share=0.5,
     short_turns=2,
     only_paths=3,
@@ -82,6 +102,75 @@ def test_a_tree_has_the_fewest_tokens(found: SuiteResult) -> None:
     tokens = {name: _row(found, name, "prompt_tokens").median for name in (FLAT, GROUPED)}
     assert _row(found, "tree, nothing kept", "prompt_tokens").median < tokens[GROUPED]
     assert tokens[GROUPED] < tokens[FLAT]
+
+
+def test_each_other_way_keeps_what_it_can_of_the_stream(found: SuiteResult) -> None:
+    reused = {
+        name: _row(found, name, "prompt_reused_percent", "Zipf").median
+        for name in (RADIX, CHUNKS, DEPCACHE, UNMOVED, STREAM)
+    }
+    assert reused[DEPCACHE] == reused[UNMOVED]
+    for name in (RADIX, CHUNKS):
+        assert 0 < reused[name] < reused[DEPCACHE] < 100
+    for name in reused:
+        assert _row(found, name, "first_token_ms", "Zipf").median > 0
+
+
+def test_every_way_of_trees_is_asked_the_same_prompt(found: SuiteResult) -> None:
+    tokens = {
+        name: _row(found, name, "prompt_tokens", "Zipf").median
+        for name in (STREAM, DEPCACHE, RADIX, CHUNKS)
+    }
+    assert tokens[DEPCACHE] == tokens[STREAM]
+    assert tokens[STREAM] < tokens[RADIX]
+
+
+def test_answers_of_other_ways_are_compared_with_those_computed_anew(found: SuiteResult) -> None:
+    equal = {
+        name: _row(found, name, "answers_equal_to_recomputed")
+        for name in (RADIX, CHUNKS, DEPCACHE, UNMOVED)
+    }
+    assert all(row.n == TINY.answers for row in equal.values())
+    assert equal[RADIX].median == TINY.answers
+    assert all(equal[name].median == 0 for name in (CHUNKS, DEPCACHE, UNMOVED))
+
+
+def test_arms_begin_with_what_they_keep_of_a_stream(graph: PathGraph) -> None:
+    names = graph.entities
+    question = graph.question(np.random.default_rng(0))
+    first, second = (
+        Retrieved(graph.retrieved_paths(names[at : at + 1], question, 4)) for at in range(2)
+    )
+    model = TINY.shape.model(len(tokenizer()))
+    with bench_accelerator(threads=1) as accelerator:
+        chats = Chats(model, tokenizer(), accelerator)
+        room = 4096 * token_bytes(model.config)
+        known = _sizes(second)
+        radix = radix_arm(chats, [first, second], [second], room)
+        assert radix(second).cached_tokens >= known
+        other = radix_arm(chats, [first, second], [Retrieved(first.paths[:2])], room)
+        assert other(second).cached_tokens < known  # it was computed as far as it was needed
+        chunks = chunks_arm(chats, [first, second], room)
+        moved = chunks(Retrieved((*second.paths[::-1], *first.paths)))
+        assert moved.cached_tokens >= known + _sizes(first)
+        few = radix_arm(chats, [first, second], [first, second], 1)
+        assert few(second).cached_tokens >= known > few(first).cached_tokens
+
+
+def _sizes(found: Retrieved) -> int:
+    return sum(
+        len(tokenizer()(line, add_special_tokens=False)["input_ids"]) for line in found.lines
+    )
+
+
+def test_kept_paths_are_the_latest_that_have_room(graph: PathGraph) -> None:
+    lines = [("Fuji is high", " above", " the sea"), ("Ada wrote", " down", " notes on engines")]
+    tokens = [len(tokenizer()("".join(line))["input_ids"]) for line in lines]
+    stream = [Retrieved((line,)) for line in (*lines, lines[0])]
+    texts = ["".join(line) for line in lines]
+    assert kept_lines(tokenizer(), stream, sum(tokens), 1) == [texts[1], texts[0]]
+    assert kept_lines(tokenizer(), stream, tokens[0], 1) == [texts[0]]
+    assert kept_lines(tokenizer(), stream, 1, 1) == []
 
 
 def test_states_in_wrong_places_fail_the_suite(

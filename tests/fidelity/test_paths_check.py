@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rag_accel.config import KvReuse, Options
 from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse import unchecked
+from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.fidelity import AgreementCheck, TextPrompt, check_paths
 from rag_accel.fidelity.paths_check import path_prompts
 
@@ -49,6 +51,27 @@ def test_a_random_model_does_not_agree_and_that_is_kept_and_warned_of() -> None:
     assert 'kv_reuse="dependency" does not agree' in str(found)
     with pytest.warns(UncheckedReuseWarning, match=r"agrees in \d+% of the tokens"):
         use()
+
+
+def test_the_savings_of_trees_are_said_of_the_compared_prompts() -> None:
+    found = check()
+    prompting = Prompting(tokenizer())
+    written = trees = 0
+    for prompt in PROMPTS:
+        whole = prompt.generation_input(1, only_paths=True)
+        tree = prompting.tree(whole.messages, whole.chunk_spans)
+        assert tree is not None
+        written += len(prompting.whole(whole.messages)) - len(tree.head) - len(tree.task)
+        trees += len(tree.tree.ids)
+    assert found.layouts is not None
+    fewer, share = found.layouts.redundant_share(), found.layouts.attended_share()
+    assert f"the paths have {trees} tokens instead of {written} (-{fewer:.0%}), " in str(found)
+    assert f"and prompts {share:.0%} of the attended pairs" in str(found)
+    assert 0 < fewer < 1
+    assert 0 < share < 1
+    costs = json.loads(json.dumps(found.to_dict()))["layouts"]
+    assert costs["tree"]["tokens"] == trees
+    assert costs["flat"]["tokens"] == written
 
 
 def test_a_check_that_passed_is_silent() -> None:

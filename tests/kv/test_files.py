@@ -81,7 +81,12 @@ def test_what_was_not_written_for_this_is_refused(wanted: dict[str, Any], why: s
 
 @pytest.mark.parametrize(
     ("metadata", "why"),
-    [({"version": "2"}, "newer"), ({"format": "pt"}, "foreign"), ({"text": "x"}, "damaged")],
+    [
+        ({"version": "3"}, "newer"),
+        ({"version": "1"}, "older"),
+        ({"format": "pt"}, "foreign"),
+        ({"text": "x"}, "damaged"),
+    ],
 )
 def test_another_format_is_named(metadata: dict[str, str], why: str) -> None:
     assert reason(with_header(written(), metadata=metadata)) == why

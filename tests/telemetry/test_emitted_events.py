@@ -92,9 +92,11 @@ def test_a_first_output_is_told_with_the_step_that_brought_it() -> None:
 def test_the_tokens_of_a_generation_are_told_when_it_ends() -> None:
     watched = Watched(TokensUsed, NodeFinished)
     key = watched.leaf(1)
-    watched.end_step(1.0, (key, "final"), used=TokenUsage(PromptUse(1, 2, 3, 4, 5, 6), 7, 1))
+    watched.end_step(1.0, (key, "final"), used=TokenUsage(PromptUse(1, 2, 3, 4, 5, 6, 8), 7, 1))
     used, finished = watched.sink.events
-    assert used == TokensUsed(1.0, 1, "n", "llm", 1, 2, 3, 4, 5, 6, completion_tokens=7)
+    assert used == TokensUsed(
+        1.0, 1, "n", "llm", 1, 2, 3, 4, 5, 6, completion_tokens=7, documents=8
+    )
     assert isinstance(finished, NodeFinished)
 
 

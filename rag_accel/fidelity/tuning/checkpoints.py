@@ -1,9 +1,9 @@
-"""Checkpoints of a fine-tuning in its folder, and the refusal to go on with another one there."""
+"""Checkpoints of a training, and the folder of a fine-tuning, which refuses another one there."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rag_accel.system.files import replaced_file
 
 _STATE, _DONE = "tuning.pt", "tuning.json"
 _MEMBERS = {"recipe", "step", "losses", "match", "model", "optimizer"}
+_HINT = "name a new folder"
 #: Settings and results of a fine-tuning, as values of JSON.
 Values = Mapping[str, Any]
 
@@ -34,6 +35,56 @@ class TuningState:
     match: tuple[int, int]
 
 
+class StateFile:
+    """The file of a training's last checkpoint: tensors, and values of JSON.
+
+    Args:
+        path: of the file; its folder exists.
+        members: names that a checkpoint has at least.
+        hint: what to do about a damaged one.
+    """
+
+    def __init__(self, path: Path, members: Collection[str], hint: str) -> None:
+        self._path, self._members, self._hint = path, frozenset(members), hint
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the last checkpoint, in memory of the CPU; None if there is none.
+
+        Raises:
+            ConfigError: the file is damaged, or holds something else.
+        """
+        if not self._path.exists():
+            return None
+        try:
+            # Weights only: a pickle with anything else in it is refused, not run.
+            found = torch.load(self._path, map_location="cpu", weights_only=True)
+        except Exception as error:  # of a file that is damaged in any way
+            raise damaged(self._path, error, self._hint) from error
+        if not isinstance(found, dict) or not self._members.issubset(found):
+            raise damaged(self._path, "no checkpoint", self._hint)
+        return found
+
+    def write(self, values: Values) -> None:
+        """Write a checkpoint in the place of the last one, whole or not at all."""
+        with replaced_file(self._path) as file:
+            torch.save(dict(values), file)
+
+    def remove(self) -> None:
+        """Remove the checkpoint, if there is one."""
+        self._path.unlink(missing_ok=True)
+
+
+def damaged(file: Path, found: object, hint: str) -> ConfigError:
+    """Return the error of a file that a training cannot be continued from."""
+    return ConfigError(
+        "a training cannot be continued",
+        where=str(file),
+        found=str(found),
+        valid="the checkpoint or result of an earlier call",
+        hint=hint,
+    )
+
+
 class TuningFolder:
     """The folder that a fine-tuned model is written to.
 
@@ -50,7 +101,8 @@ class TuningFolder:
         self.path = path
         self._recipe = dict(json.loads(json.dumps(recipe)))
         path.mkdir(parents=True, exist_ok=True)
-        self._state = self._read_state()
+        self._file = StateFile(path / _STATE, _MEMBERS, _HINT)
+        self._state = self._file.read()
         self._done = self._read_done()
         found = self._done or self._state
         if found is not None:
@@ -78,37 +130,22 @@ class TuningFolder:
 
     def save(self, state: TuningState, model: Any, optimizer: torch.optim.Optimizer) -> None:
         """Write a checkpoint in the place of the last one, whole or not at all."""
-        with replaced_file(self.path / _STATE) as file:
-            torch.save(
-                {
-                    "recipe": self._recipe,
-                    "step": state.step,
-                    "losses": list(state.losses),
-                    "match": list(state.match),
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                },
-                file,
-            )
+        self._file.write(
+            {
+                "recipe": self._recipe,
+                "step": state.step,
+                "losses": list(state.losses),
+                "match": list(state.match),
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+            }
+        )
 
     def finish(self, result: Values) -> None:
         """Write the result, and remove the checkpoint; the model was saved before."""
         with replaced_file(self.path / _DONE) as file:
             file.write(json.dumps({"recipe": self._recipe, "result": result}, indent=2).encode())
-        (self.path / _STATE).unlink(missing_ok=True)
-
-    def _read_state(self) -> dict[str, Any] | None:
-        file = self.path / _STATE
-        if not file.exists():
-            return None
-        try:
-            # Weights only: a pickle with anything else in it is refused, not run.
-            found = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # of a file that is damaged in any way
-            raise self._damaged(file, error) from error
-        if not isinstance(found, dict) or not _MEMBERS.issubset(found):
-            raise self._damaged(file, "no checkpoint")
-        return found
+        self._file.remove()
 
     def _read_done(self) -> dict[str, Any] | None:
         file = self.path / _DONE
@@ -118,16 +155,7 @@ class TuningFolder:
             found = json.loads(file.read_text(encoding="utf-8"))
             return {"recipe": dict(found["recipe"]), "result": dict(found["result"])}
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise self._damaged(file, error) from error
-
-    def _damaged(self, file: Path, found: object) -> ConfigError:
-        return ConfigError(
-            "a fine-tuning cannot be continued",
-            where=str(file),
-            found=str(found),
-            valid="what rag-accel tune wrote",
-            hint="name a new folder",
-        )
+            raise damaged(file, error, _HINT) from error
 
     def _check_recipe(self, found: Any) -> None:
         given = found if isinstance(found, dict) else {}

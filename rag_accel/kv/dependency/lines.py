@@ -81,6 +81,58 @@ def locate_paths(
             yield TextSpan(stop - len(shown), stop, wanted[shown])
 
 
+def locate_other_lines(
+    text: str,
+    documents: Iterable[tuple[str, str]],
+    least_characters: int,
+    never: Collection[str] = (),
+) -> Iterator[TextSpan]:
+    """Yield where those parts of documents stand in a text that are no relation paths.
+
+    Args:
+        text: of a prompt's message.
+        documents: the id and the text of each.
+        least_characters: shorter parts are left out.
+        never: texts to skip, without white space around them.
+    """
+    seen: set[str] = set()
+    for document, retrieved in documents:
+        if retrieved.strip() in never:
+            continue
+        for part in _parts_without_paths(retrieved):
+            if len(part) < least_characters or part in seen:
+                continue
+            seen.add(part)
+            at = text.find(part)
+            while at >= 0:
+                yield TextSpan(at, at + len(part), document)
+                at = text.find(part, at + len(part))
+
+
+def _parts_without_paths(text: str) -> Iterator[str]:
+    """Yield the longest parts of a text without a line that is a path."""
+    start = 0
+    for found in _LINE.finditer(text):
+        if parse_path(found.group().strip()) is not None:
+            yield text[start : found.start()].strip()
+            start = found.end()
+    yield text[start:].strip()
+
+
+def texts_around(text: str, spans: Iterable[TextSpan], lines: PathLines) -> Iterator[str]:
+    """Yield the retrieved texts before and behind the paths of a prompt, nothing twice."""
+    behind = 0
+    for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
+        start = max(span.start, behind)
+        for first, last in (
+            (start, min(span.stop, lines.start)),
+            (max(start, lines.stop), span.stop),
+        ):
+            if first < last and text[first:last].strip():
+                yield text[first:last]
+        behind = max(behind, span.stop)
+
+
 def find_path_lines(text: str, spans: Iterable[TextSpan]) -> PathLines | None:
     """Return the longest run of lines that are paths of retrieved texts.
 

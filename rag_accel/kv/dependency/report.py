@@ -1,6 +1,7 @@
 """The savings of dependency attention for given paths, in tokens and attended pairs.
 
-Numbers of a prompt, before any model runs (DepCache, section 3.2 and Fig. 3b).
+Numbers of a prompt, before any model runs (DepCache, section 3.2 and Fig. 3b): of paths in each
+layout, or of whole prompts as they were written and with their paths as trees.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.layouts import LAYOUTS, Layout, lay_out
 from rag_accel.kv.dependency.paths import checked_paths
+from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.dependency.tree import DependencyTree, Encode, encode_once
 
 
@@ -29,7 +31,7 @@ class LayoutCost:
 
 @dataclass(frozen=True, slots=True)
 class LayoutReport:
-    """The costs of all layouts of the same paths."""
+    """The costs of the same paths in several layouts, ``flat`` among them."""
 
     costs: dict[Layout, LayoutCost]
 
@@ -77,6 +79,34 @@ def report_layouts(
         pairs = attended_pairs(tree, head_tokens, question_tokens)
         costs[layout] = LayoutCost(len(tree.ids), pairs)
     return LayoutReport(costs)
+
+
+def report_prompts(prompts: Iterable[tuple[int, TreePrompt]]) -> LayoutReport:
+    """Return the costs of whole prompts: ``flat``, as they were written, and ``tree``; summed.
+
+    Args:
+        prompts: of each, the number of its tokens as it was written, and its tokens with a tree.
+
+    Raises:
+        ConfigError: a prompt as it was written has fewer tokens than stand around its tree.
+    """
+    costs = {"flat": [0, 0], "tree": [0, 0]}
+    for written, prompt in prompts:
+        head, task = len(prompt.head), len(prompt.task)
+        if written < head + task:
+            raise ConfigError(
+                "a prompt has fewer tokens than stand around its paths",
+                found=written,
+                valid=f"{head + task} or more",
+            )
+        tree = attended_pairs(prompt.tree, head, task)
+        for layout, tokens, pairs in (
+            ("flat", written - head - task, _triangle(written)),
+            ("tree", len(prompt.tree.ids), tree),
+        ):
+            costs[layout][0] += tokens
+            costs[layout][1] += pairs
+    return LayoutReport({"flat": LayoutCost(*costs["flat"]), "tree": LayoutCost(*costs["tree"])})
 
 
 def attended_pairs(tree: DependencyTree, head_tokens: int = 0, question_tokens: int = 0) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.encoded import EncodedNode, encode_prompt
@@ -14,6 +17,9 @@ from rag_accel.kv.dependency.positions import PositionScheme, TreePositions, tre
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode
 from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Encode, joined_trees, path_tree
 from rag_accel.kv.keys import ChunkSource
+
+#: Returns the tokens of each text, those that it has alone.
+EncodeAll = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 _RECIPE = "behind-path-1"
 
@@ -27,12 +33,14 @@ class TreePrompt:
         tree: of paths; tokens see their own path alone.
         task: the tokens behind the tree, which see all of it; at least one.
         positions: of the tree's tokens, and of the task's first.
+        documents: retrieved texts that stand in the head and the task.
     """
 
     head: tuple[int, ...]
     tree: DependencyTree
     task: tuple[int, ...]
     positions: TreePositions
+    documents: tuple[str, ...] = ()
     #: the tokens of the whole prompt
     ids: tuple[int, ...] = field(init=False, repr=False)
 
@@ -50,20 +58,48 @@ class TreePrompt:
         return self.head
 
 
-def prompt_of_lines(text: str, lines: PathLines, encode: Encode) -> TreePrompt | None:
+def prompt_of_lines(
+    text: str, lines: PathLines, encode: Encode, encode_all: EncodeAll | None = None
+) -> TreePrompt | None:
     """Return a prompt's tokens with the tree of its paths; None where nothing stands behind them.
 
     Args:
         text: the whole prompt.
         lines: its paths.
         encode: returns the tokens of a text.
+        encode_all: returns those of many, and is called once for all segments of the paths; None
+            for ``encode``, segment by segment.
     """
     task = tuple(encode(text[lines.stop :].removeprefix(PATH_END)))
     if not task:
         return None
     head = tuple(encode(text[: lines.start])) if lines.start else ()
+    if encode_all is not None:
+        names = list(dict.fromkeys([*chain.from_iterable(lines.paths), PATH_END]))
+        encode = dict(zip(names, encode_all(names), strict=True)).__getitem__
     tree = path_tree(lines.paths, encode)
     return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
+
+
+def saves_tokens(text: str, lines: PathLines, tree: DependencyTree, encode: Encode) -> bool:
+    """Tell whether the tree of a prompt's paths has no more tokens than their lines.
+
+    The lines are tokenised only where the tree merges few tokens: segments that are tokenised alone
+    cost about one token at each of their ends, at the most.
+
+    Args:
+        text: the whole prompt.
+        lines: its paths.
+        tree: of the same paths.
+        encode: returns the tokens of a text.
+    """
+    leaves = np.flatnonzero(tree.exits == np.arange(1, len(tree) + 1))
+    of_paths = int((tree.depths[leaves] + np.diff(tree.starts)[leaves]).sum())
+    merged = of_paths - len(tree.ids)
+    if merged >= sum(len(path) + 1 for path in lines.paths):
+        return True
+    is_ended = text.startswith(PATH_END, lines.stop)
+    return len(tree.ids) <= len(encode(text[lines.start : lines.stop + is_ended]))
 
 
 def tree_prompt(prompt: DepPrompt, encode: Encode, scheme: PositionScheme = "shared") -> TreePrompt:

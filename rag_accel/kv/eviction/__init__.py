@@ -6,18 +6,21 @@ evicts leaves alone. Policies know neither clock nor threads.
 
 from rag_accel.kv.eviction.admission import SecondHitAdmission
 from rag_accel.kv.eviction.counting import LACRPolicy, LFUPolicy, LRUPolicy
+from rag_accel.kv.eviction.guarded import GuardedPolicy
 from rag_accel.kv.eviction.lookahead import LookaheadPolicy
-from rag_accel.kv.eviction.names import eviction_policy
+from rag_accel.kv.eviction.names import check_policy, eviction_policy
 from rag_accel.kv.eviction.priorities import PriorityPolicy
 from rag_accel.kv.eviction.protocol import EvictionPolicy
 
 __all__ = [
     "EvictionPolicy",
+    "GuardedPolicy",
     "LACRPolicy",
     "LFUPolicy",
     "LRUPolicy",
     "LookaheadPolicy",
     "PriorityPolicy",
     "SecondHitAdmission",
+    "check_policy",
     "eviction_policy",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.eviction.counting import LACRPolicy, LFUPolicy, LRUPolicy
+from rag_accel.kv.eviction.guarded import GuardedPolicy
 from rag_accel.kv.eviction.lookahead import LookaheadPolicy
 from rag_accel.kv.eviction.protocol import EvictionPolicy
 
@@ -19,7 +20,17 @@ _METHODS = ("added", "used", "removed", "began", "victim")
 
 
 def eviction_policy(policy: str | EvictionPolicy) -> EvictionPolicy:
-    """Return a fresh policy by its name, or an object that is one.
+    """Return a fresh policy by its name, or a guard of a user's object, of which there is one.
+
+    Raises:
+        ConfigError: as ``check_policy``, and if another guard of the object is in use.
+    """
+    check_policy(policy)
+    return POLICIES[policy]() if isinstance(policy, str) else GuardedPolicy(policy)
+
+
+def check_policy(policy: str | EvictionPolicy) -> None:
+    """Check the name of a policy, or an object that is to be one.
 
     Raises:
         ConfigError: if there is none of that name, or the object lacks methods of a policy.
@@ -28,7 +39,7 @@ def eviction_policy(policy: str | EvictionPolicy) -> EvictionPolicy:
     if isinstance(policy, str):
         if policy not in POLICIES:
             raise ConfigError("unknown eviction policy", found=repr(policy), valid=names)
-        return POLICIES[policy]()
+        return
     missing = [name for name in _METHODS if not callable(getattr(policy, name, None))]
     if missing or isinstance(policy, type):
         raise ConfigError(
@@ -37,4 +48,3 @@ def eviction_policy(policy: str | EvictionPolicy) -> EvictionPolicy:
             valid=f"{names} or an object with the methods {', '.join(_METHODS)}",
             hint="give an instance, not its class" if isinstance(policy, type) else None,
         )
-    return policy

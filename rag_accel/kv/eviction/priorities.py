@@ -34,6 +34,10 @@ class PriorityPolicy(ABC):
     def __contains__(self, key: bytes) -> bool:
         return key in self._parents
 
+    def is_leaf(self, key: object) -> bool:
+        """Tell whether anything is the key of a kept state that has none behind it."""
+        return isinstance(key, bytes) and key in self._parents and key not in self._children
+
     @abstractmethod
     def _priority(self, key: bytes) -> Priority:
         """Return the present priority of a kept state."""

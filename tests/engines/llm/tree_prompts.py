@@ -90,7 +90,7 @@ def masked_answer(work: EngineRequest, source: Any = None, tokens: int = TOKENS)
         mask[head:behind, :behind] = dense_mask(prompt.tree, past=head)
         first = prompt.positions.behind
         placed = [*positions, *range(first, first + size - behind)]
-        logits = _logits(source, ids, placed, mask)
+        logits = logits_of(source, ids, placed, mask)
         ids.append(int(logits[-1].argmax()))
         if ids[-1] == tokenizer().eos_token_id and at < tokens:
             ids.pop()
@@ -98,7 +98,7 @@ def masked_answer(work: EngineRequest, source: Any = None, tokens: int = TOKENS)
     return tokenizer().decode(ids[len(prompt.ids) :], skip_special_tokens=True)
 
 
-def _logits(
+def logits_of(
     source: Any, ids: Sequence[int], positions: Sequence[int], mask: np.ndarray[Any, Any]
 ) -> torch.Tensor:
     additive = torch.zeros(mask.shape).masked_fill_(torch.from_numpy(~mask), -torch.inf)

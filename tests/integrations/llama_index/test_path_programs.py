@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ import tiny_chat
 from fake_runner import tokenizer
 from graph_facts import TRIPLES, facts
 from hf_callers import GREEDY, own_model
-from li_graph_programs import GraphParts, filled, retriever
+from li_graph_programs import GraphParts, filled, index, retriever
 from li_knowledge import WordEmbedding
+from li_programs import HashEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
+from llama_index.core.indices.property_graph import PropertyGraphIndex
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import TextNode
-from path_kit import QUESTIONS, RelationPaths, prompt_tokens, reused
+from path_kit import QUESTIONS, TURN, RelationPaths, prompt_tokens, reused
+from reuse_kit import num_tokens
 
 from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
 from rag_accel import Accelerator
@@ -35,6 +39,15 @@ def answering(found: Any, llm: Any, accelerator: Accelerator, *, streaming: bool
     return accelerate(engine, accelerator=accelerator)
 
 
+def behind(question: str) -> str:
+    """Return what the usual prompt has behind the retrieved texts."""
+    return (
+        "---------------------\n"
+        "Given the context information and not prior knowledge, answer the query.\n"
+        f"Query: {question}\nAnswer: "
+    )
+
+
 class EngineOverPaths(RelationPaths):
     def retriever(self) -> Any:
         raise NotImplementedError
@@ -44,11 +57,7 @@ class EngineOverPaths(RelationPaths):
         return [answering(found, llm, accelerator, streaming=way) for way in (False, True)]
 
     def behind(self, question: str) -> str:
-        return (
-            "---------------------\n"
-            "Given the context information and not prior knowledge, answer the query.\n"
-            f"Query: {question}\nAnswer: "
-        )
+        return behind(question)
 
     def ask(self, program: Any, question: str) -> str:
         return str(program[0].query(question))
@@ -67,6 +76,80 @@ class EngineOverPaths(RelationPaths):
 class TestPropertyGraph(EngineOverPaths):
     def retriever(self) -> Any:
         return retriever(GraphParts(filled(SimplePropertyGraphStore())), "synonyms")
+
+
+class OneVector(HashEmbedding):
+    """An embedding that finds the same for every question."""
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding("E1")
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_query_embedding(query)
+
+
+def graph_index() -> PropertyGraphIndex:
+    return index(GraphParts(filled(SimplePropertyGraphStore()), embedding=OneVector()))
+
+
+class TestPropertyGraphIndex(EngineOverPaths):
+    """The query engine that an index makes itself, over its own retrievers."""
+
+    def program(self, accelerator: Accelerator, **options: Any) -> Any:
+        made, llm = graph_index(), language_model(**options)
+        engines = [
+            made.as_query_engine(llm=llm, include_text=False, streaming=way)
+            for way in (False, True)
+        ]
+        return [accelerate(engine, accelerator=accelerator) for engine in engines]
+
+
+def asked_in_turn(accelerator: Accelerator, engine: Any, count: int) -> list[str]:
+    """Return the answers of an engine that computes nothing but questions after the first one."""
+    answers: list[str] = []
+    counts = Counter[str]()
+    for at, question in enumerate(QUESTIONS[:count]):
+        answers.append(str(engine.query(question)))
+        now = prompt_tokens(accelerator)
+        of_this = {part: now[part] - counts[part] for part in now}
+        counts.update(of_this)
+        assert of_this["approximate"] > 0
+        if at:
+            assert of_this["from_chunks"] == of_this["approximate"]
+            assert of_this["computed"] <= num_tokens(behind(question) + TURN)
+        else:
+            assert of_this["from_chunks"] == 0
+    return answers
+
+
+def test_texts_that_an_index_puts_around_its_paths_are_computed_once() -> None:
+    """By default an index shows the text of each path's source, with the paths above it."""
+    found: list[list[str]] = []
+    for questions in (QUESTIONS[:3], *([one] for one in QUESTIONS[:3])):
+        with Accelerator(strict=True) as accelerator:
+            made = graph_index().as_query_engine(llm=language_model())
+            engine = accelerate(made, accelerator=accelerator)
+            if len(questions) == 3:
+                found.append(asked_in_turn(accelerator, engine, 3))
+            else:
+                found.append([str(engine.query(questions[0]))])
+    assert found[0] == [answer for (answer,) in found[1:]]
+
+
+def test_an_index_with_one_model_for_all_answers_as_afresh() -> None:
+    """The model is asked for synonyms, too, whose prompt has no paths."""
+    answers: list[list[str]] = []
+    for questions in (QUESTIONS[:2], QUESTIONS[:1], QUESTIONS[1:2]):
+        with Accelerator(strict=True) as accelerator:
+            parts = GraphParts(
+                filled(SimplePropertyGraphStore()), llm=language_model(), embedding=OneVector()
+            )
+            engine = accelerate(
+                index(parts).as_query_engine(llm=parts.llm), accelerator=accelerator
+            )
+            answers.append([str(engine.query(question)) for question in questions])
+            assert (reused(accelerator) > 0) == (len(questions) == 2)
+    assert answers[0] == answers[1] + answers[2]
 
 
 class TestGraphRetriever(EngineOverPaths):
@@ -90,11 +173,27 @@ def test_an_answer_says_how_its_paths_were_computed(accelerator: Accelerator) ->
         "attention": "dependency",
         "reused_tokens": 0,
         "tree_tokens": tree,
+        "document_tokens": 0,
         "exact": False,
     }
     assert second.additional_kwargs["kv_reuse"] == {**report, "reused_tokens": tree}
     pieces = list(llm.stream_complete(f"{paths}\n\n{QUESTIONS[2]}", documents=nodes))
     assert pieces[-1].additional_kwargs["kv_reuse"]["reused_tokens"] == tree
+
+
+def test_an_answer_says_how_much_of_its_documents_was_not_reused(accelerator: Accelerator) -> None:
+    """Both a document of its own, and what a document holds next to its paths."""
+    found = RagAccelGraphRetriever(facts(), WordEmbedding(), link="words", similarity_top_k=50)
+    paths = "\n".join(node.text for node in found.retrieve(QUESTIONS[0]))
+    texts = ("The engine of brass was never built in her lifetime.", "It is told in long letters.")
+    shown = f"Facts of the letters: {texts[0]}\n\n{paths}\n\n{texts[1]}"
+    nodes = [TextNode(text=texts[0]), TextNode(text=f"{paths}\n\n{texts[1]}")]
+    llm = language_model(accelerator)
+    for question in QUESTIONS[:2]:
+        answer = llm.complete(f"{shown}\n\n{question}", documents=nodes)
+        report = answer.additional_kwargs["kv_reuse"]
+        assert report["tree_tokens"] > 0
+        assert report["document_tokens"] == num_tokens(*texts)
 
 
 def test_a_prompt_without_paths_says_that_it_is_exact(accelerator: Accelerator) -> None:
@@ -116,9 +215,18 @@ def test_paths_inside_longer_lines_stay_flat(accelerator: Accelerator) -> None:
         assert found.additional_kwargs["kv_reuse"]["exact"]
 
 
-def test_a_model_of_the_programs_own_computes_no_path_twice() -> None:
+def over_facts(llm: Any, accelerator: Accelerator) -> Any:
+    return answering(TestGraphRetriever().retriever(), llm, accelerator)
+
+
+def over_index(llm: Any, accelerator: Accelerator) -> Any:
+    engine = graph_index().as_query_engine(llm=llm, include_text=False)
+    return accelerate(engine, accelerator=accelerator)
+
+
+@pytest.mark.parametrize("over", [over_facts, over_index])
+def test_a_model_of_the_programs_own_computes_no_path_twice(over: Any) -> None:
     huggingface = pytest.importorskip("llama_index.llms.huggingface")
-    found = TestGraphRetriever()
     llm = huggingface.HuggingFaceLLM(
         model=own_model(),
         tokenizer=tokenizer(),
@@ -128,7 +236,7 @@ def test_a_model_of_the_programs_own_computes_no_path_twice() -> None:
     )
     answers: list[str] = []
     with Accelerator(kv_reuse="dependency", strict=True) as accelerator:
-        engine = answering(found.retriever(), llm, accelerator)
+        engine = over(llm, accelerator)
         answers.append(str(engine.query(QUESTIONS[0])))
         tree = prompt_tokens(accelerator)["approximate"]
         assert tree > 0
@@ -137,4 +245,4 @@ def test_a_model_of_the_programs_own_computes_no_path_twice() -> None:
         assert reused(accelerator) == 2 * tree
     for question, answer in zip(QUESTIONS, answers, strict=False):
         with Accelerator(kv_reuse="dependency", strict=True) as afresh:
-            assert str(answering(found.retriever(), llm, afresh).query(question)) == answer
+            assert str(over(llm, afresh).query(question)) == answer

@@ -11,7 +11,8 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.encoded import encode_prompt
 from rag_accel.kv.dependency.layouts import LAYOUTS
 from rag_accel.kv.dependency.prompt import DepPrompt
-from rag_accel.kv.dependency.report import report_layouts
+from rag_accel.kv.dependency.report import report_layouts, report_prompts
+from rag_accel.kv.dependency.tokens import TreePrompt, tree_prompt
 
 SYSTEM, TASK = "Answer.", "Who?"
 
@@ -76,3 +77,45 @@ def test_records_of_paths_that_share_nothing_have_more_tokens() -> None:
 def test_negative_numbers_of_tokens_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         report_layouts([("a",)], characters, **{name: -1})
+
+
+def prompts_of(seed: int) -> tuple[DepPrompt, DepPrompt]:
+    """Return a prompt with a tree of paths, and the same one as it is written."""
+    paths = list(dict.fromkeys(random_paths(seed)))
+    layouts = ("tree", "flat")
+    tree, flat = (DepPrompt.chain(SYSTEM, paths, TASK, layout=layout) for layout in layouts)
+    return tree, flat
+
+
+def test_whole_prompts_are_summed_by_their_masks() -> None:
+    written: list[tuple[int, TreePrompt]] = []
+    pairs = {"flat": 0, "tree": 0}
+    tokens = {"flat": 0, "tree": 0}
+    for seed in range(5):
+        tree, flat = prompts_of(seed)
+        whole = encode_prompt(flat, characters)
+        written.append((len(whole), tree_prompt(tree, characters)))
+        for layout, prompt in (("tree", encode_prompt(tree, characters)), ("flat", whole)):
+            pairs[layout] += int(prompt.mask().sum())
+            tokens[layout] += len(prompt) - len(SYSTEM) - len(TASK)
+    report = report_prompts(iter(written))
+    assert {layout: cost.attended_pairs for layout, cost in report.costs.items()} == pairs
+    assert {layout: cost.tokens for layout, cost in report.costs.items()} == tokens
+    assert report.attended_share() == pairs["tree"] / pairs["flat"] < 1
+
+
+def test_labels_and_repeated_lines_are_costs_of_the_text() -> None:
+    prompt = tree_prompt(DepPrompt.chain(SYSTEM, [("a", "r", "b")], TASK), characters)
+    report = report_prompts([(len(prompt.ids) + 4, prompt)])
+    assert report.redundant_share() == 4 / 8
+
+
+def test_no_prompts_save_nothing() -> None:
+    assert report_prompts([]).attended_share() == 1.0
+
+
+def test_a_prompt_shorter_than_what_stands_around_its_paths_is_refused() -> None:
+    prompt = tree_prompt(DepPrompt.chain(SYSTEM, [("a", "r", "b")], TASK), characters)
+    with pytest.raises(ConfigError, match="fewer tokens") as raised:
+        report_prompts([(len(SYSTEM + TASK) - 1, prompt)])
+    assert f"{len(SYSTEM + TASK)} or more" in str(raised.value)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.errors import ConfigError
-from rag_accel.kv.eviction import EvictionPolicy, eviction_policy
+from rag_accel.kv.eviction import EvictionPolicy, check_policy
 from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
 KvRecipe = Literal["alone", "neighbours"]
@@ -70,7 +70,8 @@ class LocalOptions:
             at a time; others wait, and ``eviction`` may know what they will read.
         eviction: which of them go first where there is no room: ``lru``, ``lfu``, ``lacr``
             (DepCache section 4.2.2), ``lookahead``, which goes by the requests that wait, then by a
-            frequency whose half-life it learns, or an ``EvictionPolicy`` of one engine.
+            frequency whose half-life it learns, or an ``EvictionPolicy`` of one engine,
+            which gives way to ``lru`` once it has failed.
         kv_folder: keeps the state of texts between processes, for programs of one user that
             trust each other, in files that hold no text; made with mode 0700. None for memory only.
             All weights are read once for it. See ``rag-accel cache``.
@@ -131,7 +132,13 @@ class LocalOptions:
             check_whole(f"LocalOptions.{name}", getattr(self, name), 0)
         check_whole("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)
-        _check_known("unknown way of reuse", "kv_reuse", self.kv_reuse, get_args(KvReuse))
+        _check_known(
+            "unknown way of reuse",
+            "kv_reuse",
+            self.kv_reuse,
+            get_args(KvReuse),
+            hint="name one: texts and paths of one prompt cannot be reused together yet",
+        )
         _check_known("unknown runner", "runner", self.runner, get_args(RunnerName))
         _check_known("unknown weights", "weights", self.weights, get_args(WeightsName))
         if self.weights == "int8" and self.runner == "torch":
@@ -142,7 +149,7 @@ class LocalOptions:
                 valid="weights='int8' with runner='paged' or 'auto'",
                 hint="leave runner out, or take the model's own weights",
             )
-        eviction_policy(self.eviction)  # refuses what is none
+        check_policy(self.eviction)
         _check_known("unknown recipe", "kv_recipe", self.kv_recipe, get_args(KvRecipe))
         asked = getattr(self.selector, "asked", None)
         _check_known(
@@ -188,9 +195,10 @@ class LocalOptions:
         ``mode`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
         prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. Of relation
-        paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``. ``exact``
-        says that this prompt was computed as a whole by the model's weights, as without
-        ``kv_reuse``.
+        paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``, and
+        ``document_tokens`` how many tokens of retrieved texts next to it were not reused: they are
+        computed, or part of an equal beginning. ``exact`` says that this prompt was computed as a
+        whole by the model's weights, as without ``kv_reuse``.
         """
         use = output.use
         if self.kv_reuse == "exact" or use is None:
@@ -201,6 +209,7 @@ class LocalOptions:
                 "attention": "dependency" if use.approximate else "causal",
                 "reused_tokens": use.from_chunks,
                 "tree_tokens": use.approximate,
+                "document_tokens": use.documents,
                 "exact": use.is_exact and self.weights == "own",
             }
         return {
@@ -243,10 +252,12 @@ def number(value: Any) -> Any:
     return value
 
 
-def _check_known(what: str, option: str, value: Any, known: Sequence[str]) -> None:
+def _check_known(
+    what: str, option: str, value: Any, known: Sequence[str], hint: str | None = None
+) -> None:
     if value not in known:
         where, valid = f"LocalOptions.{option}", " | ".join(known)
-        raise ConfigError(what, where=where, found=value, valid=valid)
+        raise ConfigError(what, where=where, found=value, valid=valid, hint=hint)
 
 
 def check_share(where: str, value: Any) -> None:

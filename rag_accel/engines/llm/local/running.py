@@ -144,7 +144,7 @@ class RunningWorks:
 
     def _admit(self, sequence: TokenSequence) -> bool:
         """Give a sequence its lane; of its prompt, the last token is always computed."""
-        prompt = sequence.prompt
+        prompt = sequence.prefix_ids
         most = len(prompt) - 1 if sequence.exact is None else sequence.exact
         opened = self._prefixes.open(prompt, sequence.capacity, sequence.namespace, most)
         if opened is not None:

@@ -51,6 +51,7 @@ class LocalWork:
         segments: of its prompt, where the state of retrieved texts or of paths is used.
         weights: what computes it, as ``GenerationOutput`` says.
         only_encodes: whether it ends when its parts are computed and kept.
+        num_tokens: returns how many tokens a text has alone.
     """
 
     request: EngineRequest
@@ -61,6 +62,7 @@ class LocalWork:
     segments: ReusablePrompt | None = None
     weights: str = "own"
     only_encodes: bool = False
+    num_tokens: Callable[[str], int] = len
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     @property
@@ -86,6 +88,12 @@ class LocalWork:
         """Return an output of this work."""
         return EngineOutput(self.request.id, kind, value, error=error)
 
+    def _num_document_tokens(self) -> int:
+        """Return the tokens of texts next to a tree; counted last, when no token waits for it."""
+        if not isinstance(self.segments, TreePrompt):
+            return 0
+        return sum(map(self.num_tokens, self.segments.documents))
+
     def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         sequence = self.sequence
         size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
@@ -97,6 +105,7 @@ class LocalWork:
             sequence.recomputed,
             sequence.preprocessed,
             approximate=len(tree.slots) if tree else sum(map(len, sequence.skipped)),
+            documents=self._num_document_tokens(),
         )
         if isinstance(completion, CompletionTokens):
             return TokenOutput(
@@ -201,6 +210,7 @@ class WorkReader:
         )
         work = self._work(request, prompt, max_new, Sampler(sampling, prompt), completion)
         work.segments = segments
+        work.num_tokens = lambda text: len(prompting.alone(text))
         return work
 
     def encoding(self, request: EngineRequest, payload: EncodingInput) -> LocalWork:

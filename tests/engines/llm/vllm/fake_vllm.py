@@ -78,6 +78,7 @@ class FakeArguments:
         return SimpleNamespace(
             arguments=self,
             model_config=model,
+            kv_transfer_config=self.kv_transfer_config,
             cache_config=SimpleNamespace(cache_dtype="auto"),
             parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
         )
@@ -126,7 +127,7 @@ def fake_library(vllm: FakeVllm) -> VllmLibrary:
         engine=FakeAsyncLLM,
         arguments=FakeArguments,
         sampling=dict,
-        transfer=dict,
+        transfer=SimpleNamespace,
         delta="delta",
         final="final",
         lost=(FakeDeadError,),

@@ -74,8 +74,8 @@ def test_the_connector_and_the_worker_are_configured(make: Any, vllm: FakeVllm) 
     make(kv_reuse="fused", kv_folder="texts", chunk_bytes=5, kv_disk_bytes=7, kv_max_age_s=9)
     given = vllm.config.arguments
     assert given.worker_cls == "vllm_rag_accel.worker.Worker"
-    assert given.kv_transfer_config["kv_connector"] == "RagAccelConnector"
-    extra = given.kv_transfer_config["kv_connector_extra_config"]
+    assert given.kv_transfer_config.kv_connector == "RagAccelConnector"
+    extra = given.kv_transfer_config.kv_connector_extra_config
     assert extra == {"folder": "texts", "memory_bytes": 5, "disk_bytes": 7, "max_age_s": 9}
 
 

@@ -136,4 +136,4 @@ def _gains_by_waiting(sequence: TokenSequence, prompts: Iterable[Planned]) -> bo
 def _common(one: TokenSequence, other: TokenSequence) -> int:
     """Return the length of the common prefix of two prompts that can be taken over."""
     exact = [most for most in (one.exact, other.exact) if most is not None]
-    return min(common_length(one.prompt, other.prompt), *exact, len(one.prompt))
+    return min(common_length(one.prefix_ids, other.prefix_ids), *exact, len(one.prompt))

@@ -132,6 +132,8 @@ class TokenSequence:
             put into the lane when it is taken; the last token is never among them.
         probing: the collected attention, while the prompt is computed to learn it.
         tree: the tree that stands in the prompt.
+        marked: the prompt with a mark of its tree in place of the tree's tokens: only behind an
+            equal tree have equal tokens the same state. None where there is none.
     """
 
     prompt: tuple[int, ...]
@@ -152,6 +154,12 @@ class TokenSequence:
     skipped: tuple[range, ...] = ()
     probing: Probing | None = None
     tree: TreePlace | None = None
+    marked: tuple[int, ...] | None = None
+
+    @property
+    def prefix_ids(self) -> tuple[int, ...]:
+        """Return the prompt as prefixes of prompts are compared."""
+        return self.prompt if self.marked is None else self.marked
 
     @property
     def capacity(self) -> int:
@@ -171,9 +179,9 @@ class TokenSequence:
 
     @property
     def computed_ids(self) -> tuple[int, ...]:
-        """Return the tokens whose keys and values its lane holds, as far as they are exact."""
+        """Return what its lane holds, as prefixes are compared, as far as others may take it."""
         most = self.computed if self.exact is None else min(self.computed, self.exact)
-        return (*self.prompt, *self.generated)[:most]
+        return (*self.prefix_ids, *self.generated)[:most]
 
     def begin(self, lane: Lane, from_prefix: int) -> None:
         """Take a lane that holds the first ``from_prefix`` tokens of the prompt already."""

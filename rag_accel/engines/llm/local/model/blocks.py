@@ -26,7 +26,7 @@ class TreeRows:
     """A part of the rows of a tree, which see some of the same tree's rows.
 
     Args:
-        slots: of the tree's rows.
+        slots: of the tree's rows, as far as the block reaches.
         seen: ``[row, slot]`` of the rows of this part.
     """
 
@@ -56,14 +56,14 @@ class Block:
 def prompt_blocks(rows: SequenceRows, start: int, pool: TensorPool) -> Iterator[Block]:
     """Yield blocks of the rows of one sequence, which begin at row ``start`` of the forward."""
     lanes, first = (rows.lane, rows.lane + 1), 0
-    tree = None
-    if isinstance(rows.visible, Subtrees):
-        slots = range(rows.slots[0], rows.slots[-1] + 1)
-        tree = TreeRows(slots, rows.visible.mask(slots))
+    slots = range(rows.slots[0], rows.slots[-1] + 1)
+    mask = rows.visible.mask(slots) if isinstance(rows.visible, Subtrees) else None
     while first < len(rows):
         behind = _block_end(rows.positions, first)
         reach = pool.reach(rows.lane, max(rows.positions[first:behind]))
-        part = None if tree is None else TreeRows(tree.slots, tree.seen[first:behind])
+        # In a lane whose tokens are in their places, a block does not reach all of its tree.
+        reached = range(slots.start, min(slots.stop, reach))
+        part = None if mask is None else TreeRows(reached, mask[first:behind, : len(reached)])
         places = range(start + first, start + behind)
         yield Block(lanes, reach, places, tree=part)
         first = behind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from rag_accel.kv.dependency.tokens import TreePrompt, path_texts
 from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Integers
 from rag_accel.kv.dependency.units import compute_units
 from rag_accel.kv.dependency.visibility import visible_until
-from rag_accel.kv.entry import ChunkLabel, LaneState
+from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
 
 #: The most tokens of subtrees that are encoded in one sequence: its rows are not cut, and a forward
 #: is to stay short. A larger subtree is encoded from its root on, piece by piece.
@@ -193,6 +194,22 @@ class PromptTree:
         ends = (visible_until(prompt.tree) + len(prompt.head)).tolist()
         positions = prompt.positions
         return TreePlace(prompt.slots, positions.positions.tolist(), ends, positions.behind)
+
+    def marked(self, purges: Purges) -> tuple[int, ...]:
+        """Return the prompt's tokens with a mark of its tree in place of the tree's.
+
+        Marks are equal where all that is behind the tree has seen the same: equal nodes, in the
+        same order, at the same positions, and none that was purged since.
+
+        Args:
+            purges: so far.
+        """
+        prompt = self.prompt
+        positions = (*prompt.positions.positions.tolist(), prompt.positions.behind)
+        digest = hashlib.sha256(b"".join(self.keys))
+        digest.update(repr((positions, purges)).encode())
+        mark = -1 - int.from_bytes(digest.digest())  # no token is negative
+        return (*prompt.head, *[mark] * len(prompt.slots), *prompt.task)
 
     def num_reused(self) -> int:
         """Return the tokens of nodes that were not encoded for this prompt."""

@@ -73,7 +73,7 @@ class TreeReuse:
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         found = PromptTree(prompt, sequence, node_keys(prompt.tree, source))
         sequence.tree = found.place()
-        sequence.exact = len(prompt.head)
+        sequence.marked = found.marked(self._store.purges)
         self._waiting[sequence] = found
         yield from self._begin_waiting()
 
@@ -169,6 +169,9 @@ class TreeReuse:
         if encoding is not None:
             # Behind the head, each in its place.
             self._place(found, sequence, encoding.part.past, in_place=True)
+            return
+        if len(sequence.lane.ids) >= found.prompt.slots.stop:
+            _count_with_tree(found, sequence, len(sequence.lane.ids))
             return
         if not found.is_inline:
             self._place(found, sequence, found.nodes(), in_place=False)
@@ -301,3 +304,12 @@ class TreeReuse:
             if self._encodings.get(key) is encoding:
                 del self._encodings[key]
         return encoding
+
+
+def _count_with_tree(found: PromptTree, sequence: TokenSequence, taken: int) -> None:
+    """Count what a prompt has taken over from one with the same tree: the tree counts as reused."""
+    slots = found.prompt.slots
+    behind = taken - slots.stop
+    head = sequence.from_prefix - len(slots) - behind
+    sequence.from_prefix = int(min(head, found.left_head)) + behind
+    sequence.from_chunks = len(slots) if found.is_inline else found.num_reused()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.errors import ConfigError, EngineError
-from rag_accel.kv.dependency.lines import find_path_lines
+from rag_accel.kv.dependency.lines import find_path_lines, texts_around
 from rag_accel.kv.dependency.prompt import DepPrompt
-from rag_accel.kv.dependency.tokens import TreePrompt, prompt_of_lines, tree_prompt
+from rag_accel.kv.dependency.tokens import TreePrompt, prompt_of_lines, saves_tokens, tree_prompt
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
 _WHERE = "local language model"
@@ -107,7 +107,7 @@ class Prompting:
     def tree(
         self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan]
     ) -> TreePrompt | None:
-        """Return a whole prompt with the tree of its relation paths; None where none would share.
+        """Return a whole prompt with the tree of its relation paths; None where it saves nothing.
 
         The head is all that stands before the first path. Paths are found by ``find_path_lines``;
         what labels them is left out. Each segment of a path has the tokens that it has alone.
@@ -117,8 +117,14 @@ class Prompting:
         if found is None:
             return None
         text, contents = found
-        lines = find_path_lines(text, [contents[span.message].span(span) for span in inside])
-        return None if lines is None else prompt_of_lines(text, lines, self._encode)
+        spans = [contents[span.message].span(span) for span in inside]
+        lines = find_path_lines(text, spans)
+        if lines is None:
+            return None
+        prompt = prompt_of_lines(text, lines, self._encode, self._encode_all)
+        if prompt is None or not saves_tokens(text, lines, prompt.tree, self._encode):
+            return None
+        return replace(prompt, documents=tuple(texts_around(text, spans, lines)))
 
     def of_nodes(self, prompt: DepPrompt) -> TreePrompt:
         """Return a prompt of nodes as tokens, without a template.
@@ -178,6 +184,16 @@ class Prompting:
     def _encode(self, text: str, as_text: bool = False) -> tuple[int, ...]:
         options = {"split_special_tokens": True} if as_text else {}
         return tuple(self._tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+    def _encode_all(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """Return the ids that each text has alone, by one call for all of them."""
+        found = self._tokenizer(
+            list(texts), add_special_tokens=False, padding=False, return_attention_mask=True
+        )
+        if any(0 in mask for mask in found["attention_mask"]):
+            # Another thread has set padding on the same tokenizer; a text alone is not padded.
+            return [self._encode(text) for text in texts]
+        return found["input_ids"]
 
 
 @dataclass(frozen=True, slots=True)

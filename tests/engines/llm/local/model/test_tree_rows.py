@@ -89,6 +89,20 @@ def test_a_path_in_a_tree_is_that_path_alone(runner_of: Callable[[Any], Any], na
     assert worst(runner.run([tree.rows(lane, len(HEAD))]), tree, model) <= CLOSE
 
 
+def test_a_chain_longer_than_a_block_of_rows_is_causal_text(
+    runner_of: Callable[[Any], Any],
+) -> None:
+    model, ids = shared("llama"), ids_of(300, 6)
+    runner = runner_of(model)
+    lane = runner.pool.take(len(HEAD) + len(ids))
+    runner.run([part(lane, HEAD, 0, len(HEAD))])
+    slots = range(len(HEAD), len(HEAD) + len(ids))
+    visible = Subtrees([slots.stop] * len(ids))
+    found = runner.run([SequenceRows(lane, ids, slots, slots, range(len(ids)), visible)])
+    expected = own_logits(model, [*HEAD, *ids])[len(HEAD) :]
+    assert float((found - expected).abs().max()) <= CLOSE
+
+
 @pytest.mark.parametrize("parents", [CHAIN, STAR, MIXED], ids=["chain", "star", "mixed"])
 def test_trees_of_several_sequences_beside_causal_rows(
     runner_of: Callable[[Any], Any], parents: Sequence[int]

@@ -13,6 +13,8 @@ import pytest
 import torch
 from fake_runner import finish, tokenizer, value
 from graph_texts import PATIENCE_S, tokens
+from path_graphs import FACTS, OTHER, PROMPT, QUESTION, ask, local, over_graph, walking
+from reuse_kit import num_new_tokens
 from tiny_chat import model
 from tiny_models import SIZES, WINDOW
 from transformers import MistralConfig, MistralForCausalLM
@@ -20,20 +22,13 @@ from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.cli import main
-from rag_accel.engine_api import Document, PromptUse, StepBudget
-from rag_accel.engines import LocalLLM, MemoryGraph
+from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, PromptUse, StepBudget
+from rag_accel.engines import MemoryGraph
+from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.errors import ConfigError, EngineError
-from rag_accel.testing import FakeEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
 
-FACTS = [
-    ("guide", "in", "lane"),
-    ("lane", "holds", "keys"),
-    ("lane", "holds", "values"),
-    ("lane", "which", "Mount"),
-    ("guide", "said", "Fuji"),
-]
 PATHS = (
     "guide -> in -> lane",
     "guide -> in -> lane -> holds -> keys",
@@ -41,21 +36,9 @@ PATHS = (
     "guide -> said -> Fuji",
 )
 TEXT = "The height of Mount Fuji is 3776 metres, said the guide to us."
-QUESTION, OTHER = "Where is the guide?", "Who is the guide, and why?"
-PROMPT = "Facts:\n{found}\n\n{input}"
 TURN = "</s>\n<|turn|>assistant\n"
-
-
-def local(**options: Any) -> LocalLLM:
-    given = {"kv_reuse": "dependency", "runner": "torch", "pool_bytes": 1 << 24, **options}
-    return LocalLLM(given.pop("model", None) or model(), tokenizer(), **given)
-
-
-def over_graph() -> RAGraph:
-    """Return a graph that walks from the entities of its question."""
-    graph = RAGraph().add_graph_retrieval("found", link="words", hops=2, top_k=50)
-    graph.add_generation("answer", PROMPT, max_tokens=6)
-    return graph.add_edge(START, "found").add_edge("found", "answer").add_edge("answer", END)
+#: of the second question's prompt, where all before the question was computed for the first one
+NEW_TOKENS = num_new_tokens(f"\n{OTHER}{TURN}", f"\n{QUESTION}{TURN}")
 
 
 def over_search(prompt: str = PROMPT) -> RAGraph:
@@ -63,14 +46,6 @@ def over_search(prompt: str = PROMPT) -> RAGraph:
     graph = RAGraph().add_retrieval("found", top_k=500)
     graph.add_generation("answer", prompt, max_tokens=6)
     return graph.add_edge(START, "found").add_edge("found", "answer").add_edge("answer", END)
-
-
-def ask(
-    accelerator: Accelerator, graph: RAGraph, question: str = QUESTION
-) -> tuple[str, PromptUse]:
-    """Return an answer, and how its prompt was computed."""
-    handle = accelerator.submit(graph, input=question)
-    return handle.result(PATIENCE_S), handle.usage.prompt
 
 
 def finding(*texts: str) -> dict[str, Any]:
@@ -90,11 +65,6 @@ def exact(texts: Sequence[str], question: str = QUESTION, prompt: str = PROMPT) 
     """Return the answer of a model that computes every prompt."""
     with Accelerator(llm=local(kv_reuse="exact"), **finding(*texts)) as accelerator:
         return ask(accelerator, over_search(prompt), question)[0]
-
-
-def walking(llm: LocalLLM, known: MemoryGraph | None = None, **options: Any) -> Accelerator:
-    graph = MemoryGraph(FACTS) if known is None else known
-    return Accelerator(llm=llm, graph=graph, embedder=FakeEngine(), **options)
 
 
 @pytest.mark.parametrize("runner", ["torch", "paged"])
@@ -151,19 +121,35 @@ def test_paths_of_an_edited_graph_are_seen() -> None:
         assert ask(accelerator, over_graph())[0] == text
 
 
-def test_a_graph_may_be_edited_while_questions_run() -> None:
-    known = MemoryGraph(FACTS)
+def test_a_graph_may_be_edited_while_questions_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer is that of a mask over the prompt that its question really had."""
+    known, works, submit = MemoryGraph(FACTS), list[EngineRequest](), LocalLLMEngine.submit
+
+    def noting(engine: LocalLLMEngine, work: Sequence[EngineRequest]) -> None:
+        works.extend(one for one in work if one.kind is PrimitiveKind.DECODING)
+        submit(engine, work)
+
+    monkeypatch.setattr(LocalLLMEngine, "submit", noting)
+    found: list[str] = []
     with walking(local(), known) as accelerator:
         handles = []
         for at in range(12):
             known.add([("lane", "holds", f"key {at}")])
-            handles.append(accelerator.submit(over_graph(), input=QUESTION))
-        for handle in handles:
-            assert isinstance(handle.result(PATIENCE_S), str)
-        text, use = ask(accelerator, over_graph())
+            handles.append(accelerator.submit(over_graph(), input=f"{QUESTION} {at}"))
+            if at % 3 == 2:
+                found += [handle.result(PATIENCE_S) for handle in handles[len(found) :]]
+                known.remove([("lane", "holds", f"key {at}")])
+        _, use = ask(accelerator, over_graph())
     assert use.from_chunks > 0
-    with walking(local(), known) as accelerator:
-        assert ask(accelerator, over_graph())[0] == text
+    for at, text in enumerate(found):
+        (work,) = (one for one in works if f"{QUESTION} {at}" in shown(one).splitlines())
+        assert text == masked_answer(work), shown(work)
+        assert f"lane -> holds -> key {at}" in shown(work)
+        assert at < 3 or "holds -> key 2" not in shown(work)
+
+
+def shown(work: EngineRequest) -> str:
+    return work.payload.messages[-1].content
 
 
 @pytest.mark.parametrize("texts", [(), ("",), (TEXT,), (PATHS[0],), (PATHS[0], "lane -> is -> it")])
@@ -191,14 +177,14 @@ def test_a_path_that_is_found_twice_is_one_of_the_tree() -> None:
 
 
 @pytest.mark.parametrize("order", [(TEXT, *PATHS), (*PATHS, TEXT), (*PATHS[:2], TEXT, *PATHS[2:])])
-def test_documents_beside_paths_are_computed(order: Sequence[str]) -> None:
+def test_documents_beside_paths_are_computed_once(order: Sequence[str]) -> None:
     first, second = uses(order, QUESTION, OTHER)
     assert first.approximate > 0
     assert second.from_chunks == second.approximate == first.approximate
-    if order[0] == TEXT:
-        assert second.computed == tokens(f"\n{OTHER}{TURN}")
-    else:
-        assert second.computed > tokens(TEXT, OTHER)
+    assert second.computed == NEW_TOKENS
+    beside = [text for text in order if text == TEXT]
+    beside += PATHS[2:] if order[2] == TEXT else []
+    assert first.documents == second.documents == tokens(*beside)
 
 
 def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
@@ -207,10 +193,24 @@ def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
     (alone,) = uses(PATHS)
     assert first.approximate == alone.approximate
     assert second.from_chunks == second.approximate
-    assert second.computed > tokens(*PATHS)  # those of the other run
+    assert second.computed == NEW_TOKENS  # none of the other run
+
+
+def test_paths_alone_have_no_documents_beside_them() -> None:
+    assert [use.documents for use in uses(PATHS, QUESTION, OTHER)] == [0, 0]
 
 
 # Bad input
+
+
+@pytest.mark.parametrize(
+    "both", [("full", "dependency"), ["fused", "dependency"], "full+dependency"]
+)
+def test_two_ways_of_reuse_in_one_prompt_are_refused(both: Any) -> None:
+    with pytest.raises(ConfigError, match="texts and paths of one prompt cannot be reused"):
+        local(kv_reuse=both)
+    with pytest.raises(ConfigError, match="kv_reuse"):
+        Accelerator(kv_reuse=both)
 
 
 def test_a_tree_beyond_the_context_is_refused_by_its_reason() -> None:

@@ -64,6 +64,11 @@ def test_a_part_that_is_missing_is_computed_behind_what_is_there(engine: LocalLL
         assert answer(engine, work).text == masked_answer(work), paths
 
 
+def test_a_path_of_hundreds_of_tokens_is_computed(engine: LocalLLMEngine) -> None:
+    work = asked("1", "Fuji -> holds -> lane", "Fuji -> holds -> " + "lane " * 300 + "keys")
+    assert answer(engine, work).text == masked_answer(work)
+
+
 def test_sixteen_at_once_answer_as_each_alone(engine: LocalLLMEngine) -> None:
     works = [
         asked(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fake_runner import TEMPLATE, tokenizer
 
-from rag_accel.engine_api import Message
+from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.text.prompting import Prompting, check_room
 from rag_accel.errors import ConfigError, EngineError
 
@@ -113,3 +113,98 @@ def test_a_completion_is_bounded_by_what_the_context_leaves() -> None:
 def test_a_prompt_that_leaves_no_room_is_an_error(size: int) -> None:
     with pytest.raises(EngineError, match=rf"context.*{size} tokens.*less than 100"):
         check_room(size, 5, 100)
+
+
+class LineTokenizer:
+    """A tokenizer to which a line is one token, as is each piece of it alone."""
+
+    chat_template = TEMPLATE
+
+    def __call__(self, text: str | list[str], **options: Any) -> dict[str, Any]:
+        if isinstance(text, str):
+            return {"input_ids": [len(line) for line in text.splitlines()]}
+        found = [[len(line) for line in one.splitlines()] for one in text]
+        return {"input_ids": found, "attention_mask": [[1] * len(ids) for ids in found]}
+
+    def apply_chat_template(self, *given: Any, **options: Any) -> Any:
+        return tokenizer().apply_chat_template(*given, **options)
+
+
+@pytest.mark.parametrize(("made", "is_tree"), [(tokenizer, True), (LineTokenizer, False)])
+def test_a_tree_that_has_more_tokens_than_its_lines_is_not_taken(made: Any, is_tree: bool) -> None:
+    paths = ("guide -> in -> lane", "guide -> said -> Fuji")
+    text = "Facts:\n" + "\n".join(paths) + "\n\nWhere is it?"
+    spans = [ChunkSpan(0, text.index(path), text.index(path) + len(path)) for path in paths]
+    found = Prompting(made()).tree([Message("user", text)], spans)
+    assert (found is not None) == is_tree
+
+
+# Trees of relation paths ------------------------------------------------------------------------
+
+LINES = (
+    "Fuji -> is in -> documents",
+    "Fuji -> is in -> metres -> which -> guide",
+    "Fuji -> <|end|> -> \u5bcc\u58eb\u5c71 \U0001f5fb",
+    "lane  two -> holds -> keys",
+)
+
+
+class Counted:
+    """A tokenizer that counts its calls, and may pad what comes in one call."""
+
+    def __init__(self, inner: Any, pads: bool = False) -> None:
+        self._inner = inner
+        self._pads = pads
+        self.calls: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, text: Any, **options: Any) -> Any:
+        self.calls.append(text)
+        if self._pads and isinstance(text, list):
+            self._inner.pad_token = self._inner.eos_token
+            options["padding"] = True
+        return self._inner(text, **options)
+
+
+def tree_turn(*lines: str) -> tuple[list[Message], list[ChunkSpan]]:
+    content = "\n".join([*lines, "", "Which?"])
+    starts = [content.index(line) for line in lines]
+    spans = [ChunkSpan(0, at, at + len(line), "d") for at, line in zip(starts, lines, strict=True)]
+    return [Message("user", content)], spans
+
+
+@pytest.mark.parametrize("pads", [False, True], ids=["plain", "padding set by another thread"])
+def test_segments_encoded_together_have_the_tokens_of_each_alone(pads: bool) -> None:
+    counted = Counted(copy.deepcopy(tokenizer()), pads)
+    found = Prompting(counted).tree(*tree_turn(*LINES))
+    assert found is not None
+    segments = found.tree.texts
+    assert len(set(segments)) > 8
+    for node, text in enumerate(segments):
+        alone = tokenizer()(text, add_special_tokens=False)["input_ids"]
+        assert found.tree.node_ids(node).tolist() == alone, text
+
+
+def test_all_segments_of_a_tree_are_encoded_in_one_call() -> None:
+    counted = Counted(tokenizer())
+    assert Prompting(counted).tree(*tree_turn(*LINES)) is not None
+    assert sum(isinstance(call, list) for call in counted.calls) == 1
+    assert len(counted.calls) <= 4  # head, task, and the lines, to see whether the tree saves any
+
+
+def test_a_real_tokenizer_encodes_segments_together_as_alone() -> None:
+    from transformers import AutoTokenizer
+
+    from rag_accel.sample import smollm2_folder
+
+    try:
+        real = AutoTokenizer.from_pretrained(str(smollm2_folder()))
+    except ConfigError as error:
+        pytest.skip(str(error))
+    found = Prompting(real).tree(*tree_turn(*LINES))
+    assert found is not None
+    for node, text in enumerate(found.tree.texts):
+        alone = real(text, add_special_tokens=False)["input_ids"]
+        assert found.tree.node_ids(node).tolist() == alone, text

@@ -1,0 +1,1 @@
+"""First tokens of vLLM, with and without reuse of retrieved texts."""

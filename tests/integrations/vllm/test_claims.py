@@ -1,0 +1,243 @@
+"""What of a prompt is claimed, loaded and saved, step by step, without vLLM."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from vllm_fakes import FakeRequest, asking, fake_step, letters
+
+from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.reuse_request import ReuseRequest
+from vllm_rag_accel.claims import ClaimOptions, Claims
+from vllm_rag_accel.step_plan import PromptLoadReport
+
+HEAD = "You answer by the context. "
+ONE = "The river Aare flows through Bern."
+TWO = "Lake Thun was formed after the ice age."
+PROMPT = f"{HEAD}{ONE}\n\n{TWO}\n\nWhere?"
+BLOCK = 16
+OPTIONS = ClaimOptions(model="model", block=BLOCK, computes_rows=True, step_rows=1000)
+
+
+def _key(text: str, head: str = HEAD, namespace: str = "") -> bytes:
+    source = ChunkSource("model", namespace, tuple(map(ord, head)))
+    return source.key(tuple(map(ord, text)))
+
+
+def _claims(*kept: bytes, options: ClaimOptions = OPTIONS) -> Claims:
+    return Claims(letters(), set(kept).__contains__, options)
+
+
+def _full(name: str = "a", prompt: str = PROMPT, **given: Any) -> FakeRequest:
+    wanted = replace(ReuseRequest("full", (ONE, TWO), before=""), **given)
+    return asking(name, prompt, wanted)
+
+
+def _begun(claims: Claims, request: FakeRequest, computed: int = 0) -> Any:
+    """Let a request begin with all its tokens; return the step's plan."""
+    claimed = claims.matched(request, computed)
+    assert claimed is not None
+    claims.allocated(request, claimed)
+    blocks = list(range(-(-len(request.prompt) // BLOCK)))
+    rest = len(request.prompt) - computed - claimed
+    new = {request.request_id: (blocks, computed + claimed)}
+    return claims.step(fake_step(new, scheduled={request.request_id: rest}))
+
+
+def test_texts_are_claimed_with_what_stands_between_them() -> None:
+    claims = _claims(_key(ONE), _key(TWO))
+    assert claims.matched(_full(), 0) == PROMPT.index("\n\nWhere?")
+
+
+def test_what_the_server_has_itself_is_not_claimed() -> None:
+    assert _claims().matched(_full(), 32) == PROMPT.index("\n\nWhere?") - 32
+    assert _claims().matched(_full(), 96) == PROMPT.index("\n\nWhere?") - 96
+
+
+def test_the_last_token_is_never_claimed() -> None:
+    prompt = f"{HEAD}{ONE}{TWO}"
+    assert _claims().matched(_full(prompt=prompt), 0) == len(prompt) - 1
+
+
+def test_a_load_names_the_parts_with_their_keys() -> None:
+    (load,) = _begun(_claims(), _full()).loads
+    assert [part.key for part in load.layout.parts] == [_key(HEAD, ""), _key(ONE), _key(TWO)]
+    assert [PROMPT[part.start : part.stop] for part in load.layout.parts] == [HEAD, ONE, TWO]
+    assert (load.begin, load.end, load.scheduled) == (0, PROMPT.index("\n\nWhere?"), len(PROMPT))
+    assert load.ids == tuple(map(ord, PROMPT))
+
+
+def test_a_tenant_has_keys_of_its_own() -> None:
+    (load,) = _begun(_claims(), _full(namespace="b")).loads
+    assert load.layout.parts[1].key == _key(ONE, namespace="b")
+
+
+def test_without_rows_a_claim_ends_at_the_first_gap() -> None:
+    plain = replace(OPTIONS, computes_rows=False)
+    kept = _key(HEAD, ""), _key(ONE), _key(TWO)
+    assert _claims(*kept, options=plain).matched(_full(), 0) == len(HEAD + ONE)
+    assert _claims(*kept[1:], options=plain).matched(_full(), 0) == 0
+    assert _claims(kept[0], options=plain).matched(_full(), 0) == len(HEAD)
+
+
+def test_rows_of_a_request_are_bounded() -> None:
+    few = replace(OPTIONS, step_rows=len(HEAD + ONE) + 1)
+    assert _claims(options=few).matched(_full(), 0) == len(HEAD + ONE)
+    assert _claims(_key(HEAD, ""), options=few).matched(_full(), 0) == len(HEAD + ONE)
+    every = _key(HEAD, ""), _key(ONE), _key(TWO)
+    assert _claims(*every, options=few).matched(_full(), 0) == PROMPT.index("\n\nWhere?")
+
+
+def test_exact_reuse_claims_what_is_kept_behind_the_same_tokens() -> None:
+    exact = _full(reuse="exact")
+    first, second = HEAD, ONE
+    kept = _key(HEAD, ""), _key(second, first)
+    assert _claims().matched(exact, 0) == 0
+    assert _claims(kept[0]).matched(exact, 0) == len(HEAD)
+    assert _claims(*kept).matched(exact, 0) == len(HEAD + ONE)
+    third = _key(f"\n\n{TWO}", HEAD + ONE)
+    assert _claims(*kept, third).matched(exact, 0) == PROMPT.index("\n\nWhere?")
+    assert _claims(third, kept[1]).matched(exact, 0) == 0
+
+
+def test_a_text_filled_by_itself_is_the_one_that_is_moved() -> None:
+    """A prompt of head and text, computed exactly, keeps what other prompts look for."""
+    claims = _claims()
+    fill = asking(
+        "fill", HEAD + ONE, ReuseRequest("exact", spans=((len(HEAD), len(HEAD + ONE)),), head=27)
+    )
+    (save,) = _begun(claims, fill).saves
+    assert [part.key for part in save.layout.parts] == [_key(HEAD, ""), _key(ONE)]
+
+
+def test_parts_are_saved_once_their_last_token_is_computed() -> None:
+    claims = _claims(_key(HEAD, ""))
+    exact = _full(reuse="exact")
+    claimed = claims.matched(exact, 0)
+    claims.allocated(exact, claimed or 0)
+    new = {"a": ([0, 1, 2], len(HEAD))}
+    first = claims.step(fake_step(new, scheduled={"a": 20}))
+    assert (len(first.loads), first.saves) == (1, [])
+    at = len(HEAD) + 20
+    second = claims.step(fake_step(running={"a": ([3, 4], at)}, scheduled={"a": 30}))
+    assert second.saves == []
+    third = claims.step(fake_step(running={"a": ([5, 6, 7], at + 30)}, scheduled={"a": 60}))
+    (save,) = third.saves
+    assert save.blocks == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [part.start for part in save.layout.parts] == [len(HEAD), len(HEAD + ONE)]
+    later = claims.step(fake_step(running={"a": ([8], at + 90)}, scheduled={"a": 1}))
+    assert later.saves == []
+
+
+def test_a_resumed_request_loads_again_into_its_new_blocks() -> None:
+    claims = _claims()
+    request = _full()
+    _begun(claims, request)
+    claimed = claims.matched(request, 16)
+    assert claimed is not None
+    claims.allocated(request, claimed)
+    at = 16 + claimed
+    plan = claims.step(fake_step(resumed={"a": ([7, 8, 9], at)}, scheduled={"a": 3}))
+    (load,) = plan.loads
+    assert (load.blocks, load.begin, load.end, load.scheduled) == ([7, 8, 9], 16, at, at + 3)
+
+
+def test_a_part_that_another_request_computes_is_waited_for() -> None:
+    claims = _claims()
+    _begun_partly = _full("a", reuse="exact")
+    claims.matched(_begun_partly, 0)
+    claims.allocated(_begun_partly, 0)
+    claims.step(fake_step({"a": ([0], 0)}, scheduled={"a": 16}))
+    other = _full("b", reuse="exact")
+    assert claims.matched(other, 0) is None
+    claims.finished(_begun_partly)
+    assert claims.matched(other, 0) == 0
+
+
+def test_an_aborted_request_leaves_nothing() -> None:
+    claims = _claims()
+    request = _full()
+    claims.allocated(request, claims.matched(request, 0) or 0)
+    claims.finished(request)
+    assert claims.step(fake_step()).loads == []
+    assert claims._prompts == {}
+    assert claims._to_load == {}
+    assert claims._saving == {}
+
+
+def test_the_answer_says_what_was_reused() -> None:
+    claims = _claims()
+    request = _full()
+    _begun(claims, request)
+    claims.loaded([PromptLoadReport("a", reused=70, encoded=3, computed=2, seconds=0.5)])
+    claims.loaded([PromptLoadReport("gone")])
+    assert claims.finished(request) == {
+        "rag_accel": {
+            "reuse": "full",
+            "texts": 2,
+            "reused_tokens": 70,
+            "encoded_tokens": 3,
+            "computed_tokens": 2,
+            "recomputed_tokens": 0,
+            "load_ms": 500.0,
+        }
+    }
+
+
+def test_a_request_without_texts_is_left_alone() -> None:
+    claims = _claims()
+    request = FakeRequest("a", PROMPT)
+    assert claims.matched(request, 0) == 0
+    claims.allocated(request, 0)
+    assert claims.finished(request) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"cache_salt": None}, "needs the cache_salt"),
+        ({"cache_salt": "rag-accel other"}, "needs the cache_salt"),
+        ({"lora_request": object()}, "LoRA"),
+        ({"mm_features": (1,)}, "images"),
+        ({"kv_transfer_params": {"rag_accel": "x"}}, "not an object"),
+        ({"kv_transfer_params": {"rag_accel": {"version": 1, "texts": 3}}}, "texts are a list"),
+        (
+            {"kv_transfer_params": ReuseRequest(spans=((0, 9000),)).params()},
+            "beyond the prompt",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_computed(
+    change: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    claims = _claims(_key(ONE), _key(TWO))
+    request = _full()
+    for name, value in change.items():
+        setattr(request, name, value)
+    with caplog.at_level(logging.WARNING):
+        assert claims.matched(request, 0) == 0
+        assert claims.matched(request, 0) == 0
+    claims.allocated(request, 0)
+    answer = claims.finished(request)
+    assert answer is not None
+    assert reason in answer["rag_accel"]["refused"]
+    assert len(caplog.records) == 1
+
+
+def test_chosen_rows_need_a_worker_that_computes_them() -> None:
+    claims = _claims(options=replace(OPTIONS, computes_rows=False))
+    request = _full(reuse="fused")
+    assert claims.matched(request, 0) == 0
+    answer = claims.finished(request)
+    assert answer is not None
+    assert "--worker-cls" in answer["rag_accel"]["refused"]
+
+
+def test_texts_that_are_not_in_the_prompt_are_no_claim() -> None:
+    claims = _claims()
+    request = _full(prompt="Nothing of it stands here, whatever was named before.")
+    assert claims.matched(request, 0) == 0
+    assert claims.finished(request) == {"rag_accel": {"refused": "none of them is in the prompt"}}

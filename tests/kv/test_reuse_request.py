@@ -1,0 +1,116 @@
+"""Texts that a request names to a server: read as they were written, or refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_accel.kv.reuse_request import (
+    ENTRY,
+    VERSION,
+    ReuseRequest,
+    ReuseRequestError,
+    question_digest,
+    read_reuse_request,
+)
+
+TEXTS = st.lists(st.text(max_size=20), max_size=4).map(tuple)
+WAYS = st.sampled_from(("exact", "full", "fused"))
+
+
+def _requests() -> st.SearchStrategy[ReuseRequest]:
+    named = st.builds(
+        ReuseRequest,
+        reuse=WAYS,
+        texts=TEXTS,
+        before=st.none() | st.text(max_size=9),
+        namespace=st.text(max_size=9),
+        save=st.booleans(),
+    )
+    bounds = st.lists(st.integers(5, 500), min_size=2, max_size=8, unique=True).map(sorted)
+    spans = bounds.map(lambda at: tuple(zip(at[::2], at[1::2], strict=False)))
+    return named | st.builds(ReuseRequest, reuse=WAYS, spans=spans, head=st.integers(0, 5))
+
+
+def _as_sent(request: ReuseRequest) -> Any:
+    return json.loads(json.dumps(request.params()))
+
+
+@given(_requests())
+def test_a_request_is_read_as_it_was_written(request_: ReuseRequest) -> None:
+    assert read_reuse_request(_as_sent(request_)) == request_
+
+
+@given(_requests())
+def test_the_salt_is_that_of_what_was_read(request_: ReuseRequest) -> None:
+    read = read_reuse_request(_as_sent(request_))
+    assert read is not None
+    assert read.salt() == request_.salt()
+    assert (request_.salt() is None) == (request_.reuse == "exact")
+
+
+@given(_requests(), _requests())
+def test_requests_of_other_texts_have_other_salts(one: ReuseRequest, other: ReuseRequest) -> None:
+    is_alike = {**one.params()[ENTRY], "save": 0} == {**other.params()[ENTRY], "save": 0}
+    if one.is_approximate and other.is_approximate:
+        assert (one.salt() == other.salt()) == is_alike
+
+
+def test_a_tenant_has_salts_of_its_own() -> None:
+    texts = ("one text", "another")
+    assert ReuseRequest("full", texts).salt() != ReuseRequest("full", texts, namespace="b").salt()
+
+
+def test_questions_of_fused_requests_have_salts_of_their_own() -> None:
+    digests = [question_digest([("user", text)]) for text in ("Who?", "Where?")]
+    salts = {ReuseRequest("fused", ("one text",), question=digest).salt() for digest in digests}
+    assert len(salts) == 2
+
+
+@pytest.mark.parametrize("params", [None, {}, {"other": 1}, "text", 3, [1]])
+def test_what_names_no_texts_is_no_request(params: object) -> None:
+    assert read_reuse_request(params) is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "text",
+        [],
+        {"version": VERSION + 1},
+        {},
+        {"version": VERSION, "other": 1},
+        {"version": VERSION, "reuse": "most"},
+        {"version": VERSION, "reuse": ["full"]},
+        {"version": VERSION, "texts": "one text"},
+        {"version": VERSION, "texts": [1]},
+        {"version": VERSION, "texts": ["a"] * 2000},
+        {"version": VERSION, "texts": ["a" * (1 << 25)]},
+        {"version": VERSION, "texts": ["a"], "spans": [[1, 2]]},
+        {"version": VERSION, "spans": [[2, 2]]},
+        {"version": VERSION, "spans": [[0, 5], [4, 6]]},
+        {"version": VERSION, "spans": [[5, 8], [0, 2]]},
+        {"version": VERSION, "spans": [[-1, 2]]},
+        {"version": VERSION, "spans": [[True, 2]]},
+        {"version": VERSION, "spans": [[1, 2, 3]]},
+        {"version": VERSION, "spans": [[1.0, 2]]},
+        {"version": VERSION, "spans": [[0, 1 << 40]]},
+        {"version": VERSION, "spans": [[4, 9]], "head": 5},
+        {"version": VERSION, "head": -1},
+        {"version": VERSION, "ratio": 2},
+        {"version": VERSION, "ratio": float("nan")},
+        {"version": VERSION, "ratio": True},
+        {"version": VERSION, "asked": "first"},
+        {"version": VERSION, "namespace": 1},
+        {"version": VERSION, "save": "yes"},
+        {"version": VERSION, "before": 1},
+        {"version": VERSION, "question": {}},
+    ],
+)
+def test_nonsense_is_refused(values: object) -> None:
+    with pytest.raises(ReuseRequestError):
+        read_reuse_request({ENTRY: values})
