@@ -1,4 +1,7 @@
-"""Let the tests of this room share a fake of vLLM, and a model's folder without weights."""
+"""Let the tests of this room share a fake of vLLM, and a model's folder without weights.
+
+The folder is not named as the package: the one above it is on the path, and would hide it.
+"""
 
 from __future__ import annotations
 
