@@ -10,26 +10,36 @@ from rag_accel.config import Options
 from rag_accel.requests.engines import is_model_name
 
 if TYPE_CHECKING:
-    from rag_accel.engines.llm.local.choice import LocalModel
-    from rag_accel.engines.llm.local.local_llm import LocalLLM
+    from typing_extensions import TypeIs
+
     from rag_accel.engines.llm.local.options import LocalOptions
+    from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
 
 
-def as_local_llm(name: str, given: Any) -> LocalLLM | None:
-    """Return what was given as a local language model; None for anything else.
+def as_local_llm(name: str, given: Any) -> NamedLLM | None:
+    """Return what was given as a language model that runs here; None for anything else.
 
     Args:
         name: what stages call it; a language model may be given by its folder or name alone.
         given: what the user gave.
     """
-    is_named = name == "llm" and is_model_name(given)
-    if not is_named and "rag_accel.engines.llm.local.local_llm" not in sys.modules:
-        return None
-    from rag_accel.engines.llm.local.local_llm import LocalLLM
+    if name == "llm" and is_model_name(given):
+        from rag_accel.engines.llm.local.local_llm import LocalLLM
 
-    if is_named:
         return LocalLLM(given)
-    return given if isinstance(given, LocalLLM) else None
+    return given if is_named_llm(given) else None
+
+
+def is_named_llm(given: Any) -> TypeIs[NamedLLM]:
+    """Tell whether this is a ``LocalLLM`` or a ``VllmLLM``; nothing is imported for it."""
+    return any(
+        (module := sys.modules.get(f"rag_accel.engines.llm.{home}")) is not None
+        and isinstance(given, getattr(module, cls))
+        for home, cls in _CLASSES.items()
+    )
+
+
+_CLASSES = {"local.local_llm": "LocalLLM", "vllm.vllm_llm": "VllmLLM"}
 
 
 class LocalLLMs:
@@ -42,12 +52,12 @@ class LocalLLMs:
     def __init__(self, options: Options) -> None:
         self._own = {"kv_reuse": options.kv_reuse, "kv_folder": options.kv_folder}
         #: those that were given to the accelerator, whose bounds hold for others of the same model
-        self._given: list[LocalLLM] = []
-        self._models: WeakKeyDictionary[LocalLLM, LocalModel] = WeakKeyDictionary()
+        self._given: list[NamedLLM] = []
+        self._models: WeakKeyDictionary[NamedLLM, RunnableLLM] = WeakKeyDictionary()
         #: bounds of models that none was given of; made when they are first asked for
         self._usual: LocalOptions | None = None
 
-    def add(self, llm: LocalLLM) -> LocalModel:
+    def add(self, llm: NamedLLM) -> RunnableLLM:
         """Take a model that was given to the accelerator; the first one of a model counts."""
         model = self.model(llm)
         self._given.append(llm)
@@ -59,7 +69,7 @@ class LocalLLMs:
         """Tell whether a model was given to the accelerator."""
         return bool(self._given)
 
-    def model(self, llm: LocalLLM) -> LocalModel:
+    def model(self, llm: NamedLLM) -> RunnableLLM:
         """Return what is run for a component's model, the same for all that come to the same.
 
         Raises:
@@ -80,15 +90,17 @@ class LocalLLMs:
         Raises:
             ConfigError: a bound is out of range.
         """
+        from rag_accel.engines.llm.local.local_llm import LocalLLM
         from rag_accel.engines.llm.local.options import LocalOptions
 
-        given = next((llm for llm in self._given if llm.model is model), None)
+        local = (llm for llm in self._given if isinstance(llm, LocalLLM))
+        given = next((llm for llm in local if llm.model is model), None)
         if given is not None:
             return LocalOptions.of(**{**self._own, **given.named})
         if self._usual is None:
             self._usual = LocalOptions.of(**self._own)
         return self._usual
 
-    def _defaults(self, llm: LocalLLM) -> dict[str, Any]:
+    def _defaults(self, llm: NamedLLM) -> dict[str, Any]:
         given = next((other for other in self._given if other.is_same_model(llm)), None)
         return self._own if given is None else {**self._own, **given.named}

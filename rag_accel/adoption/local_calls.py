@@ -11,8 +11,10 @@ from typing import Any, cast
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
 from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
-from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.llm.local.local_llm import LocalLLM
+from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
+from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
+from rag_accel.errors import ConfigError
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
 from rag_accel.kv.prompt_chunks import locate_chunks
@@ -20,6 +22,29 @@ from rag_accel.leaves.submitted_work import SubmittedWork
 
 #: calls handed over before the first of them is waited for
 MOST_AHEAD = 64
+
+
+def component_llm(given: Any, tokenizer: Any, **named: Any) -> NamedLLM:
+    """Return a component's model: its own arguments over those of a given one.
+
+    Args:
+        given: a ``LocalLLM``, a ``VllmLLM``, or the model of a ``LocalLLM``.
+        tokenizer: of a model object.
+        named: bounds by name; None for those that are not named.
+
+    Raises:
+        ConfigError: an unknown bound, or a value out of range.
+    """
+    if not isinstance(given, VllmLLM):
+        return LocalLLM.of(given, tokenizer, **named)
+    if tokenizer is not None:
+        raise ConfigError(
+            "vLLM loads the tokenizer of its model",
+            where="tokenizer",
+            found=type(tokenizer).__name__,
+            valid="a component without it",
+        )
+    return given.with_named(**named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +57,12 @@ class LocalCalls:
         accelerator: schedules the work; None for the current run's, or the process default.
     """
 
-    llm: LocalLLM
+    llm: NamedLLM
     holder: Any
     accelerator: Accelerator | None
 
     @property
-    def model(self) -> LocalModel:
+    def model(self) -> RunnableLLM:
         """Return what a call here is run with."""
         identity = identity_for(self.accelerator)
         accelerator = self.accelerator if identity is None else identity.accelerator

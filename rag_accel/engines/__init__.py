@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.local.local_llm import LocalLLM
     from rag_accel.engines.llm.local.options import LocalOptions
     from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
-    from rag_accel.engines.llm.remote.vllm_options import VllmOptions
+    from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
+    from rag_accel.engines.llm.vllm.engine import VllmEngine
+    from rag_accel.engines.llm.vllm.options import VllmOptions
+    from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
     from rag_accel.engines.retrieval import (
@@ -67,7 +70,10 @@ __all__ = [
     "RerankEngine",
     "RetrievalEngine",
     "SentenceTransformerEngine",
+    "VllmEngine",
+    "VllmLLM",
     "VllmOptions",
+    "VllmServerOptions",
     "load_index",
     "save_index",
 ]
@@ -94,7 +100,10 @@ _HOMES = {
     "RemoteOptions": "http.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
-    "VllmOptions": "llm.remote.vllm_options",
+    "VllmEngine": "llm.vllm.engine",
+    "VllmLLM": "llm.vllm.vllm_llm",
+    "VllmOptions": "llm.vllm.options",
+    "VllmServerOptions": "llm.remote.vllm_server_options",
 }
 """Where a name is defined, below this package; the others are those of ``retrieval``."""
 

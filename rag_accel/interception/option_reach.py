@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator.local_llms import is_named_llm
 from rag_accel.config import Options
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import (
@@ -86,9 +86,8 @@ class OptionReach:
 
 def component_options(obj: Any, options: Options) -> frozenset[str]:
     """Return the options that a component of this library reads."""
-    local = sys.modules.get("rag_accel.engines.llm.local.local_llm")
     llm: Any = getattr(obj, "_llm", None)
-    if local is not None and isinstance(llm, local.LocalLLM):
+    if is_named_llm(llm):
         reuse = llm.named.get("kv_reuse", options.kv_reuse)
         reads = {"kv_reuse"} if reuse == "exact" else {"kv_reuse", "kv_folder"}
         return frozenset(reads - set(llm.named))

@@ -23,10 +23,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_vali
 
 from langchain_rag_accel.components.local_messages import generation_input, named_documents
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.local_calls import CallsAhead, LocalCalls
+from rag_accel.adoption.local_calls import CallsAhead, LocalCalls, component_llm
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
-from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
+from rag_accel.engines.llm.local.local_llm import named_bounds
 from rag_accel.engines.llm.local.options import (
     KvRecipe,
     RunnerName,
@@ -34,6 +34,7 @@ from rag_accel.engines.llm.local.options import (
     number,
     whole_number,
 )
+from rag_accel.engines.llm.named import NamedLLM
 from rag_accel.kv.prompt_chunks import locate_chunks
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
@@ -67,7 +68,7 @@ class ChatRagAccel(BaseChatModel):
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers, which stays
             as it is. Only safetensors are read, and no code that comes with a model is run. Or a
-            ``LocalLLM`` with its bounds, over which those named here go.
+            ``LocalLLM`` or ``VllmLLM`` with its bounds, over which those named here go.
         tokenizer: the tokenizer of a model object.
         dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
         max_tokens: most tokens of an answer. A call may name its own, and each option below.
@@ -113,11 +114,11 @@ class ChatRagAccel(BaseChatModel):
     weights: WeightsName | None = None
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
-    _llm: LocalLLM = PrivateAttr()
+    _llm: NamedLLM = PrivateAttr()
 
     @model_validator(mode="after")
     def _choose(self) -> ChatRagAccel:
-        self._llm = LocalLLM.of(
+        self._llm = component_llm(
             *(self.model, self.tokenizer),
             dtype=self.dtype,
             chat_template=self.chat_template,

@@ -33,10 +33,10 @@ from pydantic import BeforeValidator
 
 from llama_index_rag_accel.components.named_documents import named_documents
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.local_calls import LocalCalls
+from rag_accel.adoption.local_calls import LocalCalls, component_llm
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
-from rag_accel.engines.llm.local.local_llm import LocalLLM, named_bounds
+from rag_accel.engines.llm.local.local_llm import named_bounds
 from rag_accel.engines.llm.local.options import (
     KvRecipe,
     RunnerName,
@@ -45,6 +45,7 @@ from rag_accel.engines.llm.local.options import (
     whole_number,
 )
 from rag_accel.engines.llm.local.text.stopping import stop_strings
+from rag_accel.engines.llm.named import NamedLLM
 from rag_accel.errors import ConfigError
 from rag_accel.kv.prompt_chunks import locate_chunks
 
@@ -72,7 +73,7 @@ class RagAccelLLM(LLM):
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers, which stays
             as it is. Only safetensors are read, and no code that comes with a model is run. Or a
-            ``LocalLLM`` with its bounds, over which those named here go.
+            ``LocalLLM`` or ``VllmLLM`` with its bounds, over which those named here go.
         tokenizer: the tokenizer of a model object.
         dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
         max_tokens: most tokens of an answer. A call may name its own, and each option below.
@@ -117,7 +118,7 @@ class RagAccelLLM(LLM):
     weights: WeightsName | None = Field(default=None, description="Its own, or int8.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
 
-    _llm: LocalLLM = PrivateAttr()
+    _llm: NamedLLM = PrivateAttr()
     _accelerator: Accelerator | None = PrivateAttr(default=None)
 
     def __init__(
@@ -133,7 +134,7 @@ class RagAccelLLM(LLM):
         if isinstance(arguments.get("stop"), str):
             arguments["stop"] = [arguments["stop"]]
         super().__init__(**{"dtype": dtype, **arguments})
-        self._llm = LocalLLM.of(
+        self._llm = component_llm(
             *(model, tokenizer), dtype=dtype, chat_template=chat_template, **named_bounds(self)
         )
         self._accelerator = accelerator

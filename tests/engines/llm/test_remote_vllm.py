@@ -14,7 +14,7 @@ from vllm_chat_server import VllmChatServer
 from rag_accel.engine_api import ChunkSpan, EngineRequest, GenerationInput, Message, WorkId
 from rag_accel.engines.llm.remote.server_load import ServerAdmission, ServerLoad, read_load
 from rag_accel.engines.llm.remote.servers import SERVERS, ModelServer, ModelServers
-from rag_accel.engines.llm.remote.vllm_options import VllmOptions, request_priority
+from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions, request_priority
 from rag_accel.errors import ConfigError
 from rag_accel.kv.reuse_request import read_reuse_request
 from rag_accel.testing import ManualClock
@@ -50,7 +50,7 @@ def test_texts_go_along_and_the_answer_says_where_tokens_came_from(
     make_server: MakeServer, make_engine: MakeEngine
 ) -> None:
     server = make_server()
-    engine = make_engine(server.base_url, vllm=VllmOptions(kv_reuse="full"))
+    engine = make_engine(server.base_url, vllm=VllmServerOptions(kv_reuse="full"))
     whole = run(engine, with_texts(namespace="tenant")).value
     streamed = run(engine, with_texts("b", stream=True)).value
     for body, namespace in zip(server.bodies, ("tenant", ""), strict=True):
@@ -71,7 +71,7 @@ def test_another_server_sees_no_unknown_field(
 ) -> None:
     server = make_server(owner)
     server.models_status = status
-    options = VllmOptions(kv_reuse="full", priority=True, most_waiting=0)
+    options = VllmServerOptions(kv_reuse="full", priority=True, most_waiting=0)
     engine = make_engine(server.base_url, vllm=options)
     engine.submit([with_texts(str(number), deadline=5.0) for number in range(4)])
     finish(engine, *map(str, range(4)))
@@ -84,7 +84,7 @@ def test_another_server_sees_no_unknown_field(
 
 def test_default_options_ask_nothing(make_server: MakeServer, make_engine: MakeEngine) -> None:
     server = make_server()
-    run(make_engine(server.base_url, vllm=VllmOptions()), with_texts())
+    run(make_engine(server.base_url, vllm=VllmServerOptions()), with_texts())
     assert server.paths == ["/v1/chat/completions"]
     assert not {"priority", "kv_transfer_params", "cache_salt"} & server.bodies[0].keys()
 
@@ -94,7 +94,7 @@ def test_priority_is_of_deadline_and_depth(
 ) -> None:
     server = make_server()
     clock = ManualClock(100.0)
-    engine = make_engine(server.base_url, vllm=VllmOptions(priority=True), clock=clock)
+    engine = make_engine(server.base_url, vllm=VllmServerOptions(priority=True), clock=clock)
     run(engine, with_texts(depth=3, deadline=102.0))
     run(engine, with_texts(depth=3))
     own = with_texts()
@@ -114,7 +114,7 @@ def test_priorities_put_little_time_first_then_depth() -> None:
 
 def test_fields_of_the_request_go_before(make_server: MakeServer, make_engine: MakeEngine) -> None:
     server = make_server()
-    engine = make_engine(server.base_url, vllm=VllmOptions(kv_reuse="full"))
+    engine = make_engine(server.base_url, vllm=VllmServerOptions(kv_reuse="full"))
     request = with_texts()
     run(engine, replace(request, payload=replace(request.payload, options={"cache_salt": "x"})))
     assert server.bodies[0]["cache_salt"] == "x"
@@ -125,7 +125,7 @@ def test_a_cancelled_first_request_still_settles_its_server(
     make_server: MakeServer, make_engine: MakeEngine
 ) -> None:
     server = make_server()
-    engine = make_engine(server.base_url, vllm=VllmOptions(kv_reuse="full"))
+    engine = make_engine(server.base_url, vllm=VllmServerOptions(kv_reuse="full"))
     engine.submit([with_texts()])
     engine.cancel([WorkId("a")])
     known = SERVERS.get(server.base_url)
@@ -141,8 +141,8 @@ def test_a_cancelled_first_request_still_settles_its_server(
 )
 def test_an_option_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
     fields: dict[str, Any] = {name: value}
-    with pytest.raises(ConfigError, match=f"VllmOptions.{name}"):
-        VllmOptions(**fields)
+    with pytest.raises(ConfigError, match=f"VllmServerOptions.{name}"):
+        VllmServerOptions(**fields)
 
 
 def test_load_is_summed_over_engines() -> None:
@@ -210,7 +210,7 @@ def test_unreadable_metrics_admit_everything() -> None:
 
 def test_engine_reads_metrics_where_asked(make_server: MakeServer, make_engine: MakeEngine) -> None:
     server = make_server()
-    run(make_engine(server.base_url, vllm=VllmOptions(most_waiting=5)), with_texts())
+    run(make_engine(server.base_url, vllm=VllmServerOptions(most_waiting=5)), with_texts())
     assert server.paths == ["/v1/models", "/metrics", "/v1/chat/completions"]
 
 

@@ -242,7 +242,7 @@ def local_model(
     What was loaded of a folder before goes on as it was.
     """
     named = isinstance(model, str | Path)
-    source = (str(model), *_files(Path(model))) if named else id(model)
+    source = (str(model), *model_files(Path(model))) if named else id(model)
     key = (source, id(tokenizer), dtype, template, bounds)
     with _lock.lock:
         found = _known.get(key)
@@ -251,7 +251,7 @@ def local_model(
         return found
 
 
-def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+def model_files(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
     with contextlib.suppress(OSError):  # loading says what is wrong
         for entry in sorted(os.scandir(folder.expanduser()), key=lambda file: file.name):

@@ -100,9 +100,9 @@ class LocalLLM:
             config = auto.from_pretrained(str(self.model), trust_remote_code=False)
         return int(config.max_position_embeddings)
 
-    def is_same_model(self, other: LocalLLM) -> bool:
+    def is_same_model(self, other: Any) -> bool:
         """Tell whether another one is the same model, whatever its bounds."""
-        return self._source == other._source
+        return isinstance(other, LocalLLM) and self._source == other._source
 
     def resolved(self, defaults: Mapping[str, Any]) -> LocalModel:
         """Return the model that is run.

@@ -28,8 +28,8 @@ from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
 from rag_accel.engines.llm.remote.completions import request_body
-from rag_accel.engines.llm.remote.vllm_options import VllmOptions
 from rag_accel.engines.llm.remote.vllm_requests import VllmCall, VllmRequests
+from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
         api_key: str | None = None,
         options: RemoteOptions | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
-        vllm: VllmOptions | None = None,
+        vllm: VllmServerOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._model = model
@@ -84,7 +84,7 @@ class OpenAICompatibleEngine(OutboxEngine[_Job, _Report]):
             transport=transport,
         )
         super().__init__(_profile(self._options.concurrency), self._client.endpoint)
-        self._vllm = VllmRequests(self._client, model, vllm or VllmOptions(), clock)
+        self._vllm = VllmRequests(self._client, model, vllm or VllmServerOptions(), clock)
         self._thread = LoopThread("openai-compatible-engine")
         self._slots = asyncio.Semaphore(self._options.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -11,7 +11,7 @@ from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient, Emit
 from rag_accel.engines.llm.remote.completions import request_body
 from rag_accel.engines.llm.remote.server_load import ServerAdmission
 from rag_accel.engines.llm.remote.servers import PROBE_S, SERVERS, ModelServer
-from rag_accel.engines.llm.remote.vllm_options import VllmOptions
+from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.kv.reuse_request import ReuseRequest
 
 
@@ -41,7 +41,7 @@ class VllmRequests:
     """
 
     def __init__(
-        self, client: ChatClient, model: str, options: VllmOptions, clock: Clock | None
+        self, client: ChatClient, model: str, options: VllmServerOptions, clock: Clock | None
     ) -> None:
         self._client, self._model, self._options = client, model, options
         self._clock = clock or MonotonicClock()

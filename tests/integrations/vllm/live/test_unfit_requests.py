@@ -1,4 +1,4 @@
-"""Requests and files that cannot be used: each is computed, or refused by name, and the engine lives.
+"""Requests and files that cannot be used: each is named or computed, and the engine lives.
 
 The engine has vLLM's own worker class: claims end at the first gap, and rows are refused.
 """
@@ -191,8 +191,8 @@ def test_another_tenants_texts_are_not_found(
 def test_a_prompt_longer_than_the_model_is_refused_by_the_server(
     engine: ExactEngine, reference: Reference, prompt: TextPrompt
 ) -> None:
-    with pytest.raises(ValueError, match="model length|longer"):
-        engine.ask([[*prompt.ids()] * 8], [prompt.request("exact")])
+    with pytest.raises(ValueError, match=r"model length|longer"):
+        engine.ask([prompt.ids() * 8], [prompt.request("exact")])
     (answer,) = engine.ask([prompt.ids()], [prompt.request("exact")])
     assert prompt.full(reference, answer) < TOLERANCE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,17 +92,17 @@ class Prompting:
         if found is None:
             return None
         text, contents = found
-        with_passage = {span.message for span in used}
-        head_stop = min(
-            (
-                content.start
-                for at, content in enumerate(contents)
-                if messages[at].role != "system" or at in with_passage
-            ),
-            default=0,
-        )
+        head_stop = _head_stop(messages, contents, {span.message for span in used})
         spans = [contents[span.message].span(span) for span in used]
         return split_prompt(text, head_stop, spans, self._encode, least_tokens)
+
+    def head(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the ids of the head that a prompt with this beginning has; () if unknown yet."""
+        found = self._rendered(messages)
+        if found is None or all(message.role == "system" for message in messages):
+            return ()
+        text, contents = found
+        return self._encode(text[: _head_stop(messages, contents, ())])
 
     def tree(
         self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan]
@@ -235,6 +235,20 @@ def _contents(text: str, messages: Sequence[Message]) -> list[_Content] | None:
     return found
 
 
+def _head_stop(
+    messages: Sequence[Message], contents: Sequence[_Content], with_passage: Container[int]
+) -> int:
+    """Return the place of the first message that is not the system's, or that has a passage."""
+    return min(
+        (
+            content.start
+            for at, content in enumerate(contents)
+            if messages[at].role != "system" or at in with_passage
+        ),
+        default=0,
+    )
+
+
 def _is_inside(span: ChunkSpan, messages: Sequence[Message]) -> bool:
     if not 0 <= span.message < len(messages):
         return False
@@ -258,7 +272,7 @@ def _without_question(
     return [span for span in chunk_spans if span.message != last]
 
 
-def check_room(prompt: int, max_tokens: int, context: int) -> int:
+def check_room(prompt: int, max_tokens: int, context: int, where: str = _WHERE) -> int:
     """Return the number of tokens that may follow: ``max_tokens``, or the rest of the context.
 
     Raises EngineError where it leaves none.
@@ -266,7 +280,7 @@ def check_room(prompt: int, max_tokens: int, context: int) -> int:
     if prompt >= context:
         raise EngineError(
             "the prompt is longer than the model's context",
-            where=_WHERE,
+            where=where,
             found=f"{prompt} tokens",
             valid=f"less than {context}",
             hint="retrieve fewer or shorter documents",

@@ -11,7 +11,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.reuse_request import ReuseRequest, ServedReuse
 from rag_accel.kv.served_prompts import reuse_request_of
 
-_WHERE = "VllmOptions"
+_WHERE = "VllmServerOptions"
 #: Fields by which a request's own options decide what of its prompt is reused.
 _OWN = frozenset({"cache_salt", "kv_transfer_params"})
 #: Depths and tenths of a second of slack that are told apart.
@@ -19,7 +19,7 @@ _DEPTHS, _SLACKS = 64, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class VllmOptions:
+class VllmServerOptions:
     """Options of requests to a server of vLLM's; any other is sent what it always was.
 
     Args:
