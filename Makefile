@@ -61,7 +61,7 @@ VLLM_TESTS := tests/integrations/vllm
 VLLM_STAMP := $(VLLM)/.installed
 
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest --confcutdir=$(VLLM_TESTS) -m vllm $(VLLM_TESTS)
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest --confcutdir=$(VLLM_TESTS) -m vllm $(VLLM_TESTS)/live
 
 $(VLLM_STAMP): pyproject.toml $(VLLM_TESTS)/environment.txt $(VLLM_TESTS)/programs.txt
 	$(PY) -m venv --clear $(VLLM)

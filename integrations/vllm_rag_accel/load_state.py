@@ -17,6 +17,7 @@ class LoadState:
         load: of the step.
         parts: those of it that are claimed.
         states: the kept states of parts, by key.
+        placed: the keys of those that are in their blocks.
         encoded: the states of parts that were computed behind the head, by key.
         begin: the first token that is not there yet.
         head_rows: tokens of the head that were computed.
@@ -27,6 +28,7 @@ class LoadState:
     load: PromptLoad
     parts: Sequence[PromptPart]
     states: dict[bytes, KeyValues]
+    placed: set[bytes] = field(default_factory=set[bytes])
     encoded: dict[bytes, KeyValues] = field(default_factory=dict[bytes, KeyValues])
     begin: int = 0
     head_rows: int = 0

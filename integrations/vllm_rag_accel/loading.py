@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from rag_accel.kv.entry import ChunkLabel, KeyValues
+from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState
 from rag_accel.kv.rotation import rotated
 from rag_accel.kv.store import ChunkStore
 from vllm_rag_accel.cache_layout import CacheLayout
@@ -17,6 +17,8 @@ from vllm_rag_accel.load_state import LoadState, joined_places
 from vllm_rag_accel.step_plan import Layout, PromptLoad, PromptLoadReport, PromptPart, StepPlan
 
 _log = logging.getLogger(__name__)
+#: Seconds after which a step waits for no file any more: its texts are computed.
+LONGEST_READ_S = 10.0
 
 
 class RowComputer(Protocol):
@@ -210,11 +212,12 @@ class Loading:
         self._failed |= set(load.blocks[load.begin // block : -(-load.end // block)])
 
     def _find(self, state: LoadState) -> None:
-        """Find kept states; put that of the head to its place."""
-        state.states = self._found(state.parts)
+        """Find kept states, and put each to its places while the next one is read."""
+        for key, found in self._found({part.key: len(part.ids) for part in state.parts}):
+            state.states[key] = found
+            self._put(state.load, [part for part in state.parts if part.key == key], state.states)
+            state.placed.add(key)
         head = state.load.layout.head
-        kept = [part for part in state.there if part.start < head]
-        self._put(state.load, kept, state.states)
         state.begin = max(state.load.begin, head if state.is_head_kept() else 0)
 
     def _encode(self, states: Sequence[LoadState]) -> None:
@@ -230,6 +233,7 @@ class Loading:
         )
         kept: set[bytes] = set()
         for state in wanting:
+            state.placed.clear()  # texts were computed in the blocks of others
             state.head_rows = max(0, state.load.layout.head - state.begin)
             state.begin += state.head_rows
             for part in state.missing:
@@ -252,8 +256,11 @@ class Loading:
             kept.add(part.key)
 
     def _write(self, state: LoadState) -> None:
-        """Put states of texts to their places; tell the places between them."""
-        texts = [part for part in state.there if part.start >= state.load.layout.head]
+        """Put the other states of texts to their places; tell the places between them."""
+        head = state.load.layout.head
+        texts = [
+            part for part in state.there if part.start >= head and part.key not in state.placed
+        ]
         self._put(state.load, texts, {**state.states, **state.encoded})
         state.note_gaps()
         if state.gaps and self.rows is None:
@@ -281,29 +288,40 @@ class Loading:
         if self.rows is not None and wanted:
             self.rows.fill(wanted)
 
-    def _found(self, parts: Sequence[PromptPart]) -> dict[bytes, KeyValues]:
-        """Return the kept states of parts by key, those from the folder among them."""
-        states: dict[bytes, KeyValues] = {}
-        wanted = {part.key for part in parts}
+    def _found(self, wanted: Mapping[bytes, int]) -> Iterator[tuple[bytes, KeyValues]]:
+        """Yield kept states by key, those in memory first, then those of files as they are read.
+
+        Args:
+            wanted: the tokens of each; a state of another shape is none.
+        """
+        missing: set[bytes] = set()
+        there: list[tuple[bytes, LaneState | None]] = []
         for key in wanted:
             state = self._store.find(key)
-            if isinstance(state, KeyValues):
-                states[key] = state
-        missing = wanted - states.keys()
+            if state is None:
+                missing.add(key)
+            else:
+                there.append((key, state))
         self._store.prefetch(missing)
-        while any(self._store.is_pending(key) for key in missing):
+        late_at = time.monotonic() + LONGEST_READ_S
+        while True:
+            for key, state in there:
+                if (
+                    isinstance(state, KeyValues)
+                    and key in wanted
+                    and self._fits(state, wanted[key])
+                ):
+                    yield key, state
+            if not any(self._store.is_pending(key) for key in missing):
+                return
+            if time.monotonic() > late_at:
+                raise TimeoutError(f"files were not read within {LONGEST_READ_S:g} s")
             self._store.wait(1.0)
-            for key, state in self._store.poll():
-                if key in missing and isinstance(state, KeyValues):
-                    states[key] = state
-        shape = self._blocks.caches[0].shape[1], self._blocks.layout.dim
-        by_key = {part.key: part for part in parts}
-        return {
-            key: state
-            for key, state in states.items()
-            if state.keys.shape
-            == (len(self._blocks.layers), shape[0], len(by_key[key].ids), shape[1])
-        }
+            there = list(self._store.poll())
+
+    def _fits(self, state: KeyValues, tokens: int) -> bool:
+        heads, dim = self._blocks.caches[0].shape[1], self._blocks.layout.dim
+        return state.keys.shape == (len(self._blocks.layers), heads, tokens, dim)
 
     def _put(
         self, load: PromptLoad, parts: Sequence[PromptPart], states: Mapping[bytes, KeyValues]

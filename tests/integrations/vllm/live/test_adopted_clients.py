@@ -33,6 +33,7 @@ import llama_index_rag_accel
 from rag_accel import Accelerator
 from rag_accel.engines.llm.local.prefill.fill_prompt import prompt_of
 from rag_accel.engines.llm.remote.filling import fill_server
+from vllm_rag_accel.prompt_texts import EDGE
 
 SYSTEM = "Answer by the context and nothing else. Say that you do not know where it is silent."
 RIVERS = [
@@ -44,6 +45,11 @@ CHEESES = [
     "Cheese from Gruyere ripens for months in caves whose air is cool and damp.",
     "Raclette is melted by the fire and scraped on potatoes that were boiled in their skins.",
     "The holes of an Emmental are made by bacteria that breathe out gas while it ripens.",
+]
+WINDS = [
+    "The foehn falls from the Alps, dry and warm, and melts the snow of whole valleys in a day.",
+    "The bise blows from the north-east over the plateau and covers the lakes' shores with ice.",
+    "The joran comes down from the Jura in the evening and surprises those who sail on the lake.",
 ]
 GRAPHS = [
     "A property graph keeps names and values on its nodes and edges, and labels on its nodes.",
@@ -105,7 +111,7 @@ def test_chain_loads_texts_in_both_orders(server: str, tokens: Any) -> None:
     with Accelerator(kv_reuse="full", strict=True) as accelerator:
         program = langchain_rag_accel.accelerate(plain, accelerator=accelerator)
         first = said(program.invoke("Where does the Aare rise?"))
-        assert first["encoded_tokens"] > 0
+        assert first["encoded_tokens"] >= tokens(RIVERS) - 2 * EDGE * len(RIVERS)
         second = said(program.invoke("What crosses the lake, backwards?"))
         assert (second["mode"], second["exact"]) == ("full", False)
         assert second["reused_tokens"] >= first["encoded_tokens"]
@@ -125,6 +131,16 @@ def test_chain_loads_texts_in_both_orders(server: str, tokens: Any) -> None:
         assert (said(streamed)["mode"], said(streamed)["texts"]) == ("full", 3)
         assert said(streamed)["cached_tokens"] >= tokens(RIVERS)
         assert accelerator.bypassed == {}
+
+
+def test_chain_computes_a_part_of_its_texts_again(server: str) -> None:
+    plain = chain(server, WINDS)
+    with Accelerator(kv_reuse="fused", strict=True) as accelerator:
+        program = langchain_rag_accel.accelerate(plain, accelerator=accelerator)
+        program.invoke("Which wind is dry?")
+        answer = said(program.invoke("Which wind is cold, backwards?"))
+    assert (answer["mode"], answer["exact"]) == ("fused", False)
+    assert answer["reused_tokens"] > answer["recomputed_tokens"] > 0
 
 
 def test_answers_without_the_option_are_those_of_the_program(server: str) -> None:

@@ -1,10 +1,14 @@
-"""A chain over a server: the texts of its second order are loaded, not computed."""
+"""Requests over HTTP: a chain in two orders of its texts, and the exactness of answers."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+from exact_engine import EngineAnswer
+from exact_prompts import TOLD_APART, TOLERANCE, TextPrompt
+from exact_reference import Reference
 
 from rag_accel.kv.reuse_request import ReuseRequest
 
@@ -47,3 +51,39 @@ def test_second_order_of_texts_is_loaded(server: str, models: Path) -> None:
     second = ask(DOCUMENTS[::-1], "What crosses the lake?")
     texts = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in DOCUMENTS)
     assert second["cached_tokens"] >= texts
+
+
+def test_answers_over_http_are_those_of_the_reference(server: str, models: Path) -> None:
+    """What is exact stays so behind approximate requests of the same tokens."""
+    import httpx
+
+    reference = Reference(models / "llama")
+    prompt = TextPrompt.random(random.Random(7))
+
+    def ask(wanted: ReuseRequest | None) -> EngineAnswer:
+        body = {
+            "model": "tiny",
+            "prompt": prompt.ids(),
+            "max_tokens": 4,
+            "temperature": 0,
+            "logprobs": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            **({} if wanted is None else wanted.fields()),
+        }
+        answer = httpx.post(f"{server}/completions", json=body, timeout=60).json()
+        (choice,) = answer["choices"]
+        ids, found = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        logprobs = [{id: value} for id, value in zip(ids, found, strict=True)]
+        cached = answer["usage"]["prompt_tokens_details"]
+        said = (answer["kv_transfer_params"] or {}).get("rag_accel", {})
+        return EngineAnswer(ids, logprobs, cached["cached_tokens"] if cached else 0, said)
+
+    for _ in range(2):  # encoded in the step, then loaded
+        reused = ask(prompt.request("full"))
+        assert prompt.reused(reference, reused) < TOLERANCE
+        assert prompt.full(reference, reused) > TOLD_APART
+    whole = ask(prompt.request("fused", ratio=1.0))
+    assert whole.reuse["recomputed_tokens"] == sum(map(len, prompt.texts))
+    for exact in (whole, ask(None)):
+        assert prompt.full(reference, exact) < TOLERANCE
