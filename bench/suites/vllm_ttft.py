@@ -21,6 +21,8 @@ Ratios:
         reused; median over turns.
     rows15_vs_full: against vLLM's own prefill: its time to the first token / ours with 15 % of the
         texts' tokens computed again; median over turns.
+    one_user: against the plain client over HTTP, prompts without a text: the time of the adopted
+        one's call / its (lower is better); median over pairs.
     files_over_host: the time with states in files / that with states in memory (lower is better);
         median over turns.
 """
@@ -32,7 +34,7 @@ import logging
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +42,17 @@ from bench.baselines.peer_process import PeerProcess
 from bench.local_llm.choices import missing_row
 from bench.measure import median
 from bench.results import Row, SuiteResult, row_of, sizes_of
+from bench.vllm.client_load import measure_user, served
 from rag_accel.kv.reuse_request import ReuseRequest
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(".venv-vllm/bin/python")
+#: The package of this checkout, whichever was installed.
+_ENV = {"PYTHONPATH": ":".join(map(str, (ROOT, ROOT / "integrations", ROOT / "adapters")))}
 SCRIPT = Path(__file__).parents[1] / "vllm" / "engine_load.py"
 FULL_PREFILL, PREFIX = "vLLM, prefill", "vLLM, same order"
 MEMORY, FILES, ROWS = "texts reused, memory", "texts reused, files", "15 % computed again"
+PLAIN_CLIENT, ADOPTED = "ChatOpenAI", "ChatOpenAI, adopted"
 #: How far logprobs in bfloat16 may be apart where all tokens are computed again.
 _APART = 0.05
 _logger = logging.getLogger("bench.vllm_ttft")
@@ -77,6 +83,8 @@ class Sizes:
         head: tokens in front of the texts.
         question: tokens behind them.
         turns: of each arm.
+        calls: over HTTP, of each client.
+        answer: tokens of an answer over HTTP.
     """
 
     shape: Shape = field(default_factory=Shape)
@@ -85,9 +93,11 @@ class Sizes:
     head: int = 32
     question: int = 32
     turns: int = 7
+    calls: int = 60
+    answer: int = 16
 
 
-QUICK = Sizes(turns=3)
+QUICK = Sizes(turns=3, calls=20)
 FULL = Sizes()
 
 
@@ -101,14 +111,25 @@ def run(quick: bool, sizes: Sizes | None = None, python: Path = PYTHON) -> Suite
             rows = (missing_row("vLLM", f"{error}; make test-vllm"),)
             return SuiteResult("vllm_ttft", rows, {}, sizes=_said(chosen))
         with process:
-            return _Bench(chosen, process).result()
+            found = _Bench(chosen, process).result()
+        with served(python, Path(folder) / "model", Path(folder) / "states", _ENV) as base_url:
+            pairs = measure_user(base_url, chosen.calls, chosen.answer)
+    rows = [
+        row_of(name, "one user over HTTP", "call_ms", [seconds * 1e3 for seconds in times])
+        for name, times in ((PLAIN_CLIENT, pairs.plain), (ADOPTED, pairs.other))
+    ]
+    ratios = [ours / plain for plain, ours in zip(pairs.plain, pairs.other, strict=True)]
+    return replace(
+        found,
+        rows=(*found.rows, *rows),
+        ratios={**found.ratios, "one_user": median(ratios)},
+    )
 
 
 def _process(python: Path, folder: Path, shape: Shape) -> PeerProcess:
     values = {name: getattr(shape, name) for name in Shape.__dataclass_fields__}
-    paths = ":".join(map(str, (ROOT, ROOT / "integrations", ROOT / "adapters")))
     arguments = str(folder / "model"), str(folder / "states"), json.dumps(values)
-    return PeerProcess(python, SCRIPT, *arguments, env={"PYTHONPATH": paths})
+    return PeerProcess(python, SCRIPT, *arguments, env=_ENV)
 
 
 def _said(sizes: Sizes) -> dict[str, Any]:

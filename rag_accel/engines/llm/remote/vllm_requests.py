@@ -16,7 +16,7 @@ from rag_accel.kv.reuse_request import ReuseRequest
 
 
 @dataclass(frozen=True, slots=True)
-class VllmCall:
+class VllmServerCall:
     """A request as a server of vLLM's is sent it.
 
     Args:
@@ -51,16 +51,16 @@ class VllmRequests:
                 client.metrics, options.most_waiting, self._clock, asyncio.sleep
             )
 
-    def call_of(self, request: EngineRequest, stream_usage: bool) -> VllmCall | None:
+    def call_of(self, request: EngineRequest, stream_usage: bool) -> VllmServerCall | None:
         """Return a request as vLLM is sent it; None where all servers are sent the same."""
         if not self._options.asks:
             return None
         texts = self._options.texts_of(request)
         if texts is None and not self._options.priority and self._admission is None:
             return None
-        return VllmCall(request, texts, stream_usage)
+        return VllmServerCall(request, texts, stream_usage)
 
-    async def complete(self, plain: ChatCall, call: VllmCall, emit: Emit) -> GenerationOutput:
+    async def complete(self, plain: ChatCall, call: VllmServerCall, emit: Emit) -> GenerationOutput:
         """Return the completion of a call, the plain one where the server is not vLLM's.
 
         Raises:
