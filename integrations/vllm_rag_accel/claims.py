@@ -85,6 +85,7 @@ class Claims:
         self._saving: dict[str, _Saving] = {}
         self._warned: set[str] = set()
         self._step_rows = 0
+        self._answered: dict[str, dict[str, Any]] = {}
 
     def matched(self, request: Any, computed: int) -> int | None:
         """Return how many tokens behind those computed are claimed; None to be asked again.
@@ -132,6 +133,7 @@ class Claims:
         Args:
             output: vLLM's ``SchedulerOutput``.
         """
+        self._answered.clear()
         plan = StepPlan()
         self._step_rows = 0
         for new in output.scheduled_new_reqs:
@@ -162,11 +164,18 @@ class Claims:
         """Learn what the worker has loaded."""
         for report in reports:
             prompt = self._prompts.get(report.request)
+            answer = self._answered.pop(report.request, None)
             if prompt is not None:
                 prompt.report = report
+            elif answer is not None:
+                answer |= _counts(report)
 
     def finished(self, request: Any) -> dict[str, Any] | None:
-        """Forget a request; return what its answer says of its texts, None for one without."""
+        """Forget a request; return what its answer says of its texts, None for one without.
+
+        Of an answer that ends in its first step the counts are filled in by ``loaded``: vLLM tells
+        of the loads of a step after the requests that it ends, and sends answers after both.
+        """
         self._to_load.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
         prompt = self._prompts.pop(request.request_id, None)
@@ -174,19 +183,15 @@ class Claims:
             return None
         if prompt.refused is not None:
             return {"rag_accel": {"refused": prompt.refused}}
-        report = prompt.report or PromptLoadReport(request.request_id)
         assert prompt.layout is not None
-        return {
-            "rag_accel": {
-                "reuse": prompt.layout.reuse,
-                "texts": len(prompt.layout.texts),
-                "reused_tokens": report.reused,
-                "encoded_tokens": report.encoded,
-                "computed_tokens": report.computed,
-                "recomputed_tokens": report.recomputed,
-                "load_ms": round(report.seconds * 1e3, 3),
-            }
+        said = {
+            "reuse": prompt.layout.reuse,
+            "texts": len(prompt.layout.texts),
+            **_counts(prompt.report or PromptLoadReport(request.request_id)),
         }
+        if prompt.report is None:
+            self._answered[request.request_id] = said
+        return {"rag_accel": said}
 
     def _begin(self, request: str, blocks: list[int], output: Any, plan: StepPlan) -> None:
         if request in self._saving:
@@ -325,3 +330,14 @@ class Claims:
             for other, saving in self._saving.items()
             if other != request and saving.blocks
         )
+
+
+def _counts(report: PromptLoadReport) -> dict[str, Any]:
+    """Return the numbers of a report by the names that an answer has for them."""
+    return {
+        "reused_tokens": report.reused,
+        "encoded_tokens": report.encoded,
+        "computed_tokens": report.computed,
+        "recomputed_tokens": report.recomputed,
+        "load_ms": round(report.seconds * 1e3, 3),
+    }

@@ -187,6 +187,21 @@ def test_the_answer_says_what_was_reused() -> None:
     }
 
 
+def test_the_answer_of_one_step_says_it_too() -> None:
+    """vLLM ends a request before it tells of the step's loads, and sends its answer after both."""
+    claims = _claims()
+    request = _full()
+    _begun(claims, request)
+    answer = claims.finished(request)
+    assert answer is not None
+    assert answer["rag_accel"]["reused_tokens"] == 0
+    claims.loaded([PromptLoadReport("a", reused=70)])
+    assert answer["rag_accel"]["reused_tokens"] == 70
+    claims.step(fake_step())
+    claims.loaded([PromptLoadReport("a", reused=9)])
+    assert answer["rag_accel"]["reused_tokens"] == 70
+
+
 def test_a_request_without_texts_is_left_alone() -> None:
     claims = _claims()
     request = FakeRequest("a", PROMPT)

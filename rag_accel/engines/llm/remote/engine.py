@@ -28,7 +28,7 @@ from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
 from rag_accel.engines.llm.remote.completions import request_body
-from rag_accel.engines.llm.remote.vllm_requests import VllmServerCall, VllmRequests
+from rag_accel.engines.llm.remote.vllm_requests import VllmRequests, VllmServerCall
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.errors import RemoteEngineError
 

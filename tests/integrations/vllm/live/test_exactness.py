@@ -246,3 +246,9 @@ def test_exact_request_after_approximate_ones_is_exact(
     (answer,) = engine.ask([ids], [prompt.request("exact")])
     assert answer.reuse["reused_tokens"] == prompt.texts_stop()
     assert prompt.full(reference, answer) < TOLERANCE
+
+
+def test_answer_of_one_token_says_what_was_reused(engine: ExactEngine, prompt: TextPrompt) -> None:
+    """It ends in the step that its texts are loaded for."""
+    (first,) = engine.ask([prompt.ids()], [prompt.request("full")], tokens=1)
+    assert first.reuse["encoded_tokens"] == sum(map(len, prompt.texts))
