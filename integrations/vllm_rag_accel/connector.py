@@ -22,7 +22,7 @@ from vllm_rag_accel.options import ConnectorOptions
 from vllm_rag_accel.prompt_texts import TextFinder
 from vllm_rag_accel.rows import VirtualRows
 from vllm_rag_accel.step_plan import PromptLoadReport, StepPlan
-from vllm_rag_accel.support import check_engine, rotation_frequencies_of
+from vllm_rag_accel.support import check_blocks, check_engine, rotation_frequencies_of
 from vllm_rag_accel.worker import rows_refusal
 
 try:
@@ -130,6 +130,7 @@ class RagAccelConnector(KVConnectorBase_V1, SupportsHMA):
         """Take the caches of all layers; learn how blocks are laid out."""
         layers = self._layers(kv_caches)
         layout = learn_layout(layers[0], kv_caches[layers[0].layer_name])
+        check_blocks(self._config, layout.block)
         blocks = BlockStates(layers, kv_caches, layout)
         frequencies = rotation_frequencies_of(self._config)
         store = self._options.store(self._identity, blocks.dtype)

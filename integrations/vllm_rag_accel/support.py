@@ -92,6 +92,21 @@ def check_engine(config: Any, cache: Any) -> None:
         )
 
 
+def check_blocks(config: Any, found: int) -> None:
+    """Check that the attention backend has the blocks that the scheduler gives out.
+
+    Args:
+        config: vLLM's ``VllmConfig``.
+        found: tokens of a block of the backend's cache.
+
+    Raises:
+        ConfigError: it divides them.
+    """
+    if found != config.cache_config.block_size:
+        valid = f"--block-size {found}, or another --attention-backend"
+        raise _refused("the attention backend has blocks of its own", f"{found} tokens", valid)
+
+
 def _refused(what: str, found: object, valid: str) -> ConfigError:
     return ConfigError(
         f"the states of texts cannot be reused: {what}",

@@ -102,6 +102,7 @@ def test_prompts_without_paths_are_named() -> None:
         check(prompts=plain)
 
 
+@pytest.mark.slow  # parses the whole standard library
 def test_generated_prompts_have_a_tree_each() -> None:
     prompts = path_prompts(8)
     assert prompts == path_prompts(8)

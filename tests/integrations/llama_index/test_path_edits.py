@@ -29,7 +29,7 @@ from rag_accel.engines.llm.local.engine import LocalLLMEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
 
-AT_ONCE, ROUNDS = 8, 3
+AT_ONCE, ROUNDS = 8, 2
 NEWEST = re.compile("Hub -> knows -> N([0-9]+)")
 KNOWN = ("Ada", "Babbage", "Menabrea")
 

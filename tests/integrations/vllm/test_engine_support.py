@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 from rag_accel.errors import ConfigError
 from vllm_rag_accel.options import ConnectorOptions
 from vllm_rag_accel.serve import server_arguments
-from vllm_rag_accel.support import check_engine, rotation_frequencies_of
+from vllm_rag_accel.support import check_blocks, check_engine, rotation_frequencies_of
 from vllm_rag_accel.worker import PATH, is_row_worker
 
 
@@ -105,6 +105,12 @@ def test_an_engine_whose_states_cannot_be_reused_is_refused(
 def test_states_in_several_groups_are_refused() -> None:
     with pytest.raises(ConfigError, match="several groups"):
         check_engine(engine(), SimpleNamespace(kv_cache_groups=[1, 2]))
+
+
+def test_a_backend_with_blocks_of_its_own_is_refused() -> None:
+    check_blocks(engine(), 16)
+    with pytest.raises(ConfigError, match="--block-size 8"):
+        check_blocks(engine(), 8)
 
 
 def test_a_rotation_that_depends_on_the_length_is_refused() -> None:

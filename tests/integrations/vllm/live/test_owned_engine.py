@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import Document, PrimitiveKind
 from rag_accel.errors import EngineError, RequestCancelledError
+from rag_accel.kv.folder import ChunkFolder
 
 DOCUMENTS = [
     "The river Aare rises in the glaciers of the Bernese Alps and flows through Thun and Bern.",
@@ -128,31 +130,64 @@ def test_the_second_order_of_texts_is_loaded(accelerator: Accelerator, models: P
     assert not uses[2].is_exact
 
 
-def test_texts_of_a_local_model_are_found(accelerator: Accelerator, llm: Any, models: Path) -> None:
-    """What a ``LocalLLM`` has put into the folder is loaded, all of it."""
-    from transformers import AutoTokenizer
-
+def local_llm(models: Path, folder: str) -> Any:
+    """Return a local model over the folder of vLLM's."""
     from rag_accel.engines import LocalLLM
 
-    texts = [text.replace("Thun", "Brienz").replace("Bern", "Basel") for text in DOCUMENTS]
-    local = LocalLLM(
+    return LocalLLM(
         models / "llama",
         dtype="float32",
         kv_reuse="full",
-        kv_folder=llm.named["kv_folder"],
+        kv_folder=folder,
         reuse_always=True,
         runner="torch",
     )
+
+
+def moved(lake: str, town: str) -> list[str]:
+    """Return documents about another place."""
+    return [text.replace("Thun", lake).replace("Bern", town) for text in DOCUMENTS]
+
+
+def tokens_of(texts: list[str], models: Path) -> int:
+    """Return the tokens of texts, each alone."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(models / "llama")
+    return sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+
+
+def test_texts_of_a_local_model_are_found(accelerator: Accelerator, llm: Any, models: Path) -> None:
+    """What a ``LocalLLM`` has put into the folder is loaded, all of it."""
+    texts = moved("Brienz", "Basel")
+    local = local_llm(models, llm.named["kv_folder"])
     with Accelerator(llm=local, index=lambda query, k: documents(texts)) as plain:
         first = plain.submit(over_texts(), input="the first?")
         first.result()
         assert first.usage.prompt.from_chunks == 0
-    tokenizer = AutoTokenizer.from_pretrained(models / "llama")
     accelerator.add_engine("brienz", lambda query, k: documents(texts[::-1]), SEARCHING)
     second = accelerator.submit(over_texts("brienz"), input="and now?")
     second.result()
-    tokens = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
-    assert second.usage.prompt.from_chunks == tokens
+    assert second.usage.prompt.from_chunks == tokens_of(texts, models)
+
+
+def test_a_local_model_finds_the_texts_of_vllm(
+    accelerator: Accelerator, llm: Any, models: Path
+) -> None:
+    """What vLLM has put into the folder is loaded by a ``LocalLLM``, all of it."""
+    texts = moved("Lugano", "Lausanne")
+    folder = ChunkFolder(Path(llm.named["kv_folder"]))
+    kept = len(folder.files())
+    accelerator.add_engine("lugano", lambda query, k: documents(texts), SEARCHING)
+    accelerator.run(over_texts("lugano"), input="the first?")
+    ends = time.monotonic() + 60
+    while len(folder.files()) < kept + len(texts) and time.monotonic() < ends:
+        threading.Event().wait(0.01)  # vLLM's worker writes files behind its steps
+    local = local_llm(models, llm.named["kv_folder"])
+    with Accelerator(llm=local, index=lambda query, k: documents(texts[::-1])) as plain:
+        second = plain.submit(over_texts(), input="and now?")
+        second.result()
+    assert second.usage.prompt.from_chunks == tokens_of(texts, models)
 
 
 def test_pieces_of_a_stream_make_up_the_text(accelerator: Accelerator) -> None:
