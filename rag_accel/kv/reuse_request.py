@@ -86,13 +86,13 @@ class ReuseRequest:
         return {ENTRY: values}
 
     def salt(self) -> str | None:
-        """Return the ``cache_salt`` of the request; None for one that is exact.
+        """Return the ``cache_salt`` of the request; None for one that is exact and no tenant's.
 
         Blocks with approximate states are found only by requests with the same texts, cut and
-        reused in the same way.
+        reused in the same way, exact ones of a tenant by its requests.
         """
         if not self.is_approximate:
-            return None
+            return namespace_salt(self.namespace)
         values = {**self.params()[ENTRY], "save": None}
         said = json.dumps(values, sort_keys=True, ensure_ascii=True).encode()
         return f"{_SALT} {hashlib.sha256(said).hexdigest()}"
@@ -102,6 +102,14 @@ class ReuseRequest:
         salt = self.salt()
         found: dict[str, Any] = {"kv_transfer_params": self.params()}
         return found if salt is None else {**found, "cache_salt": salt}
+
+
+def namespace_salt(namespace: str) -> str | None:
+    """Return the salt of a tenant's exact prompts, whose beginnings no other one finds."""
+    if not namespace:
+        return None
+    said = namespace.encode("utf-8", "surrogatepass")
+    return f"{_SALT} tenant {hashlib.sha256(said).hexdigest()}"
 
 
 def question_digest(messages: Iterable[tuple[str, str]]) -> str:

@@ -14,6 +14,7 @@ from rag_accel.kv.reuse_request import (
     VERSION,
     ReuseRequest,
     ReuseRequestError,
+    ServedReuse,
     question_digest,
     read_reuse_request,
 )
@@ -50,7 +51,7 @@ def test_the_salt_is_that_of_what_was_read(request_: ReuseRequest) -> None:
     read = read_reuse_request(_as_sent(request_))
     assert read is not None
     assert read.salt() == request_.salt()
-    assert (request_.salt() is None) == (request_.reuse == "exact")
+    assert (request_.salt() is None) == (request_.reuse == "exact" and not request_.namespace)
 
 
 @given(_requests(), _requests())
@@ -60,9 +61,11 @@ def test_requests_of_other_texts_have_other_salts(one: ReuseRequest, other: Reus
         assert (one.salt() == other.salt()) == is_alike
 
 
-def test_a_tenant_has_salts_of_its_own() -> None:
+@pytest.mark.parametrize("reuse", ["exact", "full"])
+def test_a_tenant_has_salts_of_its_own(reuse: ServedReuse) -> None:
     texts = ("one text", "another")
-    assert ReuseRequest("full", texts).salt() != ReuseRequest("full", texts, namespace="b").salt()
+    salts = {ReuseRequest(reuse, texts, namespace=name).salt() for name in ("", "a", "b")}
+    assert len(salts) == 3
 
 
 def test_questions_of_fused_requests_have_salts_of_their_own() -> None:

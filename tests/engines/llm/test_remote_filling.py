@@ -65,7 +65,7 @@ def test_each_text_is_sent_once_behind_the_head(server: VllmChatServer) -> None:
         assert wanted.spans == ((head, len(body["prompt"])),)
         assert body["max_tokens"] == 1
         assert body["priority"] > 0
-        assert "cache_salt" not in body
+        assert body["cache_salt"] == wanted.salt()
         assert body["prompt"][:head] == server.bodies[0]["prompt"][:head]
 
 

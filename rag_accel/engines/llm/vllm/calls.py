@@ -22,7 +22,7 @@ from rag_accel.engines.llm.local.text.tokens import DependencyInput, EncodingInp
 from rag_accel.engines.llm.vllm.library import WHERE
 from rag_accel.engines.llm.vllm.options import VllmOptions
 from rag_accel.errors import EngineError
-from rag_accel.kv.reuse_request import ENTRY, ReuseRequest
+from rag_accel.kv.reuse_request import ENTRY, ReuseRequest, namespace_salt
 from rag_accel.kv.segments import SegmentedPrompt
 
 #: Seconds after its arrival at which a request without a deadline counts as due.
@@ -254,14 +254,6 @@ def priority_of(request: EngineRequest) -> int:
     if request.deadline is not None:
         due = min(due, request.deadline)
     return round((due - LEVEL_S * request.depth) * 1e3)
-
-
-def namespace_salt(namespace: str) -> str | None:
-    """Return the salt of a tenant's exact prompts, whose beginnings no other one finds."""
-    if not namespace:
-        return None
-    said = namespace.encode("utf-8", "surrogatepass")
-    return f"rag-accel tenant {hashlib.sha256(said).hexdigest()}"
 
 
 def _salt(request: EngineRequest, reuse: ReuseRequest | None) -> str | None:
