@@ -280,7 +280,7 @@ def main():
     assert engine.health().is_ready
     here = psutil.Process().children(recursive=True)
     print("PIDS", *[process.pid for process in here], flush=True)
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)  # of this thread: another one might take what is sent
 if __name__ == "__main__":
     main()
 """
