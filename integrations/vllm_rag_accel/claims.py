@@ -219,9 +219,15 @@ class Claims:
 
     def _read(self, request: Any) -> _Prompt:
         try:
-            wanted = read_reuse_request(request.kv_transfer_params)
+            return self._cut(request)
         except ReuseRequestError as error:
             return _Prompt(None, str(error))
+        except Exception as error:  # of the tokenizer; beyond here it would end the engine
+            return _Prompt(None, f"its texts cannot be cut: {type(error).__name__}")
+
+    def _cut(self, request: Any) -> _Prompt:
+        """Return the parts of a request's prompt, or why its texts are not reused."""
+        wanted = read_reuse_request(request.kv_transfer_params)
         if wanted is None:
             return _Prompt(None)
         refused = self._refusal(request, wanted)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 EDGE = 3
 #: Texts of fewer tokens are computed: reuse would save less than it costs.
 LEAST_TOKENS = 8
-#: The most texts whose tokens are kept.
-_MOST_KEPT = 4096
+#: Texts of so many characters for each token of the prompt are cut, those behind are left out: no
+#: prompt holds more, and cutting them would hold up the engine.
+CHARACTERS_A_TOKEN = 32
+#: The most texts whose tokens are kept, and the most characters of one.
+_MOST_KEPT, _LONGEST_KEPT = 4096, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class TextFinder:
         found = self._kept.pop(text, None)
         if found is None:
             found = tuple(self._encode(text))
-        self._kept[text] = found
+        if len(text) <= _LONGEST_KEPT:
+            self._kept[text] = found
         if len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         return found
@@ -66,12 +70,17 @@ class TextFinder:
     def find(self, prompt: Sequence[int], texts: Iterable[str]) -> list[FoundText]:
         """Return the texts that stand in a prompt one behind the other, as far as their tokens do.
 
-        A text that is not there, or not behind the one before, is left out.
+        A text that is not there, or not behind the one before, is left out, and so are those that
+        are too long for the prompt, with all behind them.
         """
+        room = CHARACTERS_A_TOKEN * len(prompt)
         octets = array("q", prompt).tobytes()
         found: list[FoundText] = []
         at = 0
         for text in texts:
+            room -= len(text)
+            if room < 0:
+                break
             ids = self.ids(text)
             if len(ids) < LEAST_TOKENS:
                 continue

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -206,10 +205,10 @@ def _text(name: str, value: object) -> str:
 
 
 def _share(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ReuseRequestError("ratio is a number")
-    if not 0 <= value <= 1:
-        raise ReuseRequestError(f"ratio {value} is not between 0 and 1")
+    if not 0 <= value <= 1:  # NaN is not, either
+        raise ReuseRequestError("ratio is not between 0 and 1")
     return float(value)
 
 

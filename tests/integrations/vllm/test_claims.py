@@ -10,8 +10,9 @@ import pytest
 from vllm_fakes import FakeRequest, asking, fake_step, letters
 
 from rag_accel.kv.keys import ChunkSource
-from rag_accel.kv.reuse_request import ReuseRequest
+from rag_accel.kv.reuse_request import ENTRY, ReuseRequest
 from vllm_rag_accel.claims import ClaimOptions, Claims
+from vllm_rag_accel.prompt_texts import TextFinder
 from vllm_rag_accel.step_plan import PromptLoadReport
 
 HEAD = "You answer by the context. "
@@ -240,6 +241,39 @@ def test_a_request_that_cannot_be_served_is_computed(
     assert answer is not None
     assert reason in answer["rag_accel"]["refused"]
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"texts": ["\ud800 a lone half of a character"]}, {"ratio": 10**400}]
+)
+def test_no_request_ends_the_scheduler(wanted: dict[str, Any]) -> None:
+    """What raises here would end vLLM's engine, and every request with it."""
+
+    def encode(text: str) -> list[int]:
+        return list(text.encode())  # raises as tokenizers do
+
+    finder = TextFinder(encode, lambda ids: "")
+    claims = Claims(finder, lambda key: False, OPTIONS)
+    request = FakeRequest("a", PROMPT, {ENTRY: {"version": 1, **wanted}})
+    assert claims.matched(request, 0) == 0
+    answer = claims.finished(request)
+    assert answer is not None
+    assert answer["rag_accel"]["refused"]
+
+
+def test_texts_longer_than_their_prompt_are_not_cut() -> None:
+    """Tokenizing them would hold up the requests of others."""
+    cut: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        cut.append(text)
+        return [ord(one) for one in text]
+
+    texts = (ONE, "long " * 10_000, TWO)
+    claims = Claims(TextFinder(encode, lambda ids: ""), lambda key: False, OPTIONS)
+    wanted = ReuseRequest("full", texts)
+    assert claims.matched(asking("a", PROMPT, wanted), 0) == len(HEAD + ONE)
+    assert cut == [ONE]
 
 
 def test_chosen_rows_need_a_worker_that_computes_them() -> None:

@@ -75,6 +75,7 @@ def ask_with(
         {"version": 1, "texts": 3},
         {"version": 1, "texts": ["nowhere in this prompt, but long enough"]},
         {"version": 1, "other": {}},
+        {"version": 1, "texts": ["\ud800 is half of a character, and no tokenizer takes it"]},
     ],
 )
 def test_nonsense_is_named_and_computed(
