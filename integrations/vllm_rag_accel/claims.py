@@ -22,7 +22,6 @@ from vllm_rag_accel.step_plan import (
     PromptSave,
     StepPlan,
 )
-from vllm_rag_accel.worker import PATH
 
 _log = logging.getLogger(__name__)
 
@@ -33,19 +32,16 @@ class ClaimOptions:
 
     Args:
         model: identifies the weights.
-        block: tokens of a block.
-        computes_rows: whether the worker can compute rows of its own: tokens between texts, texts
-            whose states are missing, tokens chosen again. Without it a claim ends at the first gap.
-        step_rows: the most such rows of one step; a request that comes with more has its last
-            texts computed by the server.
-        rows_refusal: tells why the worker computes none, if it does not.
+        step_rows: the most rows of the worker's own that are computed for one step: tokens between
+            texts, texts whose states are missing, tokens chosen again. A request that comes with
+            more has its last texts computed by the server.
+        rows_refusal: tells why the worker computes none: a claim ends at the first gap. None if it
+            does.
     """
 
     model: str
-    block: int
-    computes_rows: bool
     step_rows: int
-    rows_refusal: str = f"start vLLM with --worker-cls {PATH}"
+    rows_refusal: str | None = None
 
 
 @dataclass(slots=True)
@@ -100,7 +96,7 @@ class Claims:
         layout = prompt.layout
         last = request.num_prompt_tokens - 1
         prompt.rows = 0
-        if layout.reuse == "exact" or not self._options.computes_rows:
+        if layout.reuse == "exact" or self._options.rows_refusal is not None:
             end = self._stored_end(layout)
             awaited = self._awaited(layout, max(end, computed), request.request_id)
             if awaited:
@@ -246,7 +242,7 @@ class Claims:
             return "the prompt holds images or sound"
         if wanted.is_approximate and getattr(request, "cache_salt", None) != wanted.salt():
             return f"reuse {wanted.reuse!r} needs the cache_salt of its texts"
-        if wanted.reuse == "fused" and not self._options.computes_rows:
+        if wanted.reuse == "fused" and self._options.rows_refusal is not None:
             return f"reuse 'fused' computes rows: {self._options.rows_refusal}"
         if wanted.spans and wanted.spans[-1][1] > request.num_prompt_tokens:
             return "a span reaches beyond the prompt"

@@ -211,14 +211,7 @@ class RagAccelConnector(KVConnectorBase_V1, SupportsHMA):
 
         tokenizer = cached_tokenizer_from_config(self._config.model_config)
         folder = ChunkFolder(self._options.folder)
-        refusal = rows_refusal(self._config)
-        options = ClaimOptions(
-            model=self._identity,
-            block=self._config.cache_config.block_size,
-            computes_rows=refusal is None,
-            step_rows=self._options.step_rows,
-            rows_refusal=refusal or "",
-        )
+        options = ClaimOptions(self._identity, self._options.step_rows, rows_refusal(self._config))
         finder = TextFinder(
             lambda text: tokenizer.encode(text, add_special_tokens=False), tokenizer.decode
         )

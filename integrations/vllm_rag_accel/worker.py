@@ -11,11 +11,6 @@ _log = logging.getLogger(__name__)
 PATH = "vllm_rag_accel.worker.Worker"
 
 
-def is_row_worker(config: Any) -> bool:
-    """Tell whether an engine's worker computes rows for the connector."""
-    return rows_refusal(config) is None
-
-
 def rows_refusal(config: Any) -> str | None:
     """Return why an engine's worker computes no rows, with the setting that helps; None if it does.
 

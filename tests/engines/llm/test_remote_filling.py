@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_chat_server import VllmChatServer
+from vllm_chat_server import VllmChatServer, chat_servers
 
 from rag_accel.cli import main
 from rag_accel.engine_api import Message
@@ -26,15 +26,8 @@ PROMPT = prompt_of("Be brief.", "These are the documents:\n")
 @pytest.fixture
 def make_server() -> Iterator[Callable[..., VllmChatServer]]:
     """Yield a maker of servers, which end with the test."""
-    made: list[VllmChatServer] = []
-
-    def make(**kwargs: Any) -> VllmChatServer:
-        made.append(VllmChatServer(**kwargs).__enter__())
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.close()
+    with chat_servers() as make:
+        yield make
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llm_harness import MakeEngine, eventually, finish, run, work
-from vllm_chat_server import VllmChatServer
+from vllm_chat_server import VllmChatServer, chat_servers
 
 from rag_accel.engine_api import ChunkSpan, EngineRequest, GenerationInput, Message, WorkId
 from rag_accel.engines.llm.remote.server_load import ServerAdmission, ServerLoad, read_load
@@ -28,17 +28,8 @@ MakeServer = Callable[..., VllmChatServer]
 @pytest.fixture
 def make_server() -> Iterator[MakeServer]:
     """Yield a maker of servers, which end with the test."""
-    made: list[VllmChatServer] = []
-
-    def make(*args: Any, **kwargs: Any) -> VllmChatServer:
-        made.append(VllmChatServer(*args, **kwargs).__enter__())
-        return made[-1]
-
-    SERVERS.clear()
-    yield make
-    for server in made:
-        server.close()
-    SERVERS.clear()
+    with chat_servers() as make:
+        yield make
 
 
 def with_texts(id: str = "a", **fields: Any) -> EngineRequest:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
 from loopback_server import LoopbackServer
+
+from rag_accel.engines.llm.remote.servers import SERVERS
 
 
 class VllmChatServer(LoopbackServer):
@@ -184,3 +188,19 @@ class VllmChatServer(LoopbackServer):
 
 async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
     await response.write(f"data: {json.dumps(event)}\n\n".encode())
+
+
+@contextmanager
+def chat_servers() -> Iterator[Callable[..., VllmChatServer]]:
+    """Give a maker of servers, which end with the block; none is known to the process before."""
+    made: list[VllmChatServer] = []
+
+    def make(*args: Any, **kwargs: Any) -> VllmChatServer:
+        made.append(VllmChatServer(*args, **kwargs).__enter__())
+        return made[-1]
+
+    SERVERS.clear()
+    yield make
+    for server in made:
+        server.close()
+    SERVERS.clear()

@@ -15,7 +15,7 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_openai import ChatOpenAI
 from lc_reuse_programs import PROMPT, TEXTS, Orders, joined
-from vllm_chat_server import VllmChatServer
+from vllm_chat_server import VllmChatServer, chat_servers
 
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
@@ -28,17 +28,8 @@ MakeServer = Callable[..., VllmChatServer]
 @pytest.fixture
 def make_server() -> Iterator[MakeServer]:
     """Yield a maker of servers, which end with the test."""
-    made: list[VllmChatServer] = []
-
-    def make(*args: Any, **kwargs: Any) -> VllmChatServer:
-        made.append(VllmChatServer(*args, **kwargs).__enter__())
-        return made[-1]
-
-    SERVERS.clear()
-    yield make
-    for server in made:
-        server.close()
-    SERVERS.clear()
+    with chat_servers() as make:
+        yield make
 
 
 @pytest.fixture

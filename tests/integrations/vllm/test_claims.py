@@ -20,7 +20,8 @@ ONE = "The river Aare flows through Bern."
 TWO = "Lake Thun was formed after the ice age."
 PROMPT = f"{HEAD}{ONE}\n\n{TWO}\n\nWhere?"
 BLOCK = 16
-OPTIONS = ClaimOptions(model="model", block=BLOCK, computes_rows=True, step_rows=1000)
+OPTIONS = ClaimOptions(model="model", step_rows=1000)
+WITHOUT_ROWS = replace(OPTIONS, rows_refusal="start vLLM with --worker-cls")
 
 
 def _key(text: str, head: str = HEAD, namespace: str = "") -> bytes:
@@ -77,7 +78,7 @@ def test_a_tenant_has_keys_of_its_own() -> None:
 
 
 def test_without_rows_a_claim_ends_at_the_first_gap() -> None:
-    plain = replace(OPTIONS, computes_rows=False)
+    plain = WITHOUT_ROWS
     kept = _key(HEAD, ""), _key(ONE), _key(TWO)
     assert _claims(*kept, options=plain).matched(_full(), 0) == len(HEAD + ONE)
     assert _claims(*kept[1:], options=plain).matched(_full(), 0) == 0
@@ -277,7 +278,7 @@ def test_texts_longer_than_their_prompt_are_not_cut() -> None:
 
 
 def test_chosen_rows_need_a_worker_that_computes_them() -> None:
-    claims = _claims(options=replace(OPTIONS, computes_rows=False))
+    claims = _claims(options=WITHOUT_ROWS)
     request = _full(reuse="fused")
     assert claims.matched(request, 0) == 0
     answer = claims.finished(request)

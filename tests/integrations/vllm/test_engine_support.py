@@ -16,7 +16,7 @@ from rag_accel.errors import ConfigError
 from vllm_rag_accel.options import ConnectorOptions
 from vllm_rag_accel.serve import server_arguments
 from vllm_rag_accel.support import check_blocks, check_engine, rotation_frequencies_of
-from vllm_rag_accel.worker import PATH, is_row_worker
+from vllm_rag_accel.worker import PATH, rows_refusal
 
 
 def engine(**extra: Any) -> Any:
@@ -131,9 +131,9 @@ def test_frequencies_are_the_models() -> None:
 
 def test_the_worker_class_is_known_by_its_path() -> None:
     config = engine()
-    assert not is_row_worker(config)
+    assert rows_refusal(config) is not None
     config.parallel_config.worker_cls = PATH
-    assert is_row_worker(config)
+    assert rows_refusal(config) is None
 
 
 def test_the_server_gets_what_reuse_needs() -> None:

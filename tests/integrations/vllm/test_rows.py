@@ -17,7 +17,7 @@ from vllm_rag_accel.loading import BlockStates
 from vllm_rag_accel.row_forward import RowRun, row_packs
 from vllm_rag_accel.rows import VirtualRows, attention_scores
 from vllm_rag_accel.step_plan import Layout, PromptLoad, PromptPart
-from vllm_rag_accel.worker import PATH, is_row_worker, rows_refusal
+from vllm_rag_accel.worker import PATH, rows_refusal
 
 
 def run(start: int, count: int, prompt: int | None = None) -> RowRun:
@@ -243,7 +243,6 @@ def _config(**changed: Any) -> Any:
 
 def test_a_worker_of_ours_computes_rows() -> None:
     assert rows_refusal(_config()) is None
-    assert is_row_worker(_config())
 
 
 @pytest.mark.parametrize(
@@ -257,4 +256,3 @@ def test_a_worker_of_ours_computes_rows() -> None:
 )
 def test_rows_are_refused_with_the_setting_that_helps(changed: Any, helps: str) -> None:
     assert helps in str(rows_refusal(_config(**changed)))
-    assert not is_row_worker(_config(**changed))
