@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all test-vllm check conformance bench peers peers-infinity peers-genai peers-kvboost clean
+.PHONY: install demo test test-all test-vllm test-ray check conformance bench peers peers-infinity peers-genai peers-kvboost clean
 
 install: $(STAMP)
 
@@ -70,6 +70,19 @@ $(VLLM_STAMP): pyproject.toml $(VLLM_TESTS)/environment.txt $(VLLM_TESTS)/progra
 	$(VLLM)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
 	@touch $@
 
+# An environment of its own too: few have Ray, and whoever has not must not miss it.
+RAY := .venv-ray
+RAY_TESTS := tests/engines/ray
+RAY_STAMP := $(RAY)/.installed
+
+test-ray: $(RAY_STAMP)
+	RAY_USAGE_STATS_ENABLED=0 OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest --confcutdir=$(RAY_TESTS) -m ray $(RAY_TESTS)/live
+
+$(RAY_STAMP): pyproject.toml constraints.txt $(RAY_TESTS)/environment.txt
+	$(PY) -m venv --clear $(RAY)
+	$(RAY)/bin/python -m pip install --quiet -c constraints.txt -r $(RAY_TESTS)/environment.txt -e ".[ray,local,langchain]"
+	@touch $@
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -100,4 +113,4 @@ EXPORT_SMOLLM2 = folder=$$($(BIN)/python -c 'import rag_accel.sample as s; print
 	--task text-generation-with-past .peers/genai/smollm2
 
 clean:
-	rm -rf $(VENV) $(VLLM) .conformance .peers build dist
+	rm -rf $(VENV) $(VLLM) $(RAY) .conformance .peers build dist
