@@ -21,6 +21,7 @@ from rag_accel.errors import (
     GraphMergeError,
     IndexFileError,
     InvalidTransitionError,
+    LoopLimitWarning,
     MemberPausedError,
     PassError,
     RagAccelError,
@@ -34,7 +35,9 @@ from rag_accel.errors import (
     WeightsFileError,
 )
 from rag_accel.graph.nodes import END, START
+from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.server.server import Server
 
 # A library says nothing unless the program listens.
 logging.getLogger("rag_accel").addHandler(logging.NullHandler())
@@ -58,7 +61,9 @@ __all__ = [
     "GraphLinkError",
     "GraphMergeError",
     "IndexFileError",
+    "Input",
     "InvalidTransitionError",
+    "LoopLimitWarning",
     "MemberPausedError",
     "Options",
     "PassError",
@@ -67,6 +72,7 @@ __all__ = [
     "RemoteEngineError",
     "RequestCancelledError",
     "SchedulingError",
+    "Server",
     "TranslationError",
     "UncheckedReuseWarning",
     "UncheckedWeightsWarning",
