@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from rag_accel.accelerator.embedder_lists import ListedEmbedders
+from rag_accel.accelerator.engine_pools import pooled
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.found_devices import is_auto
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
@@ -141,7 +142,8 @@ class Accelerator(ProgramRequests):
             name: what stages call it.
             engine: an ``Engine``, a ``DocumentIndex``, a ``LocalLLM`` or a callable; a list of
                 engines that embed, models, devices or members, the most preferred first, is one
-                embedder on several devices.
+                embedder on several devices; one of language models, indexes or rerankers that give
+                equal results is one ``EnginePool``.
             kind: what a callable does; known from the name for the standard ones.
 
         Raises:
@@ -149,7 +151,8 @@ class Accelerator(ProgramRequests):
         """
         if name == "embedder":
             self.lists_embedders = isinstance(engine, list | tuple) or is_auto(engine)
-        engine = self._listed.engine(name, engine)
+        pool = pooled(name, engine, self._llm_engine)
+        engine = pool if pool is not None else self._listed.engine(name, engine)
         if engine is None:  # one that is made for the first graph that names it
             return
         llm = as_local_llm(name, engine)
@@ -170,6 +173,10 @@ class Accelerator(ProgramRequests):
         does = kind or ROLES.get(name, PrimitiveKind.DECODING)
         borrowed = BorrowedEngine(name, frozenset({does}))
         self._keep_engine(name, NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken))
+
+    def _llm_engine(self, llm: Any) -> Engine:
+        """Return an engine of a language model of its own, for a pool."""
+        return self.local_llms.add(llm).make(self.options)
 
     @property
     def options_of_engines(self) -> frozenset[str]:

@@ -31,7 +31,7 @@ def as_local_llm(name: str, given: Any) -> NamedLLM | None:
 
 
 def is_named_llm(given: Any) -> TypeIs[NamedLLM]:
-    """Tell whether this is a ``LocalLLM`` or a ``VllmLLM``; nothing is imported for it."""
+    """Tell whether this is a language model as users name it; nothing is imported for it."""
     return any(
         (module := sys.modules.get(f"rag_accel.engines.llm.{home}")) is not None
         and isinstance(given, getattr(module, cls))
@@ -39,7 +39,11 @@ def is_named_llm(given: Any) -> TypeIs[NamedLLM]:
     )
 
 
-_CLASSES = {"local.local_llm": "LocalLLM", "vllm.vllm_llm": "VllmLLM"}
+_CLASSES = {
+    "local.local_llm": "LocalLLM",
+    "remote.remote_llm": "RemoteLLM",
+    "vllm.vllm_llm": "VllmLLM",
+}
 
 
 class LocalLLMs:

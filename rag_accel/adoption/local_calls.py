@@ -13,6 +13,7 @@ from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_ac
 from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
+from rag_accel.engines.llm.remote.remote_llm import RemoteLLM
 from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
 from rag_accel.errors import ConfigError
 from rag_accel.interception.identity import identity_for
@@ -28,18 +29,18 @@ def component_llm(given: Any, tokenizer: Any, **named: Any) -> NamedLLM:
     """Return a component's model: its own arguments over those of a given one.
 
     Args:
-        given: a ``LocalLLM``, a ``VllmLLM``, or the model of a ``LocalLLM``.
+        given: a ``LocalLLM``, ``RemoteLLM`` or ``VllmLLM``, or the model of a ``LocalLLM``.
         tokenizer: of a model object.
         named: bounds by name; None for those that are not named.
 
     Raises:
         ConfigError: an unknown bound, or a value out of range.
     """
-    if not isinstance(given, VllmLLM):
+    if not isinstance(given, VllmLLM | RemoteLLM):
         return LocalLLM.of(given, tokenizer, **named)
     if tokenizer is not None:
         raise ConfigError(
-            "vLLM loads the tokenizer of its model",
+            "servers and vLLM load the tokenizer of their model",
             where="tokenizer",
             found=type(tokenizer).__name__,
             valid="a component without it",

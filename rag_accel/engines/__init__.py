@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.local.local_llm import LocalLLM
     from rag_accel.engines.llm.local.options import LocalOptions
     from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
+    from rag_accel.engines.llm.remote.remote_llm import RemoteLLM, RemoteServer
     from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
     from rag_accel.engines.llm.vllm.engine import VllmEngine
     from rag_accel.engines.llm.vllm.options import VllmOptions
     from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
+    from rag_accel.engines.pool.engine import EnginePool
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
+    from rag_accel.engines.rerank.remote import RemoteRerankEngine
     from rag_accel.engines.retrieval import (
         DocumentIndex,
         IndexKind,
@@ -50,6 +53,7 @@ __all__ = [
     "DeviceGroup",
     "DocumentIndex",
     "EngineMember",
+    "EnginePool",
     "ExtractiveEngine",
     "HybridEngine",
     "HybridSpec",
@@ -65,8 +69,11 @@ __all__ = [
     "Metric",
     "OpenAICompatibleEngine",
     "ProcessMember",
+    "RemoteLLM",
     "RemoteMember",
     "RemoteOptions",
+    "RemoteRerankEngine",
+    "RemoteServer",
     "RerankEngine",
     "RetrievalEngine",
     "SentenceTransformerEngine",
@@ -84,6 +91,7 @@ _HOMES = {
     "CallableEmbeddingEngine": "embedding.callable_engine",
     "DeviceGroup": "devices.group",
     "EngineMember": "devices.members",
+    "EnginePool": "pool.engine",
     "ExtractiveEngine": "llm.extractive.engine",
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.rankings",
@@ -96,8 +104,11 @@ _HOMES = {
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
     "ProcessMember": "devices.process",
+    "RemoteLLM": "llm.remote.remote_llm",
     "RemoteMember": "devices.remote",
     "RemoteOptions": "http.options",
+    "RemoteRerankEngine": "rerank.remote",
+    "RemoteServer": "llm.remote.remote_llm",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
     "VllmEngine": "llm.vllm.engine",

@@ -73,7 +73,8 @@ class RagAccelLLM(LLM):
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers, which stays
             as it is. Only safetensors are read, and no code that comes with a model is run. Or a
-            ``LocalLLM`` or ``VllmLLM`` with its bounds, over which those named here go.
+            ``LocalLLM``, ``VllmLLM`` or ``RemoteLLM`` with its bounds, over which those named here
+            go.
         tokenizer: the tokenizer of a model object.
         dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
         max_tokens: most tokens of an answer. A call may name its own, and each option below.

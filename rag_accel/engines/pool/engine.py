@@ -1,0 +1,339 @@
+"""Several owned engines that do the same, as one engine of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    KINDS,
+    Capability,
+    CountingEngine,
+    Engine,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    ForgettingEngine,
+    Handle,
+    Health,
+    PrimitiveKind,
+    StepBudget,
+)
+from rag_accel.engine_api.health import ReportingEngine
+from rag_accel.engine_api.transient import is_transient, retry_after_s
+from rag_accel.engines.bases import OutboxEngine
+from rag_accel.engines.pool.member import MemberReport, PoolMember
+from rag_accel.engines.pool.placement import PoolPlacement
+from rag_accel.errors import ConfigError, EngineLostError
+
+Keys = Callable[[EngineRequest], Mapping[Hashable, int]]
+"""Returns the beginning and the texts of a work by which members know it, with their lengths."""
+
+#: Abilities that a pool has where one member has them.
+_OF_ANY = frozenset({Capability.HINT, Capability.SHARES_CORES})
+#: Abilities that change what a search is asked: all members have them, or none.
+_OF_ALL = (Capability.EMBEDS, Capability.READS_TEXT)
+_CLOSE_S = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class PoolJob:
+    """A work of the pool.
+
+    Args:
+        request: as the pool was given it.
+        keys: by which members know its prompt.
+        pinned: the member that has its state, for one that resumes.
+        member: that has it now.
+        tried: members that have failed it.
+        began_at: when its member got it.
+        has_streamed: whether some of it has been passed on: it is never repeated then.
+        first_error: what the first member that failed it reported.
+    """
+
+    request: EngineRequest
+    keys: Mapping[Hashable, int]
+    pinned: int | None = None
+    member: int | None = None
+    tried: set[int] = field(default_factory=set[int])
+    began_at: float = 0.0
+    has_streamed: bool = False
+    first_error: BaseException | None = None
+
+
+class EnginePool(OutboxEngine[PoolJob, MemberReport]):
+    """An engine made of several that give equal results, each on a thread of its own.
+
+    A work goes to the member that would begin it soonest; of those about as near, to the one that
+    had the beginning or the texts of its prompt last. A member that fails (connections, timeouts,
+    HTTP 429 and 5xx, a step that raises) pauses from 0.5 s up to 8 s, or as long as it asks for,
+    and is then tried with one work; what it had not begun to stream goes to another, once to each.
+    Work that resumes state goes to the member that has it. What only some members execute, and
+    ingestion, which would make them differ, is not executed.
+
+    Args:
+        members: engines; the pool alone uses them from then on, and closes them.
+        names: what they are called in reports, in their order; by default their class and place.
+        keys: tells the parts of a work by which members know its prompt; by default nothing.
+        clock: measures service and pauses.
+
+    Raises:
+        ConfigError: no members, one of them twice, or of different kinds.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Engine],
+        *,
+        names: Sequence[str] | None = None,
+        keys: Keys | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        profile = pool_profile(members)
+        super().__init__(profile, f"EnginePool of {len(members)}")
+        self.names = names or [f"{type(one).__name__} {at}" for at, one in enumerate(members, 1)]
+        self._keys = keys or (lambda request: {})
+        self._clock = clock or MonotonicClock()
+        self._placement = PoolPlacement(len(members))
+        self._members = [
+            PoolMember(at, engine, lambda report: self._outbox.put([report]))
+            for at, engine in enumerate(members)
+        ]
+        self._moved = 0
+
+    def __repr__(self) -> str:
+        return f"EnginePool({', '.join(self.names)})"
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return the counts of the members, added up, and how many works have changed members."""
+        total: dict[str, int] = {"moved_works": self._moved}
+        for member in self._members:
+            if isinstance(member.engine, CountingEngine):
+                for name, count in member.engine.counts.items():
+                    total[name] = total.get(name, 0) + count
+        return total
+
+    def health(self) -> Health:
+        """Return the health of the members; ready where one of them is."""
+        parts = tuple(self._member_health(member) for member in self._members)
+        if self._closed:
+            return Health(self._where, "lost", "it is closed", parts)
+        if any(part.is_ready for part in parts):
+            return Health(self._where, parts=parts)
+        state = "paused" if any(part.state == "paused" for part in parts) else "lost"
+        return Health(self._where, state, "no member takes work", parts)
+
+    def describe_parts(self) -> Sequence[str]:
+        """Return a line for each member."""
+        return [f"{part.name}: {part.state}" for part in self.health().parts]
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Wait up to ``budget.time_s`` for what members report, or until interrupted."""
+        local = sum(1 for member in self._members if member.profile.max_threads)
+        for member in self._members:
+            member.threads = max(1, budget.threads // max(1, local))
+        return super().step(budget)
+
+    def release(self, handles: Sequence[Handle]) -> None:
+        """Free state at the members that have it."""
+        for handle in handles:
+            place, own = _unpinned(handle)
+            if place is not None and place < len(self._members):
+                self._members[place].release([own])
+
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Pass a hint on to the members; from any thread."""
+        for member in self._members:
+            if Capability.HINT in member.profile.capabilities:
+                member.engine.hint(documents, namespace)
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what members keep of texts; from any thread."""
+        for member in self._members:
+            if isinstance(member.engine, ForgettingEngine):
+                member.engine.forget(documents, namespace)
+
+    def close(self) -> None:
+        """Drop all work, close the members and end their threads; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._abort(list(self._jobs.values()))
+        self._jobs.clear()
+        for member in self._members:
+            member.close()
+        for member in self._members:
+            member.join(_CLOSE_S)
+
+    def _job(self, request: EngineRequest) -> PoolJob:
+        self._checked_payload(request, object, self._jobs)
+        if request.handle is None:
+            return PoolJob(request, self._keys(request))
+        place, own = _unpinned(request.handle)
+        if place is None or place >= len(self._members):
+            raise self._refusal("unknown handle", request.handle, "one that a member gave out")
+        return PoolJob(replace(request, handle=own), self._keys(request), place)
+
+    def _start(self, jobs: Sequence[PoolJob]) -> None:
+        chosen: dict[int, list[EngineRequest]] = {}
+        now = self._clock.now()
+        for job in jobs:
+            at = job.pinned
+            if at is None:
+                at = self._placement.choose(job.keys, now, job.tried)
+            if at is None:
+                self._end(job, job.first_error or self._all_lost())
+                continue
+            job.member, job.began_at = at, now
+            self._placement.began(at, job.request.size, job.keys)
+            chosen.setdefault(at, []).append(job.request)
+        for at, work in chosen.items():
+            self._members[at].submit(work)
+
+    def _abort(self, jobs: Sequence[PoolJob]) -> None:
+        for job in jobs:
+            if job.member is not None:
+                self._placement.left(job.member, job.request.size)
+                self._members[job.member].cancel([job.request.id])
+
+    def _outputs_of(self, report: MemberReport) -> Iterable[EngineOutput]:
+        found: list[EngineOutput] = []
+        again: list[PoolJob] = []
+        for output in self._ends(report):
+            job = self._jobs.get(output.id)
+            if job is None or job.member != report.member:
+                continue  # cancelled, or sent elsewhere, meanwhile
+            told = self._told(job, output, again, is_broken=report.is_broken)
+            if told is not None:
+                found.append(told)
+        self._start(again)
+        rejected, self._rejected = self._rejected, []
+        return [*found, *rejected]
+
+    def _ends(self, report: MemberReport) -> Iterable[EngineOutput]:
+        """Return a report's outputs; of a member that is over, an error for each of its works."""
+        if not report.is_over:
+            return report.outputs
+        self._placement.close(report.member)
+        held = [job for job in self._jobs.values() if job.member == report.member]
+        return [EngineOutput(job.request.id, "error", error=self._all_lost()) for job in held]
+
+    def _told(
+        self, job: PoolJob, output: EngineOutput, again: list[PoolJob], *, is_broken: bool
+    ) -> EngineOutput | None:
+        """Return what the scheduler is told of an output; None where the work goes elsewhere."""
+        at = job.member
+        assert at is not None, "a member reports of work that it was not given"
+        if output.kind in ("partial", "progress"):
+            job.has_streamed = job.has_streamed or output.kind == "partial"
+            return _pinned(output, at)
+        now = self._clock.now()
+        self._placement.left(at, job.request.size)
+        job.member = None
+        error = output.error
+        if output.kind == "final" or error is None:
+            self._placement.succeeded(at, job.request.size, now - job.began_at)
+        elif is_broken or is_transient(error):
+            self._placement.failed(at, now, retry_after_s(error))
+            job.tried.add(at)
+            job.first_error = job.first_error or error
+            if self._may_move(job):
+                self._moved += 1
+                again.append(job)
+                return None
+            output = replace(output, error=job.first_error)
+        del self._jobs[output.id]
+        return _pinned(output, at)
+
+    def _may_move(self, job: PoolJob) -> bool:
+        untried = [at for at in self._placement.open_members() if at not in job.tried]
+        return job.pinned is None and not job.has_streamed and bool(untried)
+
+    def _end(self, job: PoolJob, error: BaseException) -> None:
+        """Let a work end in an error, with the outputs of this step or the next."""
+        self._jobs.pop(job.request.id, None)
+        self._rejected.append(EngineOutput(job.request.id, "error", error=error))
+        self._outbox.interrupt()
+
+    def _all_lost(self) -> EngineLostError:
+        return EngineLostError(
+            "no member of a pool takes work any more",
+            where=self._where,
+            found=", ".join(self.names),
+            hint="make the engines, and the accelerator, again",
+        )
+
+    def _member_health(self, member: PoolMember) -> Health:
+        name, load = self.names[member.place], self._placement.loads[member.place]
+        if load.is_closed:
+            return Health(name, "lost", "it is closed")
+        left_s = load.paused_until - self._clock.now()
+        if left_s > 0:
+            return Health(name, "paused", f"it failed; tried again in {left_s:.1f} s")
+        if isinstance(member.engine, ReportingEngine):
+            own = member.engine.health()
+            return replace(own, name=name)
+        return Health(name)
+
+
+def pool_profile(members: Sequence[Engine]) -> EngineProfile:
+    """Return what a pool of these engines does.
+
+    Raises:
+        ConfigError: no members, one of them twice, or of different kinds.
+    """
+    if not members or len({id(one) for one in members}) < len(members):
+        raise ConfigError(
+            "a pool is made of different engines",
+            where="EnginePool(members)",
+            found=f"{len(members)} engines, {len({id(one) for one in members})} of them different",
+            valid="at least one, each once",
+        )
+    profiles = [one.profile for one in members]
+    kinds = frozenset.intersection(*(profile.kinds for profile in profiles))
+    kinds = frozenset(kind for kind in kinds if kind is not PrimitiveKind.INGESTION)
+    told = {tuple(ability in profile.capabilities for ability in _OF_ALL) for profile in profiles}
+    if not kinds or len(told) > 1:
+        raise ConfigError(
+            "engines of a pool must do the same",
+            where="EnginePool(members)",
+            found="; ".join(_described(one) for one in members),
+            valid="engines that execute a common kind of work and are asked in the same way",
+        )
+    # A beginning prefilled by one member is of no use to another: all or nothing of these kinds.
+    if any(profile.kinds != profiles[0].kinds for profile in profiles):
+        kinds = frozenset(kind for kind in kinds if not KINDS[kind].prefills)
+    every = frozenset.intersection(*(profile.capabilities for profile in profiles))
+    some = frozenset[Capability]().union(*(profile.capabilities for profile in profiles))
+    slowest = max(profiles, key=lambda profile: profile.latency.predict_s(1))
+    return EngineProfile(
+        kinds,
+        max_batch=sum(profile.max_batch for profile in profiles),
+        latency=slowest.latency,
+        max_threads=sum(profile.max_threads for profile in profiles),
+        stepped=True,
+        interruptible=True,
+        pure=all(profile.pure for profile in profiles),
+        capabilities=frozenset(every - {Capability.ENDS_IN_TIME}) | (some & _OF_ANY),
+    )
+
+
+def _described(engine: Engine) -> str:
+    abilities = sorted(set(_OF_ALL) & engine.profile.capabilities)
+    kinds = ", ".join(sorted(engine.profile.kinds))
+    return f"{type(engine).__name__}: {kinds}" + (f" ({', '.join(abilities)})" if abilities else "")
+
+
+def _pinned(output: EngineOutput, place: int) -> EngineOutput:
+    """Return an output whose handle tells the member that has the state."""
+    if output.handle is None:
+        return output
+    return replace(output, handle=Handle(f"{place}:{output.handle}"))
+
+
+def _unpinned(handle: Handle) -> tuple[int | None, Handle]:
+    """Return the member of a handle and what that calls it; None of one that no pool gave out."""
+    place, _, own = handle.partition(":")
+    return (int(place), Handle(own)) if place.isdecimal() and own else (None, handle)

@@ -1,0 +1,163 @@
+"""Choices of the member of a pool that takes a work: by load, near to where its texts were last.
+
+Pure: no clock, no threads, no I/O; times come in with what happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+FIRST_PAUSE_S: Final = 0.5
+MOST_PAUSE_S: Final = 8.0
+LONGEST_ASKED_S: Final = 120.0
+"""The longest pause that a member may ask for itself, in seconds."""
+
+MOST_KEYS: Final = 65_536
+"""Beginnings and texts of prompts whose last member is remembered."""
+
+SLACK: Final = 1.25
+"""How much more than the least loaded member one may have that has read the texts before."""
+
+
+@dataclass(slots=True)
+class MemberLoad:
+    """The load and the state of one member.
+
+    Args:
+        items: of the works that it has now.
+        works: their number.
+        speed: items that it ends in a second, measured; None before the first.
+        failures: errors in a row that were its own.
+        paused_until: when it may be given work again after them.
+        is_closed: whether it never will.
+    """
+
+    items: int = 0
+    works: int = 0
+    speed: float | None = None
+    failures: int = 0
+    paused_until: float = -math.inf
+    is_closed: bool = False
+
+
+@dataclass(slots=True)
+class PoolPlacement:
+    """The loads of a pool's members, and where texts were last.
+
+    Args:
+        count: of members.
+    """
+
+    count: int
+    loads: list[MemberLoad] = field(init=False)
+    _last: OrderedDict[Hashable, int] = field(init=False, default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.loads = [MemberLoad() for _ in range(self.count)]
+
+    def choose(
+        self, keys: Mapping[Hashable, int], now: float, without: Collection[int] = ()
+    ) -> int | None:
+        """Return the member for a work; None if there is none that it was not tried on.
+
+        Of the members that take work, those whose load is within ``SLACK`` of the least, or one
+        work above it, are compared by how much of the prompt they had last. Where all are paused,
+        the one whose pause ends first is tried: it fails as fast as it can.
+
+        Args:
+            keys: beginnings and texts of the prompt, with how long they are.
+            now: in seconds.
+            without: members that have failed it.
+        """
+        able = [at for at in range(self.count) if at not in without and not self._is_closed(at)]
+        if not able:
+            return None
+        ready = [at for at in able if self.is_ready(at, now)]
+        if not ready:
+            return min(able, key=lambda at: self.loads[at].paused_until)
+        waits = {at: self._wait(at) for at in ready}
+        least = min(ready, key=lambda at: (waits[at], at))
+        near = [at for at in ready if self._is_near(at, least, waits)]
+        known = {at: self._known(at, keys) for at in near}
+        best = max(known.values())
+        if best == 0:
+            return least
+        return min((at for at in near if known[at] == best), key=lambda at: (waits[at], at))
+
+    def _known(self, at: int, keys: Mapping[Hashable, int]) -> int:
+        """Return how much of a prompt a member had last."""
+        return sum(size for key, size in keys.items() if self._last.get(key) == at)
+
+    def _is_near(self, at: int, least: int, waits: Mapping[int, float]) -> bool:
+        works = self.loads[least].works
+        return waits[at] <= SLACK * waits[least] or self.loads[at].works <= works + 1
+
+    def _wait(self, at: int) -> float:
+        """Return about how long a new work would wait there, in seconds of the fastest speed."""
+        load = self.loads[at]
+        speeds = [other.speed for other in self.loads if other.speed is not None]
+        speed = load.speed if load.speed is not None else max(speeds, default=1.0)
+        return load.items / speed
+
+    def is_ready(self, at: int, now: float) -> bool:
+        """Tell whether a member takes work; after a pause, one work until that has ended well."""
+        load = self.loads[at]
+        if load.is_closed or now < load.paused_until:
+            return False
+        return load.failures == 0 or load.works == 0
+
+    def _is_closed(self, at: int) -> bool:
+        return self.loads[at].is_closed
+
+    def began(self, at: int, size: int, keys: Mapping[Hashable, int]) -> None:
+        """Note that a member was given a work."""
+        load = self.loads[at]
+        load.items += size
+        load.works += 1
+        for key in keys:
+            self._last[key] = at
+            self._last.move_to_end(key)
+        while len(self._last) > MOST_KEYS:
+            self._last.popitem(last=False)
+
+    def left(self, at: int, size: int) -> None:
+        """Note that a member has a work no longer, however it ended."""
+        load = self.loads[at]
+        load.items -= size
+        load.works -= 1
+
+    def succeeded(self, at: int, size: int, seconds: float) -> None:
+        """Note that a work ended well after so many seconds at the member."""
+        load = self.loads[at]
+        load.failures = 0
+        load.paused_until = -math.inf
+        # A member serves several at once: those next to this one have had their share of the time.
+        speed = max(1, load.works + 1) * size / max(seconds, 1e-6)
+        load.speed = speed if load.speed is None else 0.8 * load.speed + 0.2 * speed
+
+    def failed(self, at: int, now: float, asked_s: float | None) -> None:
+        """Pause a member after an error of its own; the longer, the more there were in a row.
+
+        Args:
+            at: which member.
+            now: in seconds.
+            asked_s: for how long it asked to be left alone, if it did.
+        """
+        load = self.loads[at]
+        pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(load.failures, 8))
+        if asked_s is not None:
+            pause_s = min(asked_s, LONGEST_ASKED_S)
+        load.failures += 1
+        load.paused_until = max(load.paused_until, now + pause_s)
+
+    def close(self, at: int) -> None:
+        """Give a member no work any more."""
+        self.loads[at].is_closed = True
+
+    def open_members(self) -> Sequence[int]:
+        """Return the members that are not closed."""
+        return [at for at in range(self.count) if not self._is_closed(at)]

@@ -1,0 +1,195 @@
+"""A model behind several servers: by load, near to its prompts, around servers that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from aiohttp import web
+from llm_harness import PATIENCE_S
+from loopback_server import LoopbackServer
+
+from rag_accel import END, START, Accelerator, Input, RAGraph
+from rag_accel.engine_api import (
+    ChunkSpan,
+    EngineRequest,
+    GenerationInput,
+    Message,
+    PrimitiveKind,
+    WorkId,
+)
+from rag_accel.engines import RemoteLLM, RemoteOptions, RemoteServer, VllmServerOptions
+from rag_accel.engines.llm.remote.remote_llm import prompt_keys
+from rag_accel.errors import ConfigError, RemoteEngineError
+
+
+class NamedServer(LoopbackServer):
+    """A chat server whose answers are its name, and which notes what it was sent."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.prompts: list[str] = []
+        self.keys: list[str | None] = []
+        self.status = 200
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/chat/completions", self._answer)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        call = await request.json()
+        self.prompts.append(call["messages"][-1]["content"])
+        self.keys.append(request.headers.get("authorization"))
+        if self.status != 200:
+            return web.json_response({"error": {"message": "down"}}, status=self.status)
+        message = {"role": "assistant", "content": self.name}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+
+@pytest.fixture
+def servers() -> Iterator[list[NamedServer]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(NamedServer(name)) for name in ("a", "b")]
+
+
+def model(servers: list[NamedServer], **more: Any) -> RemoteLLM:
+    return RemoteLLM([server.base_url for server in servers], "m", **more)
+
+
+def asking() -> RAGraph:
+    graph = RAGraph(inputs=["input", "most"])
+    graph.add_generation("answer", "{input}", max_tokens=Input("most"))
+    return graph.add_edge(START, "answer").add_edge("answer", END)
+
+
+def ask(accelerator: Accelerator, *prompts: str) -> list[str]:
+    """Return the answers of requests that live at the same time."""
+    graph = asking()
+    handles = [accelerator.submit(graph, input=prompt, most=3) for prompt in prompts]
+    return [handle.result(PATIENCE_S) for handle in handles]
+
+
+def test_servers_share_the_requests(servers: list[NamedServer]) -> None:
+    with Accelerator(llm=model(servers)) as accelerator:
+        answers = ask(accelerator, *(f"prompt {number}" for number in range(20)))
+    assert {answers.count("a"), answers.count("b")} == {10}
+
+
+def test_equal_beginnings_go_to_one_server(servers: list[NamedServer]) -> None:
+    with Accelerator(llm=model(servers)) as accelerator:
+        for _ in range(3):
+            ask(accelerator, "one long prompt", "another long prompt")
+    assert all(len(set(server.prompts)) == 1 for server in servers)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_refuses_loses_no_request(servers: list[NamedServer], status: int) -> None:
+    servers[0].status = status
+    with Accelerator(llm=model(servers)) as accelerator:
+        assert ask(accelerator, *"qrstuv") == ["b"] * 6
+        (llm,) = accelerator.health().parts
+        assert {part.state for part in llm.parts} == {"ready", "paused"}
+
+
+def test_a_dead_server_loses_no_request(servers: list[NamedServer]) -> None:
+    servers[1].close()
+    with Accelerator(llm=model(servers)) as accelerator:
+        assert ask(accelerator, *"qrstuv") == ["a"] * 6
+
+
+def test_a_refusal_of_the_request_itself_is_told_at_once(servers: list[NamedServer]) -> None:
+    for server in servers:
+        server.status = 400
+    with Accelerator(llm=model(servers)) as accelerator, pytest.raises(RemoteEngineError):
+        ask(accelerator, "q")
+    assert sorted(len(server.prompts) for server in servers) == [0, 1]
+
+
+def test_where_all_servers_are_down_the_request_fails(servers: list[NamedServer]) -> None:
+    for server in servers:
+        server.status = 503
+    with Accelerator(llm=model(servers)) as accelerator, pytest.raises(RemoteEngineError):
+        ask(accelerator, "q")
+    assert [len(server.prompts) for server in servers] == [1, 1]
+
+
+def test_each_server_has_its_own_key(servers: list[NamedServer]) -> None:
+    several = [
+        RemoteServer(servers[0].base_url, api_key="first-key"),
+        RemoteServer(servers[1].base_url),
+    ]
+    llm = RemoteLLM(several, "m", api_key="other-key")
+    assert "key" not in repr(llm) + repr(several)
+    with Accelerator(llm=llm) as accelerator:
+        ask(accelerator, *"qrst")
+    assert [set(server.keys) for server in servers] == [{"Bearer first-key"}, {"Bearer other-key"}]
+
+
+def test_one_server_is_one_client(servers: list[NamedServer]) -> None:
+    with Accelerator(llm=RemoteLLM(servers[0].base_url, "m")) as accelerator:
+        assert ask(accelerator, "q") == ["a"]
+
+
+def test_equal_models_share_an_engine(servers: list[NamedServer]) -> None:
+    first, second = (model(servers).resolved({}) for _ in range(2))
+    assert first is second
+    assert model(servers, priority=True).resolved({}) is not first
+
+
+def test_a_listed_model_is_one_of_a_pool(servers: list[NamedServer]) -> None:
+    singles = [
+        RemoteLLM(server.base_url, "m", options=RemoteOptions(max_retries=0)) for server in servers
+    ]
+    servers[0].status = 503
+    with Accelerator(llm=singles) as accelerator:
+        assert ask(accelerator, *"qrs") == ["b"] * 3
+
+
+def test_servers_of_vllm_are_told_as_the_accelerator_says() -> None:
+    llm = RemoteLLM("http://localhost:1/v1", "m")
+    defaults = {"kv_reuse": "full", "kv_folder": "texts"}
+    assert llm.resolved(defaults).bounds.vllm == VllmServerOptions(kv_reuse="full")
+    assert llm.resolved({"kv_reuse": "dependency"}).bounds.kv_reuse == "exact"
+    assert llm.with_named(kv_reuse="fused").resolved(defaults).bounds.kv_reuse == "fused"
+
+
+def test_tenants_share_no_beginning() -> None:
+    def keys(namespace: str, *texts: str) -> set[Any]:
+        content = " ".join(texts)
+        spans = (ChunkSpan(1, 0, len(texts[0])),)
+        messages = (Message("system", "Be brief."), Message("user", content))
+        payload = GenerationInput(messages, chunk_spans=spans)
+        kind = PrimitiveKind.DECODING
+        return set(prompt_keys(EngineRequest(WorkId("w"), "r", kind, payload, namespace)))
+
+    assert keys("ada", "text", "q") == keys("ada", "text", "q")
+    assert len(keys("ada", "text", "q") & keys("ada", "text", "p")) == 2
+    assert not keys("ada", "text", "q") & keys("bob", "text", "q")
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (((), "m"), "these cannot be the servers"),
+        ((["http://h/v1", "http://h/v1/"], "m"), "each once"),
+        (("http://h/v1",), "has no name"),
+        (("h/v1", "m"), "bad base_url"),
+        (("http://u:p@h/v1", "m"), "credentials"),
+    ],
+)
+def test_what_names_no_servers_is_refused(given: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        RemoteLLM(*given)
+
+
+def test_bounds_of_other_models_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no such bound.*pool_bytes"):
+        RemoteLLM("http://h/v1", "m", pool_bytes=7)
+    with pytest.raises(ConfigError, match="load their model by themselves"):
+        RemoteLLM("http://h/v1", "m").with_named(dtype="float32")
+    with pytest.raises(ConfigError, match="context"):
+        RemoteLLM("http://h/v1", "m", context=0)
+    with pytest.raises(ConfigError, match="bad api_key"):
+        RemoteLLM("http://h/v1", "m", api_key="a key")
