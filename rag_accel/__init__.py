@@ -35,6 +35,7 @@ from rag_accel.errors import (
 )
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.graph.stages.retry import Constant, Retry
 
 # A library says nothing unless the program listens.
 logging.getLogger("rag_accel").addHandler(logging.NullHandler())
@@ -47,6 +48,7 @@ __all__ = [
     "ChunkFileError",
     "ClosedError",
     "ConfigError",
+    "Constant",
     "DeadlineError",
     "DocumentError",
     "EngineError",
@@ -66,6 +68,7 @@ __all__ = [
     "RagAccelError",
     "RemoteEngineError",
     "RequestCancelledError",
+    "Retry",
     "SchedulingError",
     "TranslationError",
     "UncheckedReuseWarning",

@@ -26,12 +26,18 @@ from rag_accel.graph.stages import (
     kind_of,
 )
 from rag_accel.graph.stages.graph_retrieval import Link as EntityLink
+from rag_accel.graph.stages.retry import Constant, Retry, as_retry, with_default
 
 Name: TypeAlias = str | int
 
 
 class RAGraph:
     """A RAG workflow: stages, and edges that say what follows what.
+
+    Every ``add_`` method of a stage takes ``retry`` and ``fallback``. ``retry`` is how many further
+    attempts follow one that failed with a transient error, or a ``Retry``. After the last,
+    ``fallback`` runs: an engine of the same kind by its name, or a ``Constant`` in place of the
+    stage's output. What has reached a stream is never made again.
 
     Stage names are text or integers (kept as text). Every ``add_`` method returns the graph.
     Nothing is checked across stages before the graph is verified, so they may come in any order.
@@ -45,6 +51,7 @@ class RAGraph:
         self._stages: list[Stage] = []
         self._links: list[Link] = []
         self._reducers: dict[ValueName, Reducer] = {}
+        self._retry: Retry | None = None
         self._frozen: FrozenRAGraph | None = None
 
     def add_generation(
@@ -57,6 +64,8 @@ class RAGraph:
         max_tokens: int | None = None,
         system: str | None = None,
         engine: str = "llm",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that completes ``prompt``, where ``{value}`` names what it reads.
 
@@ -75,6 +84,8 @@ class RAGraph:
                 stop=_several(stop),
                 max_tokens=max_tokens,
                 engine=EngineName(engine),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -88,6 +99,8 @@ class RAGraph:
         output: str | None = None,
         engine: str = "index",
         embedder: str = "embedder",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that finds the ``top_k`` documents nearest to the value ``query``.
 
@@ -105,6 +118,8 @@ class RAGraph:
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -125,6 +140,8 @@ class RAGraph:
         output: str | None = None,
         engine: str = "graph",
         embedder: str = "embedder",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that finds the ``top_k`` paths of a knowledge graph nearest to ``query``.
 
@@ -157,6 +174,8 @@ class RAGraph:
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -169,6 +188,8 @@ class RAGraph:
         top_n: int | None = None,
         output: str | None = None,
         engine: str = "reranker",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that orders the value ``documents`` by relevance to the value ``query``.
 
@@ -184,6 +205,8 @@ class RAGraph:
                 top_n=top_n,
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -195,6 +218,8 @@ class RAGraph:
         output: str | None = None,
         engine: str = "index",
         embedder: str = "embedder",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that embeds the value ``documents`` and adds them to an owned index.
 
@@ -212,6 +237,8 @@ class RAGraph:
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -221,6 +248,9 @@ class RAGraph:
         fn: Callable[..., Any],
         inputs: str | Sequence[str] | None = None,
         output: str | None = None,
+        *,
+        retry: int | Retry | None = None,
+        fallback: Constant | None = None,
     ) -> Self:
         """Add a stage that calls ``fn``, a function or coroutine function.
 
@@ -235,8 +265,23 @@ class RAGraph:
                 inputs=_values(inputs or ()),
                 reads_all=inputs is None,
                 output=ValueName(output or ""),
+                retry=retry,
+                fallback=fallback,
             )
         )
+
+    def with_retry(self, retry: int | Retry) -> Self:
+        """Give every stage that calls an engine these attempts, unless it has its own.
+
+        Stages added later have them as well; functions and conditions only what they are given.
+        Returns the graph.
+
+        Raises:
+            GraphError: if it is neither a number of attempts nor a ``Retry``.
+        """
+        self._retry = as_retry(retry, "the graph")
+        self._frozen = None
+        return self
 
     def add_stage(self, stage: Stage) -> Self:
         """Add a stage of any registered kind.
@@ -254,6 +299,9 @@ class RAGraph:
         src: Name | Sequence[Name],
         dst: Name | Sequence[Name] | Condition,
         targets: Name | Sequence[Name] | None = None,
+        *,
+        retry: int | Retry | None = None,
+        fallback: None = None,
     ) -> Self:
         """Say what runs after what.
 
@@ -262,11 +310,16 @@ class RAGraph:
             dst: a stage or END; a list runs all of them at once; a condition is called with the
                 mapping of all values and answers with a name, a list of names or END.
             targets: all that a condition may answer; by default any stage and END.
+            retry: further attempts of a condition that fails, as of a stage.
+
+        Raises:
+            GraphError: on a ``fallback``, which neither a condition nor an edge has.
         """
         sources = _names(src)
+        _check_edge_options(sources, callable(dst), retry, fallback)
         if callable(dst):
             declared = None if targets is None else _names(targets)
-            branch = Branch(self._branch_name(sources), dst, declared)
+            branch = Branch(self._branch_name(sources), dst, declared, retry)
             self.add_stage(branch)
             destinations: tuple[StageName, ...] = (branch.name,)
         elif targets is None:
@@ -295,9 +348,10 @@ class RAGraph:
         """Return the graph as an immutable value; the same object until something is added."""
         if self._frozen is None:
             reducers = tuple(self._reducers.items())
-            self._frozen = FrozenRAGraph(
-                tuple(self._stages), tuple(self._links), self._inputs, reducers
-            )
+            stages = self._stages
+            if (retry := self._retry) is not None:
+                stages = [with_default(stage, retry) for stage in stages]
+            self._frozen = FrozenRAGraph(tuple(stages), tuple(self._links), self._inputs, reducers)
         return self._frozen
 
     def _branch_name(self, sources: Iterable[str]) -> StageName:
@@ -308,6 +362,26 @@ class RAGraph:
             number += 1
             name = f"{first}{number}"
         return StageName(name)
+
+
+def _check_edge_options(
+    sources: Sequence[str], is_condition: bool, retry: object, fallback: object
+) -> None:
+    where = f"edge from {', '.join(sources)}"
+    if fallback is not None:
+        raise GraphError(
+            "a branch has no fallback",
+            where=where,
+            found=repr(fallback),
+            hint="let the condition catch its errors and answer with a stage",
+        )
+    if retry is not None and not is_condition:
+        raise GraphError(
+            "retry= given for an edge without a condition",
+            where=where,
+            found=repr(retry),
+            hint="give it to the stage",
+        )
 
 
 def _several(texts: str | Sequence[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from rag_accel.graph.growth import StageInstance, choose, grow, stage_of
 from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.primitives import Primitive, PrimitiveName
 from rag_accel.graph.spec import verify
-from rag_accel.graph.stages import Branch
+from rag_accel.graph.stages import Branch, Retry
 from rag_accel.passes.changes import Change
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose
@@ -26,8 +26,14 @@ from rag_accel.passes.ordering import restore_waits
 from rag_accel.profile.recording import Recording
 from rag_accel.profile.replay import PassSaving, saved_ms
 from rag_accel.requests.engines import Engines
-from rag_accel.requests.graph_checks import check_engines, check_fields, filters
+from rag_accel.requests.graph_checks import (
+    check_engines,
+    check_fields,
+    filters,
+    refuse_fallbacks,
+)
 from rag_accel.requests.read_ahead import hinted_values
+from rag_accel.requests.recovery import with_recovery
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.messages import EngineName, NodeSpec
 
@@ -52,6 +58,7 @@ class Region:
         instances: all that has been grown so far, by name.
         freed: what passes let primitives go without, for later regions that wait for these.
         before_end: the stages that led to END.
+        retries: the attempts of nodes whose stages have any.
         then: the regions kept of what is decided next, by branch and answer.
     """
 
@@ -63,6 +70,7 @@ class Region:
         default_factory=dict[PrimitiveName, tuple[PrimitiveName, ...]]
     )
     before_end: frozenset[StageName] = frozenset()
+    retries: Mapping[str, Retry] = field(default_factory=dict[str, Retry])
     then: dict[tuple[str, tuple[StageName, ...], bool], Region] = field(
         default_factory=dict[tuple[str, tuple[StageName, ...], bool], "Region"]
     )
@@ -105,6 +113,7 @@ class GraphPlan:
         """
         verify(self.graph, "ragraph", self._context.engines)
         check_engines(self.graph, self.engines)
+        refuse_fallbacks(self.graph, self.engines)
 
     def check_fields(self) -> None:
         """Raise GraphError if a filter is on a field that, by now, no document of an index has."""
@@ -189,13 +198,17 @@ class GraphPlan:
         lowered = decompose(grown, self._context.engines)
         plan = run_passes(restore_waits(lowered, so_far.freed), self._context)
         specs, by_node = self._specs(plan.graph.primitives)
+        specs, added, retries = with_recovery(
+            grown, plan.graph.primitives, specs, self._context.engines, self._specs
+        )
         return Region(
             plan.graph.primitives,
             specs,
-            by_node,
+            {**by_node, **added},
             {**so_far.instances, **{instance.name: instance for instance in grown}},
             {**so_far.freed, **plan.freed},
             before_end.union(ending),
+            retries,
         )
 
     def _specs(

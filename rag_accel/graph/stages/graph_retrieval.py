@@ -28,6 +28,7 @@ from rag_accel.graph.nodes import (
 )
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     LineAttribute,
@@ -40,6 +41,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 Link = Literal["vector", "words"]
 
@@ -85,6 +87,8 @@ class GraphRetrieval:
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_GRAPH
     embedder: EngineName = DEFAULT_EMBEDDER
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -196,6 +200,7 @@ register_stage(
             "fan_out": _number(),
             "max_paths": _number(),
             "embedder": named(DEFAULT_EMBEDDER),
+            **RECOVERY,
         },
         written=lambda stage, counts: stage.top_k,
     )

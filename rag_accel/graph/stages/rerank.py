@@ -8,6 +8,7 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.nodes import DEFAULT_QUERY, DEFAULT_RERANKER, NO_OUTPUT, EngineName, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     StageKind,
@@ -17,6 +18,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Rerank:
     top_n: int | None = None
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_RERANKER
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -52,7 +56,7 @@ register_stage(
         Rerank,
         _steps,
         reads=("query", "documents"),
-        line={"top_n": count(or_null=True)},
+        line={"top_n": count(or_null=True), **RECOVERY},
         of_last=("top_n",),
         written=_written,
     )

@@ -19,6 +19,7 @@ from rag_accel.graph.nodes import (
 )
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     LineAttribute,
@@ -32,6 +33,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Retrieval:
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_INDEX
     embedder: EngineName = DEFAULT_EMBEDDER
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -97,6 +101,7 @@ register_stage(
                 read=lambda value: tuple(value.items()),
             ),
             "embedder": named(DEFAULT_EMBEDDER),
+            **RECOVERY,
         },
         of_last=("top_k", "where"),
         written=lambda stage, counts: stage.top_k,
