@@ -26,7 +26,13 @@ from rag_accel.graph.stages import (
     kind_of,
 )
 from rag_accel.graph.stages.graph_retrieval import Link as EntityLink
-from rag_accel.graph.stages.retry import Constant, Retry, as_retry, with_default
+from rag_accel.graph.stages.retry import (
+    Constant,
+    Retry,
+    as_retry,
+    check_edge_options,
+    with_default,
+)
 
 Name: TypeAlias = str | int
 
@@ -316,7 +322,7 @@ class RAGraph:
             GraphError: on a ``fallback``, which neither a condition nor an edge has.
         """
         sources = _names(src)
-        _check_edge_options(sources, callable(dst), retry, fallback)
+        check_edge_options(sources, callable(dst), retry, fallback)
         if callable(dst):
             declared = None if targets is None else _names(targets)
             branch = Branch(self._branch_name(sources), dst, declared, retry)
@@ -362,26 +368,6 @@ class RAGraph:
             number += 1
             name = f"{first}{number}"
         return StageName(name)
-
-
-def _check_edge_options(
-    sources: Sequence[str], is_condition: bool, retry: object, fallback: object
-) -> None:
-    where = f"edge from {', '.join(sources)}"
-    if fallback is not None:
-        raise GraphError(
-            "a branch has no fallback",
-            where=where,
-            found=repr(fallback),
-            hint="let the condition catch its errors and answer with a stage",
-        )
-    if retry is not None and not is_condition:
-        raise GraphError(
-            "retry= given for an edge without a condition",
-            where=where,
-            found=repr(retry),
-            hint="give it to the stage",
-        )
 
 
 def _several(texts: str | Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ It works from the request's values, and waits for all that the stage waits for.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,8 +38,8 @@ class ConstantFunction:
     value: Any
 
     def __call__(self) -> Any:
-        """Return it."""
-        return self.value
+        """Return it; a list, dictionary or set as a copy, which its reader may change."""
+        return copy.copy(self.value) if isinstance(self.value, list | dict | set) else self.value
 
 
 def fallback_stage(stage: Any) -> Stage | None:

@@ -8,7 +8,7 @@ The errors after which another attempt is made stand in ``transient``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -132,6 +132,27 @@ def refuse_engine(stage: Any, valid: str) -> None:
     """Raise GraphError if a stage without an engine names one to fall back on."""
     if stage.fallback is not None and not isinstance(stage.fallback, Constant):
         raise _refused(f"fallback of stage {stage.name!r}", stage.fallback, valid)
+
+
+def check_edge_options(
+    sources: Sequence[str], is_condition: bool, retry: object, fallback: object
+) -> None:
+    """Raise GraphError on an option that an edge does not have."""
+    where = f"edge from {', '.join(sources)}"
+    if fallback is not None:
+        raise GraphError(
+            "a branch has no fallback",
+            where=where,
+            found=repr(fallback),
+            hint="let the condition catch its errors and answer with a stage",
+        )
+    if retry is not None and not is_condition:
+        raise GraphError(
+            "retry= given for an edge without a condition",
+            where=where,
+            found=repr(retry),
+            hint="give it to the stage",
+        )
 
 
 def retry_of(stage: object) -> Retry | None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -31,6 +30,7 @@ from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.hints import HintedEngines
 from rag_accel.scheduler.driver.leaf import Gathered, LeafClient
 from rag_accel.scheduler.driver.outcomes import Result
+from rag_accel.scheduler.driver.retries import with_retries
 from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
@@ -41,7 +41,6 @@ from rag_accel.scheduler.messages import (
     Event,
     LeafArrived,
     NodeKey,
-    NodeReport,
     ProgramBegan,
     ProgramEnded,
     ProgramLeft,
@@ -360,31 +359,7 @@ class Driver:
         self._turns.post((event, attached))
 
     def _report_step(self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]) -> None:
-        self._turns.post_and_drain((self._with_retries(event, results), results))
-
-    def _with_retries(
-        self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]
-    ) -> StepEnded | StepFailed:
-        """Ask those whose work failed, on the engine's thread, whether it may be tried again."""
-        least_s: dict[NodeKey, float] = {}
-        for node, result in results.items():
-            client = None if result.error is None else self._handler.clients.find_graph(node)
-            if client is not None and result.error is not None:
-                after_s = client.retry_after_s(node, result.error)
-                if after_s is not None:
-                    least_s[node] = after_s
-        if not least_s:
-            return event
-        if isinstance(event, StepFailed):
-            errors = (NodeReport(node, "error", None, s) for node, s in least_s.items())
-            return replace(event, errors=tuple(errors))
-        reports = (
-            replace(report, retry_after_s=least_s.get(report.node))
-            if report.kind == "error"
-            else report
-            for report in event.reports
-        )
-        return replace(event, reports=tuple(reports))
+        self._turns.post_and_drain((with_retries(self._handler.clients, event, results), results))
 
     def _engine_ended(self, name: EngineName) -> None:
         self.hinted.leave(name)
