@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
+from typing import Final
 
 from rag_accel.scheduler.commands import Command, RetryNode, StartFallback
 from rag_accel.scheduler.completions import cancel_node, end_node, promote
@@ -19,6 +20,9 @@ from rag_accel.scheduler.messages import Fallback, NodeKey, Outcome
 from rag_accel.scheduler.queueing import append_nodes, ready
 from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import SchedulerState
+
+#: no attempt is waited for longer, whatever an error asks for
+LONGEST_WAIT_S: Final = 3600.0
 
 
 def end_failed(
@@ -47,6 +51,8 @@ def _try_again(
         return False
     delay_s = max(least_s, node.spec.backoffs_s[node.attempts])
     run = state.requests[node.key.request]
+    if delay_s > LONGEST_WAIT_S:
+        return False
     if run.deadline is not None and now + delay_s >= run.deadline:
         return False
     node.attempts += 1

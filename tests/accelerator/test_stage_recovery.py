@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from accel_harness import become_idle, internal_errors
 
 from rag_accel import (
     END,
@@ -20,7 +21,8 @@ from rag_accel import (
     RequestCancelledError,
     Retry,
 )
-from rag_accel.engine_api import Document, EngineOutput, PrimitiveKind, StepBudget
+from rag_accel.engine_api import Document, EngineOutput, EngineRequest, PrimitiveKind, StepBudget
+from rag_accel.engines import CallableEmbeddingEngine, KnowledgeEngine, MemoryGraph
 from rag_accel.graph.text import format, parse, references
 from rag_accel.server import Server
 from rag_accel.testing import FakeEngine, Faults
@@ -100,6 +102,40 @@ def test_a_search_falls_back_on_a_callable_though_its_embedder_failed() -> None:
     assert [document.document.text for document in found] == ["why"] * 5
 
 
+class LostOnItsWay(KnowledgeEngine):
+    """An engine of a graph whose connection is lost on the first hop."""
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        if any(request.kind is PrimitiveKind.EXPANDING for request in work):
+            raise LOST
+        super().submit(work)
+
+
+def paths(engine: KnowledgeEngine, fallback: str | Constant | None = None, **more: Any) -> Any:
+    """Search paths; with ``more``, what may run instead."""
+    graph = RAGraph().add_graph_retrieval("facts", fallback=fallback, link="words")
+    whole(graph.add_edge(START, "facts"), "facts")
+    embedder = CallableEmbeddingEngine(lambda texts: [[float(len(text)), 1.0] for text in texts])
+    with Accelerator(embedder=embedder, graph=engine) as accelerator:
+        for name, (spare, kind) in more.items():
+            accelerator.add_engine(name, spare, kind)
+        found = accelerator.run(graph, input="Ada")
+        assert accelerator.is_idle
+        return found
+
+
+def test_a_search_of_paths_is_replaced_as_a_whole() -> None:
+    triples = [("Ada", "wrote to", "Charles"), ("Charles", "designed", "the engine")]
+    known, other = MemoryGraph(triples), MemoryGraph([("x", "is", "y"), *triples])
+    expected = paths(KnowledgeEngine(other))
+    spare = (KnowledgeEngine(other), None)
+    assert paths(LostOnItsWay(known), "spare", spare=spare) == expected
+    assert len(expected) == 2
+    found = paths(LostOnItsWay(known), "web", web=(lambda query, k: [query], PrimitiveKind.PRUNING))
+    assert [document.document.text for document in found] == ["Ada"]
+    assert paths(LostOnItsWay(known), Constant(("fact",))) == ("fact",)
+
+
 def test_a_rerank_in_slices_is_replaced_as_a_whole() -> None:
     documents = [Document(str(number), "x" * number) for number in range(40)]
     graph = RAGraph(inputs=("input", "found")).add_rerank(
@@ -144,6 +180,21 @@ def test_an_error_behind_the_first_token_is_final() -> None:
             list(stream)
         assert len(engine.served) == 1
         assert accelerator.is_idle
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_an_engine_that_hangs_is_replaced_and_used_again_once_it_returns(steps: int) -> None:
+    hang = threading.Event()
+    llm = FakeEngine(steps=steps, faults=Faults(hang=hang))
+    parts: dict[str, Any] = {"engines": {"spare": FakeEngine()}, "step_timeout_s": 0.05}
+    with Accelerator(llm=llm, **parts) as accelerator:
+        handle = accelerator.submit(whole(ask(fallback="spare")), input="why")
+        found = handle.result(PATIENCE_S)
+        assert handle.fallbacks == {"answer": 1}
+        hang.set()
+        become_idle(accelerator)
+        assert accelerator.run(whole(ask()), input="why") == found
+        assert internal_errors(accelerator) == 0
 
 
 def test_a_stream_that_failed_before_its_first_token_streams_the_fallback() -> None:
@@ -231,10 +282,10 @@ def test_a_cancel_ends_a_wait_for_the_next_attempt() -> None:
 
 
 def test_no_attempt_is_waited_for_that_begins_behind_the_deadline() -> None:
-    graph = whole(ask(retry=Retry(1, backoff_s=7200.0, max_backoff_s=7200.0)))
+    graph = whole(ask(retry=Retry(1, backoff_s=3600.0, max_backoff_s=3600.0)))
     with Accelerator(llm=dead()) as accelerator:
         with pytest.raises(ConnectionResetError):
-            accelerator.run(graph, input="why", deadline_s=3600.0)
+            accelerator.run(graph, input="why", deadline_s=1000.0)
         with pytest.raises((DeadlineError, ConnectionResetError)):
             accelerator.run(graph, input="why", deadline_s=0.0)
 
@@ -262,6 +313,8 @@ def test_a_bad_number_of_attempts_is_refused(retry: Any) -> None:
         {"backoff_s": -1.0},
         {"backoff_s": float("nan")},
         {"max_backoff_s": float("inf")},
+        {"backoff_s": 3601.0},
+        {"backoff_s": "1"},
         {"on": "x"},
         {"on": (int,)},
         {"on": ()},

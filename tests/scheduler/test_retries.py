@@ -96,6 +96,14 @@ def test_it_waits_as_long_as_the_error_asks_for() -> None:
     assert core.tick(8.0) == [started("a")]
 
 
+def test_no_attempt_is_waited_for_longer_than_an_hour() -> None:
+    core = Core()
+    core.own()
+    core.graph(1, flaky())
+    ends = fail(core, "a", at=1.0, least=3601.0)
+    assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
+
+
 def test_no_attempt_begins_behind_the_deadline() -> None:
     core = Core()
     core.own()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rag_accel import Accelerator, RAGraph, Retry, workflows
 from rag_accel.engine_api import Document, EngineRequest
+from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.nodes import StageName
 from rag_accel.testing import FakeEngine, Faults
 
 ATTEMPTS = 2
@@ -47,7 +50,8 @@ class Flaky:
     def begin(self, request: EngineRequest) -> None:
         """Count an attempt."""
         node = request.id.partition("/")[2]
-        if node.startswith((f"{self._stage}.", f"{self._stage}#")):
+        is_own = node.startswith((f"{self._stage}.", f"{self._stage}#"))
+        if is_own and ".fallback." not in node:
             with self._lock:
                 self._begun[request.id] = self._begun.get(request.id, 0) + 1
                 self.raised += self._begun[request.id] <= self._failures
@@ -78,10 +82,11 @@ def engines(flaky: Flaky) -> dict[str, Any]:
         "embedder": FlakyEngine(flaky),
         "index": FlakyEngine(flaky),
         "reranker": FlakyEngine(flaky),
+        "engines": {"spare": FakeEngine()},
     }
 
 
-def answer(graph: RAGraph, flaky: Flaky) -> Any:
+def answer(graph: RAGraph | FrozenRAGraph, flaky: Flaky) -> Any:
     frozen = graph.freeze()
     given = {"documents": ["About: why"]} if "documents" in frozen.inputs else {}
     with Accelerator(**engines(flaky)) as accelerator:
@@ -94,7 +99,7 @@ def stages_of(make: Callable[[], RAGraph]) -> list[str]:
     return [stage.name for stage in make().freeze().stages if stage.engine is not None]
 
 
-@pytest.mark.parametrize(
+each_stage = pytest.mark.parametrize(
     ("make", "stage"),
     [
         pytest.param(make, stage, id=f"{name}-{stage}")
@@ -102,6 +107,9 @@ def stages_of(make: Callable[[], RAGraph]) -> list[str]:
         for stage in stages_of(make)
     ],
 )
+
+
+@each_stage
 def test_each_stage_may_fail_at_each_attempt_but_the_last(
     make: Callable[[], RAGraph], stage: str
 ) -> None:
@@ -113,6 +121,17 @@ def test_each_stage_may_fail_at_each_attempt_but_the_last(
         if is_reached:
             with pytest.raises(ConnectionResetError):
                 answer(make(), Flaky(stage, failures))
+
+
+@each_stage
+def test_each_stage_may_be_replaced_by_an_engine_like_its_own(
+    make: Callable[[], RAGraph], stage: str
+) -> None:
+    undisturbed = answer(make(), Flaky("nothing", 0))
+    graph = make().freeze()
+    instead: Any = replace(graph.by_name[StageName(stage)], fallback="spare")  # type: ignore[type-var]
+    flaky = Flaky(stage, 1000)
+    assert answer(graph.edit(replace=[instead]), flaky) == undisturbed
 
 
 def test_one_failure_more_than_attempts_ends_the_request_with_the_original_error() -> None:

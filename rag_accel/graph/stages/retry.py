@@ -7,7 +7,6 @@ The errors after which another attempt is made stand in ``transient``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias, cast
@@ -23,6 +22,8 @@ ErrorFilter: TypeAlias = (
 
 #: more than this many attempts are a mistake
 MOST_ATTEMPTS: Final = 100
+#: an hour: who waits longer for one attempt has failed
+MOST_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class Retry:
     Args:
         attempts: most further attempts, from 0.
         backoff_s: seconds before the first of them, from 0.
-        max_backoff_s: longest wait in seconds, unless the error asks for more.
+        max_backoff_s: longest wait in seconds, unless the error asks for more. After an error that
+            asks for more than an hour no attempt is made.
         on: the errors after which to try again: an exception class, a tuple of them, or a
             predicate of the exception. By default transient errors: connections that fail,
             timeouts, the HTTP statuses 408, 409, 429 and 5xx, engines that are lost or busy.
@@ -56,7 +58,7 @@ class Retry:
             raise _refused("attempts", self.attempts, valid)
         for name in ("backoff_s", "max_backoff_s"):
             if not _is_seconds(getattr(self, name)):
-                raise _refused(name, getattr(self, name), "finite seconds from 0")
+                raise _refused(name, getattr(self, name), f"seconds from 0 to {MOST_SECONDS:.0f}")
         if not _is_filter(self.on):
             valid = "exception classes, a predicate, or None for transient errors"
             raise _refused("on", self.on, valid)
@@ -232,7 +234,7 @@ def _is_count(value: object) -> bool:
 def _is_seconds(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return math.isfinite(value) and value >= 0
+    return 0 <= value <= MOST_SECONDS
 
 
 def _is_filter(value: object) -> bool:
