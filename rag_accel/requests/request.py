@@ -166,10 +166,13 @@ class GraphRequest:
         except Exception as wrong:
             error.add_note(f"Retry.on of {self._where(node)} raised {wrong!r}")
             return None
-        if isinstance(error, EngineError) and self._prefilled.handle(primitive) is not None:
+        if retry.attempts and isinstance(error, EngineError) and self._resumes(primitive):
             least_s = least_s or 0.0  # an engine that was renewed knows no handle of before
         # What was forwarded of a list is not made again.
         return least_s if least_s is not None and self._items.restart(node.node) else None
+
+    def _resumes(self, primitive: Primitive) -> bool:
+        return self._prefilled.handle(primitive) is not None
 
     def _retry(self, primitive: Primitive) -> Retry | None:
         return retry_of(self._plan.graph.by_name[primitive.stage])

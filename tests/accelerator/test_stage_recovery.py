@@ -205,6 +205,40 @@ def test_a_stream_that_failed_before_its_first_token_streams_the_fallback() -> N
         assert "".join(pieces) == accelerator.run(graph, input="why is that so")
 
 
+def test_documents_that_come_once_are_there_at_every_attempt() -> None:
+    seen: list[list[str]] = []
+
+    def flaky(query: str, texts: list[str]) -> list[float]:
+        seen.append(texts)
+        if len(seen) == 1:
+            raise LOST
+        return [float(len(text)) for text in texts]
+
+    graph = RAGraph(inputs=("input", "found")).add_rerank(
+        "best", documents="found", retry=Retry(1, backoff_s=0.0)
+    )
+    whole(graph.add_edge(START, "best"), "best")
+    documents = [Document(str(number), "x" * number) for number in range(3)]
+    with Accelerator(reranker=flaky) as accelerator:
+        best = accelerator.run(graph, input="why", found=iter(documents))
+    assert [item.document.id for item in best] == ["2", "1", "0"]
+    assert seen == [["", "x", "xx"]] * 2
+
+
+def test_documents_that_broke_off_are_never_taken_for_all() -> None:
+    def breaking() -> Iterator[Document]:
+        yield Document("0", "x")
+        raise LOST
+
+    graph = RAGraph(inputs=("input", "found")).add_rerank(
+        "best", documents="found", retry=Retry(2, backoff_s=0.0)
+    )
+    whole(graph.add_edge(START, "best"), "best")
+    for reranker in (FakeEngine(), lambda query, texts: [0.0] * len(texts)):
+        with Accelerator(reranker=reranker) as accelerator, pytest.raises(ConnectionResetError):
+            accelerator.run(graph, input="why", found=breaking())
+
+
 def test_misuse_is_neither_tried_again_nor_replaced() -> None:
     calls: list[str] = []
 
