@@ -37,6 +37,7 @@ from rag_accel.errors import (
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.graph.stages.retry import Constant, Retry
 from rag_accel.server.server import Server
 
 # A library says nothing unless the program listens.
@@ -50,6 +51,7 @@ __all__ = [
     "ChunkFileError",
     "ClosedError",
     "ConfigError",
+    "Constant",
     "DeadlineError",
     "DocumentError",
     "EngineError",
@@ -71,6 +73,7 @@ __all__ = [
     "RagAccelError",
     "RemoteEngineError",
     "RequestCancelledError",
+    "Retry",
     "SchedulingError",
     "Server",
     "TranslationError",

@@ -17,6 +17,7 @@ from rag_accel.accelerator.found_devices import is_auto
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.accelerator.program_requests import ProgramRequests, live
+from rag_accel.accelerator.stage_counters import StageCounters
 from rag_accel.config import Options
 from rag_accel.engine_api import (
     ROLES,
@@ -105,7 +106,10 @@ class Accelerator(ProgramRequests):
         )
         items = BorrowedEngine(LIST_ITEMS, frozenset({PrimitiveKind.PARTIAL_DECODING}))
         self._driver.add_borrowed(items)
-        self._execution = Execution(self._driver, self.calls, self.options, self._engines_for)
+        count = StageCounters(self._metrics).count
+        self._execution = Execution(
+            self._driver, self.calls, self.options, self._engines_for, count
+        )
         self._forks = forks.number
         # The driver's thread keeps the driver alive, not this object: nobody else would stop it.
         weakref.finalize(self, self._driver.close, 0.0).atexit = False

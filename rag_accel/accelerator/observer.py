@@ -11,7 +11,9 @@ from rag_accel.scheduler.commands import (
     DropEngine,
     EndNode,
     EndRequest,
+    RetryNode,
     StartCall,
+    StartFallback,
     StartStep,
 )
 from rag_accel.scheduler.messages import (
@@ -257,6 +259,26 @@ class SchedulerObserver:
         if trace.NodeFinished in self._tracer.wanted:
             self._tracer.emit(trace.NodeFinished(now, *key, engine, command.outcome, now - since))
 
+    def _node_retried(self, command: RetryNode, now: float, state: SchedulerState) -> None:
+        if trace.NodeRetried in self._tracer.wanted:
+            engine = self._engine_of(command.node, state)
+            told = engine, command.attempt, command.delay_s
+            self._tracer.emit(trace.NodeRetried(now, *command.node, *told))
+
+    def _fallback_started(self, command: StartFallback, now: float, state: SchedulerState) -> None:
+        request, fallback = command.node.request, command.fallback
+        running = self._running.get(request, {})
+        for name in (*fallback.others, fallback.last):
+            running.pop(name, None)
+        if trace.FallbackStarted in self._tracer.wanted:
+            engine = self._engine_of(command.node, state)
+            by = tuple(spec.name for spec in fallback.specs)
+            self._tracer.emit(trace.FallbackStarted(now, *command.node, engine, by))
+
+    def _engine_of(self, key: NodeKey, state: SchedulerState) -> str:
+        node = state.find_node(key)  # its request may be over by the end of the event
+        return node.spec.engine if node is not None else ""
+
     def _engines_lost(self, now: float, state: SchedulerState) -> None:
         for engine in state.owned.values():
             if engine.lost and engine.step is not None and engine.name not in self._lost:
@@ -329,6 +351,8 @@ _RECORD: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], No
     StartStep: SchedulerObserver._step_started,  # pyright: ignore[reportPrivateUsage]
     StartCall: SchedulerObserver._call_started,  # pyright: ignore[reportPrivateUsage]
     DropEngine: SchedulerObserver._engine_dropped,  # pyright: ignore[reportPrivateUsage]
+    RetryNode: SchedulerObserver._node_retried,  # pyright: ignore[reportPrivateUsage]
+    StartFallback: SchedulerObserver._fallback_started,  # pyright: ignore[reportPrivateUsage]
     EndNode: SchedulerObserver._node_ended,  # pyright: ignore[reportPrivateUsage]
     EndRequest: SchedulerObserver._request_ended,  # pyright: ignore[reportPrivateUsage]
 }

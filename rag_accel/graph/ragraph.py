@@ -28,12 +28,24 @@ from rag_accel.graph.stages import (
     kind_of,
 )
 from rag_accel.graph.stages.graph_retrieval import Link as EntityLink
+from rag_accel.graph.stages.retry import (
+    Constant,
+    Retry,
+    as_retry,
+    check_edge_options,
+    with_default,
+)
 
 Name: TypeAlias = str | int
 
 
 class RAGraph:
     """A RAG workflow: stages, and edges that say what follows what.
+
+    Every ``add_`` method of a stage takes ``retry`` and ``fallback``. ``retry`` is how many further
+    attempts follow one that failed with a transient error, or a ``Retry``. After the last,
+    ``fallback`` runs: an engine of the same kind by its name, or a ``Constant`` in place of the
+    stage's output. What has reached a stream is never made again.
 
     Stage names are text or integers (kept as text). Every ``add_`` method returns the graph.
     Nothing is checked across stages before the graph is verified, so they may come in any order.
@@ -64,6 +76,7 @@ class RAGraph:
         self._stages: list[Stage] = []
         self._links: list[Link] = []
         self._reducers: dict[ValueName, Reducer] = {}
+        self._retry: Retry | None = None
         self._frozen: FrozenRAGraph | None = None
 
     def add_generation(
@@ -76,6 +89,8 @@ class RAGraph:
         max_tokens: int | Input | None = None,
         system: str | None = None,
         engine: str = "llm",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that completes ``prompt``, where ``{value}`` names what it reads.
 
@@ -94,6 +109,8 @@ class RAGraph:
                 stop=_several(stop),
                 max_tokens=max_tokens,
                 engine=EngineName(engine),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -108,6 +125,8 @@ class RAGraph:
         engine: str = "index",
         embedder: str = "embedder",
         topk: int | Input | None = None,
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that finds the ``top_k`` documents nearest to the value ``query``.
 
@@ -126,6 +145,8 @@ class RAGraph:
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -146,6 +167,8 @@ class RAGraph:
         output: str | None = None,
         engine: str = "graph",
         embedder: str = "embedder",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that finds the ``top_k`` paths of a knowledge graph nearest to ``query``.
 
@@ -178,6 +201,8 @@ class RAGraph:
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -190,6 +215,8 @@ class RAGraph:
         top_n: int | Input | None = None,
         output: str | None = None,
         engine: str = "reranker",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that orders the value ``documents`` by relevance to the value ``query``.
 
@@ -205,6 +232,8 @@ class RAGraph:
                 top_n=top_n,
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -216,6 +245,8 @@ class RAGraph:
         output: str | None = None,
         engine: str = "index",
         embedder: str = "embedder",
+        retry: int | Retry | None = None,
+        fallback: str | Constant | None = None,
     ) -> Self:
         """Add a stage that embeds the value ``documents`` and adds them to an owned index.
 
@@ -233,6 +264,8 @@ class RAGraph:
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),
+                retry=retry,
+                fallback=fallback,
             )
         )
 
@@ -242,6 +275,9 @@ class RAGraph:
         fn: Callable[..., Any],
         inputs: str | Sequence[str] | None = None,
         output: str | None = None,
+        *,
+        retry: int | Retry | None = None,
+        fallback: Constant | None = None,
     ) -> Self:
         """Add a stage that calls ``fn``, a function or coroutine function.
 
@@ -256,8 +292,23 @@ class RAGraph:
                 inputs=_values(inputs or ()),
                 reads_all=inputs is None,
                 output=ValueName(output or ""),
+                retry=retry,
+                fallback=fallback,
             )
         )
+
+    def with_retry(self, retry: int | Retry) -> Self:
+        """Give every stage that calls an engine these attempts, unless it has its own.
+
+        Stages added later have them as well; functions and conditions only what they are given.
+        Returns the graph.
+
+        Raises:
+            GraphError: if it is neither a number of attempts nor a ``Retry``.
+        """
+        self._retry = as_retry(retry, "the graph")
+        self._frozen = None
+        return self
 
     def add_stage(self, stage: Stage) -> Self:
         """Add a stage of any registered kind.
@@ -275,6 +326,9 @@ class RAGraph:
         src: Name | Sequence[Name],
         dst: Name | Sequence[Name] | Condition,
         targets: Name | Sequence[Name] | None = None,
+        *,
+        retry: int | Retry | None = None,
+        fallback: None = None,
     ) -> Self:
         """Say what runs after what.
 
@@ -283,11 +337,16 @@ class RAGraph:
             dst: a stage or END; a list runs all of them at once; a condition is called with the
                 mapping of all values and answers with a name, a list of names or END.
             targets: all that a condition may answer; by default any stage and END.
+            retry: further attempts of a condition that fails, as of a stage.
+
+        Raises:
+            GraphError: on a ``fallback``, which neither a condition nor an edge has.
         """
         sources = _names(src)
+        check_edge_options(sources, callable(dst), retry, fallback)
         if callable(dst):
             declared = None if targets is None else _names(targets)
-            branch = Branch(self._branch_name(sources), dst, declared)
+            branch = Branch(self._branch_name(sources), dst, declared, retry)
             self.add_stage(branch)
             destinations: tuple[StageName, ...] = (branch.name,)
         elif targets is None:
@@ -316,12 +375,11 @@ class RAGraph:
         """Return the graph as an immutable value; the same object until something is added."""
         if self._frozen is None:
             reducers = tuple(self._reducers.items())
+            stages = by_their_inputs(self._stages, self._inputs)
+            if (retry := self._retry) is not None:
+                stages = tuple(with_default(stage, retry) for stage in stages)
             self._frozen = FrozenRAGraph(
-                by_their_inputs(self._stages, self._inputs),
-                tuple(self._links),
-                self._inputs,
-                reducers,
-                self._on_loop_limit,
+                stages, tuple(self._links), self._inputs, reducers, self._on_loop_limit
             )
         return self._frozen
 

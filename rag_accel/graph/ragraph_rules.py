@@ -142,13 +142,18 @@ def _known_engines(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
     if engines is None:
         return
     for stage in graph.stages:
-        for engine in engines_of(stage):
+        for engine in (*engines_of(stage), *_fallback(stage)):
             # What embeds by itself needs no embedder; decompose knows which one does.
             optional = isinstance(stage, Retrieval | GraphRetrieval) and engine == DEFAULT_EMBEDDER
             if engine not in engines and not optional:
                 yield f"stage {stage.name!r} names engine {engine!r}; " + alternatives(
                     engine, engines
                 )
+
+
+def _fallback(stage: object) -> tuple[str, ...]:
+    name = getattr(stage, "fallback", None)
+    return (name,) if isinstance(name, str) else ()
 
 
 RAGRAPH_RULES: tuple[Rule[FrozenRAGraph], ...] = (

@@ -88,7 +88,10 @@ def _used(graph: FrozenRAGraph, engines: Engines) -> list[str]:
         named = engines_of(stage)
         if isinstance(stage, Retrieval) and not needs_embedder(engines.get(stage.engine)):
             named = (stage.engine,)
+        fallback = getattr(stage, "fallback", None)
         names.update(dict.fromkeys(named))
+        if isinstance(fallback, str):
+            names[fallback] = None
     return list(names)
 
 

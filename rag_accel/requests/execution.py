@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
 from rag_accel.requests.plan import GraphPlan
 from rag_accel.requests.prompts import as_text
-from rag_accel.requests.request import GraphRequest
+from rag_accel.requests.request import Count, GraphRequest
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
 from rag_accel.system.loops import runs_in_loop
@@ -75,6 +76,16 @@ class RunHandle:
         """
         return self._run.usage
 
+    @property
+    def retries(self) -> Mapping[str, int]:
+        """Return how many further attempts its stages have had so far, by stage; see ``Retry``."""
+        return dict(self._run.retries)
+
+    @property
+    def fallbacks(self) -> Mapping[str, int]:
+        """Return how often the fallbacks of its stages have run so far, by stage."""
+        return dict(self._run.fallbacks)
+
     def look(self) -> None:
         """Notice the outcome once there is one; called by the scheduler."""
         if self._run.is_over:
@@ -92,11 +103,15 @@ class Execution:
         pool: CallPool,
         options: Options,
         engines: Callable[[FrozenRAGraph], Mapping[str, NamedEngine]],
+        count: Count = lambda what, stage: None,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._driver = driver
         self._pool = pool
         self._options = options
         self._engines = engines
+        self._count = count
+        self._jitter = jitter
         self._passes = passes_named(options.passes)
 
     def run(
@@ -211,6 +226,8 @@ class Execution:
             self._driver,
             namespace=self._options.namespace,
             stream=stream,
+            count=self._count,
+            jitter=self._jitter,
         )
 
     def plan(self, graph: Graph) -> GraphPlan:

@@ -13,6 +13,7 @@ from rag_accel.graph.spec import refuse
 from rag_accel.graph.stages import Ingestion, Retrieval, Stage, engines_of
 from rag_accel.graph.stages.kind import kind_of
 from rag_accel.requests.engines import Engines
+from rag_accel.requests.recovery import fallback_graph, fallback_offenders
 
 _REFUSED = "these engines cannot run the graph"
 
@@ -31,6 +32,15 @@ def check_engines(graph: FrozenRAGraph, engines: Engines) -> None:
     """
     unknown = _unknown_fields(filters(graph, engines), engines)
     refuse(_REFUSED, (*_wrong_callables(graph, engines), *unknown))
+
+
+def refuse_fallbacks(graph: FrozenRAGraph, engines: Engines) -> None:
+    """Raise one GraphError that lists every fallback whose engine does not fit its stage."""
+    profiles = {name: named.profile for name, named in engines.items()}
+    alone = [found for stage in graph.stages if (found := fallback_graph(stage)) is not None]
+    wrong = tuple(line for found in alone for line in _wrong_callables(found, engines))
+    told = tuple(f"{line} (its fallback)" for line in wrong)
+    refuse(_REFUSED, told or tuple(fallback_offenders(graph, profiles)))
 
 
 def check_fields(stages: Iterable[Retrieval], engines: Engines) -> None:

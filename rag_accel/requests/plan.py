@@ -18,7 +18,7 @@ from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.option_inputs import bound, holds_inputs, named_inputs
 from rag_accel.graph.primitives import Primitive, PrimitiveName
 from rag_accel.graph.spec import verify
-from rag_accel.graph.stages import Branch, Retrieval
+from rag_accel.graph.stages import Branch, Retrieval, Retry
 from rag_accel.passes.changes import Change
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose
@@ -27,8 +27,14 @@ from rag_accel.passes.ordering import restore_waits
 from rag_accel.profile.recording import Recording
 from rag_accel.profile.replay import PassSaving, saved_ms
 from rag_accel.requests.engines import Engines
-from rag_accel.requests.graph_checks import check_engines, check_fields, filters
+from rag_accel.requests.graph_checks import (
+    check_engines,
+    check_fields,
+    filters,
+    refuse_fallbacks,
+)
 from rag_accel.requests.read_ahead import hinted_values
+from rag_accel.requests.recovery import with_recovery
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.messages import EngineName, NodeSpec
 
@@ -55,6 +61,7 @@ class Region:
         before_end: the stages that led to END.
         asking: the nodes whose options each request sets.
         is_cut_off: whether it ends a loop that turned as often as it may.
+        retries: the attempts of nodes whose stages have any.
         then: the regions kept of what is decided next, by branch and answer.
     """
 
@@ -68,6 +75,7 @@ class Region:
     before_end: frozenset[StageName] = frozenset()
     asking: tuple[str, ...] = ()
     is_cut_off: bool = False
+    retries: Mapping[str, Retry] = field(default_factory=dict[str, Retry])
     then: dict[tuple[str, tuple[StageName, ...], bool], Region] = field(
         default_factory=dict[tuple[str, tuple[StageName, ...], bool], "Region"]
     )
@@ -112,6 +120,7 @@ class GraphPlan:
         """
         verify(self.graph, "ragraph", self._context.engines)
         check_engines(self.graph, self.engines)
+        refuse_fallbacks(self.graph, self.engines)
 
     def check_fields(self) -> None:
         """Raise GraphError if a filter is on a field that, by now, no document of an index has."""
@@ -213,6 +222,10 @@ class GraphPlan:
         lowered = decompose(grown, self._context.engines)
         plan = run_passes(restore_waits(lowered, so_far.freed), self._context)
         specs, by_node = self._specs(plan.graph.primitives)
+        specs, added, retries = with_recovery(
+            grown, plan.graph.primitives, specs, self._context.engines, self._specs
+        )
+        by_node = {**by_node, **added}
         return Region(
             plan.graph.primitives,
             specs,
@@ -220,7 +233,8 @@ class GraphPlan:
             {**so_far.instances, **{instance.name: instance for instance in grown}},
             {**so_far.freed, **plan.freed},
             before_end.union(ending),
-            tuple(name for name, one in by_node.items() if holds_inputs(one.attributes)),
+            tuple(name for name, made in by_node.items() if holds_inputs(made.attributes)),
+            retries=retries,
         )
 
     def _specs(

@@ -130,15 +130,22 @@ class Prefilled:
 
     def ended(self, primitive: Primitive, engine: EngineName, handle: Handle | None) -> None:
         """Release the handle a primitive has resumed; keep its own if it has prefilled."""
-        for name in primitive.inputs:
-            if name in self._handles:
-                self._release(name)
+        self.forget(primitive)
         if handle is None:
             return
         if KINDS[primitive.kind].prefills and primitive.output is not None:
             self._handles[primitive.output] = (engine, handle)
         else:
             self._driver.release(engine, (handle,))
+
+    def forget(self, primitive: Primitive) -> None:
+        """Release the handles a primitive was to resume: its engine may have lost them.
+
+        Its next attempt prefills the whole prompt, which it is handed anyway.
+        """
+        for name in primitive.inputs:
+            if name in self._handles:
+                self._release(name)
 
     def prompt(self, primitive: Primitive) -> GenerationInput | None:
         """Return a primitive's prefilled prompt, as the value that later ones read."""

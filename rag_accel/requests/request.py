@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,22 +15,21 @@ from rag_accel.engine_api import (
     EngineRequest,
     GenerationOutput,
     PrimitiveKind,
-    RerankBatch,
-    ScoredDocument,
     TokenUsage,
     WorkId,
 )
-from rag_accel.errors import LoopLimitWarning
-from rag_accel.graph.growth import InstanceName
+from rag_accel.errors import EngineError, LoopLimitWarning
 from rag_accel.graph.option_inputs import bound_attributes
 from rag_accel.graph.primitives import Primitive
-from rag_accel.passes.split_nodes import joined, part_of
-from rag_accel.requests.engines import plain_documents
+from rag_accel.graph.stages import Retry, retry_of
+from rag_accel.graph.stages.retry import wait_s
 from rag_accel.requests.hosts import Host
-from rag_accel.requests.kinds import checked, payload, stored
+from rag_accel.requests.kinds import checked, stored
 from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region
 from rag_accel.requests.prompts import Prefilled, as_text
 from rag_accel.requests.read_ahead import texts_of
+from rag_accel.requests.recovery import drawn
+from rag_accel.requests.sliced_work import SlicedWork
 from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding
 from rag_accel.requests.user_calls import user_call
 from rag_accel.requests.values import Values
@@ -42,6 +42,9 @@ from rag_accel.scheduler.messages import (
     RequestCancelled,
     RequestId,
 )
+
+#: told what happened to a stage: ``retries`` or ``fallbacks``
+Count = Callable[[str, str], None]
 
 
 class GraphRequest:
@@ -59,12 +62,17 @@ class GraphRequest:
         *,
         namespace: str,
         stream: bool = False,
+        count: Count = lambda what, stage: None,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self.id: RequestId = driver.new_request()
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         #: tokens of its generations on owned engines that have ended
         self.usage = TokenUsage()
+        #: by stage, how many further attempts there were, and how often its fallback ran
+        self.retries: dict[str, int] = {}
+        self.fallbacks: dict[str, int] = {}
         #: when it arrived and when it must have ended, on the driver's clock, once it has started
         self.arrived_at = 0.0
         self.deadline: float | None = None
@@ -78,6 +86,10 @@ class GraphRequest:
         self._work = SlicedWork(self._values)
         self._items = ItemForwarding()
         self._progress = Progress(plan)
+        self._count = count
+        self._jitter = jitter
+        #: what fallbacks gave, by the primitive that ends with it
+        self._instead: dict[str, Any] = {}
         self._growing = Lock()
         self._primitives: dict[str, Primitive] = {}
         self._prefilled = Prefilled(driver)
@@ -111,6 +123,8 @@ class GraphRequest:
     def request(self, node: NodeKey) -> EngineRequest:
         """Build the work of one primitive for its owned engine; may raise the user's errors."""
         primitive = self._primitives[node.node]
+        if self._retry(primitive) is not None:
+            self._values.keep(primitive.inputs)
         work = self._work.payload(primitive)
         self._items.begin(primitive.name)
         self._prefilled.begin(primitive, work)
@@ -140,7 +154,47 @@ class GraphRequest:
             host.wake()
         return True
 
+    # Where an engine or a call failed ----------------------------------------------------------
+
+    def retry_after_s(self, node: NodeKey, error: BaseException) -> float | None:
+        """Return how long a failed primitive must wait for another attempt, ``None`` if for ever.
+
+        A predicate of the user's may run here; what that raises is noted on the error.
+        """
+        primitive = self._primitives[node.node]
+        retry = None if _is_fold(node) else self._retry(primitive)
+        if retry is None or self.is_over:
+            return None
+        try:
+            least_s = wait_s(retry, error)
+        except Exception as wrong:
+            error.add_note(f"Retry.on of {self._where(node)} raised {wrong!r}")
+            return None
+        if retry.attempts and isinstance(error, EngineError) and self._resumes(primitive):
+            least_s = least_s or 0.0  # an engine that was renewed knows no handle of before
+        # What was forwarded of a list is not made again.
+        return least_s if least_s is not None and self._items.restart(node.node) else None
+
+    def _resumes(self, primitive: Primitive) -> bool:
+        return self._prefilled.handle(primitive) is not None
+
+    def _retry(self, primitive: Primitive) -> Retry | None:
+        return retry_of(self._plan.graph.by_name[primitive.stage])
+
     # The scheduler's threads -------------------------------------------------------------------
+
+    def retried(self, node: NodeKey) -> None:
+        """Learn that a primitive failed and is tried again."""
+        primitive = self._primitives[node.node]
+        self._prefilled.forget(primitive)
+        self.retries[primitive.stage] = self.retries.get(primitive.stage, 0) + 1
+        self._count("retries", primitive.stage)
+
+    def fell_back(self, node: NodeKey) -> None:
+        """Learn that a stage's fallback runs, since one of its primitives failed for good."""
+        stage = self._primitives[node.node].stage
+        self.fallbacks[stage] = self.fallbacks.get(stage, 0) + 1
+        self._count("fallbacks", stage)
 
     def granted(self, node: NodeKey) -> None:
         """Hand a user call to the host; join the results of a stage's slices."""
@@ -158,7 +212,10 @@ class GraphRequest:
         report = functools.partial(self._report, node, primitive)
         call = functools.partial(self._values.fold, primitive.inputs)
         if not _is_fold(node):
-            call = user_call(primitive, self._values, self._plan.engines, lambda: not self.is_over)
+            keeps = self._retry(primitive) is not None
+            call = user_call(
+                primitive, self._values, self._plan.engines, lambda: not self.is_over, keeps
+            )
         try:
             host.run(call, report)
         except Exception as error:  # no thread could be had
@@ -166,6 +223,9 @@ class GraphRequest:
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
         """Store a primitive's output."""
+        if outcome == "done" and node.node in self._instead:
+            self._end_replaced(node)
+            return
         if outcome != "done" or result is None:
             self._fail(error_for(outcome, result, self._where(node)))
             return
@@ -173,12 +233,27 @@ class GraphRequest:
             return
         if isinstance(result.value, GenerationOutput):
             self.usage += TokenUsage.of(result.value)
+        primitive = self._primitives[node.node]
+        if (replaced := primitive.attribute("replaces")) is not None:
+            self._instead[replaced] = result.value
         try:
-            self._store(self._primitives[node.node], result)
+            self._store(primitive, result)
             self._end_items(self._items.ended(node.node, result.value))
         except Exception as error:  # an engine's value is not what its kind promises
-            self._fail(error)
-            self._driver.post(RequestCancelled(self.id))
+            self._end_wrong(error)
+
+    def _end_replaced(self, node: NodeKey) -> None:
+        """Release what a primitive was to resume; its fallback has written its output."""
+        value = self._instead.pop(node.node)
+        self._prefilled.forget(self._primitives[node.node])
+        try:
+            self._end_items(self._items.ended(node.node, value))
+        except Exception as error:  # the value is not what the stage promises
+            self._end_wrong(error)
+
+    def _end_wrong(self, error: Exception) -> None:
+        self._fail(error)
+        self._driver.post(RequestCancelled(self.id))
 
     def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
         """Learn the outcome, free engine-owned state and wake the caller."""
@@ -264,7 +339,8 @@ class GraphRequest:
         append: tuple[NodeSpec, ...] = (),
     ) -> None:
         engine = USER_CODE if _is_fold(node) else self._plan.engine_of(self._primitives[node.node])
-        event = CallEnded(node, engine, error is None, append)
+        least_s = None if error is None else self.retry_after_s(node, error)
+        event = CallEnded(node, engine, error is None, append, least_s)
         self._driver.report_call(event, Result(value, error))
 
     # Growth ------------------------------------------------------------------------------------
@@ -276,7 +352,7 @@ class GraphRequest:
             primitive = region.by_node[name]
             told = bound_attributes(primitive.attributes, self._inputs)
             self._primitives[name] = replace(primitive, attributes=told)
-        return region.specs
+        return drawn(region.specs, region.retries, self._jitter)
 
     def _where(self, node: NodeKey) -> str:
         primitive = self._primitives.get(node.node)
@@ -293,57 +369,3 @@ def _warn_of_loop(branch: str) -> None:
         "it has, as on_loop_limit='end' says"
     )
     warnings.warn(LoopLimitWarning(text), stacklevel=2)
-
-
-_NO_DOCUMENTS = RerankBatch("", ())
-
-
-class SlicedWork:
-    """The payloads and slices of one request's stages that run in slices, and their joined results.
-
-    A stage's work is gathered once, when its first slice begins: documents may come from an
-    iterator that gives them only once, and all slices must cut the same list. Slices of a union of
-    searches each gather their own, from lists that are there for good.
-
-    ``payload`` is called by the engine that runs the slices, on its one thread; ``joined`` may be
-    called on another, once all slices of the stage have ended.
-    """
-
-    def __init__(self, values: Values) -> None:
-        self._values = values
-        self._whole: dict[InstanceName, RerankBatch] = {}
-
-    def payload(self, primitive: Primitive) -> Any:
-        """Return the payload of a primitive, or of its slice of the stage.
-
-        Raises:
-            GraphError: if a value it reads was not written.
-        """
-        if primitive.kind is PrimitiveKind.RERANKING and primitive.attribute("fn") is not None:
-            return self._added_by_last(primitive)
-        cut: tuple[int, int] | None = primitive.attribute("slice")
-        if cut is None:
-            return payload(primitive, self._values)
-        whole = self._whole.get(primitive.instance)
-        if whole is None:
-            whole = self._whole[primitive.instance] = payload(primitive, self._values)
-        place, count = cut
-        low, high = (len(whole.documents) * edge // count for edge in (place, place + 1))
-        return part_of(whole, low, high)
-
-    def joined(self, primitive: Primitive) -> tuple[ScoredDocument, ...]:
-        """Return the stage's result of those of its slices, which the primitive reads in order.
-
-        Raises:
-            EngineOutputError: if one of these is no ranking.
-        """
-        whole = self._whole.pop(primitive.instance, _NO_DOCUMENTS)
-        rankings = [self._values.read(name) for name in primitive.inputs]
-        return joined(replace(whole, top_n=primitive.attribute("top_n")), rankings, primitive.name)
-
-    def _added_by_last(self, primitive: Primitive) -> RerankBatch:
-        """Return the documents that a reranking's last list adds to the union of those before."""
-        query, *lists = (self._values.read(name) for name in primitive.inputs)
-        union: Callable[..., Sequence[Any]] = primitive.attribute("fn")
-        known = len(union(*lists[:-1])) if len(lists) > 1 else 0
-        return RerankBatch(as_text(query), plain_documents(union(*lists)[known:]), None)

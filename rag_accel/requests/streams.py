@@ -126,6 +126,16 @@ class ItemForwarding:
             for text in self._texts.get(decoding, ()):
                 text.restart()
 
+    def restart(self, decoding: str) -> bool:
+        """Forget a decoding's text, which failed; False if an item of it was forwarded."""
+        with self._lock:
+            texts = self._texts.get(decoding, ())
+            if any(text.forwarded for text in texts):
+                return False
+            for text in texts:
+                text.restart()
+            return True
+
     def feed(self, decoding: str, text: str) -> Sequence[Due]:
         """Take the next piece of a decoding's text; return the decodings that it makes due."""
         with self._lock:

@@ -52,8 +52,12 @@ def user_call(
     values: Values,
     engines: Mapping[str, NamedEngine],
     is_wanted: Callable[[], bool],
+    keeps: bool = False,
 ) -> UserCall:
-    """Return the call of a function, a condition or a borrowed engine."""
+    """Return the call of a function, a condition or a borrowed engine.
+
+    With ``keeps``, what an engine is given can be given again.
+    """
 
     def everything() -> tuple[Any, ...]:
         return (values.snapshot(),)
@@ -62,6 +66,8 @@ def user_call(
         return tuple(values.read(name) for name in primitive.inputs)
 
     def payload() -> tuple[Any, ...]:
+        if keeps:
+            values.keep(primitive.inputs)
         work = work_of(primitive.kind)
         return work.arguments(work.payload(primitive, values))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any
 
@@ -28,6 +28,10 @@ class Values:
         #: of each reduced output what every run of a stage wrote, by turn and by stage order
         self._written: dict[str, dict[_Place, Any]] = {}
         self._now: dict[str, Any] = dict(inputs)
+        #: held while an iterator is read: two that read it would get a part each
+        self._keeping = Lock()
+        #: iterators that raised before they had given all
+        self._broken: dict[str, Exception] = {}
         #: all that is not passed between the primitives of one stage
         self._public = {
             *graph.inputs,
@@ -38,6 +42,7 @@ class Values:
     def write(self, output: str, instance: str, value: Any) -> None:
         """Store the output of one run of a stage."""
         with self._lock:
+            self._broken.pop(output, None)
             if output not in self._reducers:
                 self._now[output] = value
                 return
@@ -69,6 +74,30 @@ class Values:
             if len(self._written[name]) == len(written):
                 self._now[name] = folded
         return folded
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Let values that can be read only once be read again; the user's iterators run here.
+
+        Raises:
+            Exception: whatever an iterator raises, now and whenever it is to be kept again.
+        """
+        for name in names:
+            with self._keeping:
+                self._keep(name)
+
+    def _keep(self, name: str) -> None:
+        if name in self._broken:
+            raise self._broken[name]
+        value = self.read(name)
+        if not isinstance(value, Iterator):
+            return
+        try:
+            items = tuple(value)
+        except Exception as error:
+            self._broken[name] = error
+            raise
+        with self._lock:
+            self._now[name] = items
 
     def fold(self, names: Iterable[str]) -> None:
         """Run the reducers of these values now, so that reading them runs none."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rag_accel.scheduler.messages import EngineName, NodeKey, Outcome, RequestId, StepId, WorkSlice
+from rag_accel.scheduler.messages import (
+    EngineName,
+    Fallback,
+    NodeKey,
+    Outcome,
+    RequestId,
+    StepId,
+    WorkSlice,
+)
 
 
 class _Matching:
@@ -78,6 +86,23 @@ class EndNode(_Matching):
 
 
 @dataclass(frozen=True, slots=True)
+class RetryNode(_Matching):
+    """A primitive has failed and has its next attempt, number ``attempt``, in ``delay_s``."""
+
+    node: NodeKey
+    attempt: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartFallback(_Matching):
+    """A primitive has failed for good; its stage's ``fallback`` runs in its place from now on."""
+
+    node: NodeKey
+    fallback: Fallback
+
+
+@dataclass(frozen=True, slots=True)
 class EndRequest(_Matching):
     """A whole request ends; ``node`` is the one that failed it, the rest as in ``EndNode``."""
 
@@ -120,5 +145,14 @@ class WakeAt(_Matching):
 
 
 Command = (
-    StartStep | StartCall | EndNode | EndRequest | CancelWork | InterruptStep | DropEngine | WakeAt
+    StartStep
+    | StartCall
+    | EndNode
+    | RetryNode
+    | StartFallback
+    | EndRequest
+    | CancelWork
+    | InterruptStep
+    | DropEngine
+    | WakeAt
 )

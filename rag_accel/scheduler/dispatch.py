@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 
 from rag_accel.scheduler.batching import grant_threads, select_batch, select_calls
 from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
-from rag_accel.scheduler.completions import cancel_node, end_node, end_request
+from rag_accel.scheduler.completions import cancel_node, end_request
 from rag_accel.scheduler.learning import COMPANY_S, bounded_budget_s
 from rag_accel.scheduler.messages import NodeKey, StepId, WorkSlice
 from rag_accel.scheduler.queueing import admit_pending
+from rag_accel.scheduler.recovery import fall_back, retry_due
 from rag_accel.scheduler.runs import NodeRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
 from rag_accel.scheduler.wavefront import (
@@ -80,7 +82,7 @@ def _lose_queue(state: SchedulerState, engine: EngineState, now: float, out: lis
     for node in list(engine.queue):
         if node.state == "queued":
             cancel_node(state, node, out)
-            end_node(state, node, "lost", now, out)
+            fall_back(state, node, "lost", now, out)
 
 
 def _start_calls(
@@ -193,6 +195,7 @@ def _enter(state: SchedulerState, engine: EngineState, node: NodeRun, now: float
 def look_at_clock(state: SchedulerState, now: float, out: list[Command]) -> None:
     """End what is past its deadline or hangs, and look again at engines whose wait is over."""
     _expire(state, now, out)
+    retry_due(state, now)
     for engine in state.owned.values():
         if engine.wait_until is not None and engine.wait_until <= now:
             state.dirty[engine.name] = None
@@ -205,6 +208,8 @@ def next_wake(state: SchedulerState) -> float | None:
     times: list[float] = []
     if state.deadlines:
         times.append(state.deadlines[0][0])
+    if state.retries:
+        times.append(state.retries[0][0])
     for engine in state.owned.values():
         if engine.wait_until is not None:
             times.append(engine.wait_until)
@@ -234,4 +239,8 @@ def _lose(state: SchedulerState, engine: EngineState, now: float, out: list[Comm
     for node in list(engine.running.values()):
         if node.state == "running" and not node.abandoned:
             cancel_node(state, node, out)
-            end_node(state, node, "lost", now, out)
+            if node.spec.fallback is not None and node.abandoned:
+                # It goes on with its fallback; what hangs is left behind in its name.
+                left = replace(node, state="ended", dependents=[*node.dependents])
+                engine.running[node.key], node.abandoned = left, False
+            fall_back(state, node, "lost", now, out)

@@ -53,10 +53,12 @@ def _node_problems(state: SchedulerState, run: RequestRun, node: NodeRun) -> Ite
         yield f"{node.key} is {node.state} while its request is admitted={run.admitted}"
     if (node.state == "queued") != (node.key in engine.queue):
         yield f"{node.key} is {node.state}, unlike the queue of {engine.name} has it"
-    if (node.state == "running") != (node.key in engine.running):
+    if (node.state == "running") != (engine.running.get(node.key) is node):
         yield f"{node.key} is {node.state}, unlike {engine.name} has it"
     if run.admitted and (node.state == "waiting") != (node.blockers > 0):
         yield f"{node.key} is {node.state} with {node.blockers} blockers"
+    if node.state == "retrying" and all(key != node.key for _, key in state.retries):
+        yield f"{node.key} waits for an attempt that nothing begins"
     before = [run.nodes[name] for name in dict.fromkeys(node.spec.after) if name in run.nodes]
     if node.blockers != sum(other.state != "ended" for other in before):
         yield f"{node.key} counts {node.blockers} blockers of {node.spec.after}"

@@ -40,6 +40,9 @@ class NodeSpec:
         depth: longest remaining path to the request's end, in primitives (Teola Alg. 2).
         size: items it adds to a batch.
         share: equal keys on one engine at one time may share one run; ``None`` never does.
+        backoffs_s: how long it waits before each further attempt, jitter included: as many
+            attempts follow its first.
+        fallback: what takes its place after its last attempt.
     """
 
     name: str
@@ -49,6 +52,23 @@ class NodeSpec:
     depth: int = 1
     size: int = 1
     share: Hashable | None = None
+    backoffs_s: tuple[float, ...] = ()
+    fallback: Fallback | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The primitives that take the place of a stage's own, of which one has failed.
+
+    Args:
+        last: the stage's last primitive, which stays: it ends with the last of ``specs``.
+        others: the stage's other primitives, which are dropped.
+        specs: what runs instead; names are new to the request.
+    """
+
+    last: str
+    others: tuple[str, ...]
+    specs: tuple[NodeSpec, ...]
 
 
 class WorkSlice(NamedTuple):
@@ -210,12 +230,14 @@ class NodeReport:
     """One member of a step ended, gave its first output, or had a part of it ended.
 
     After a ``part``, others of the same member are left. ``used`` are the tokens of a generation
-    that ended.
+    that ended. ``retry_after_s`` is set by an error that another attempt may mend, which must not
+    begin sooner.
     """
 
     node: NodeKey
     kind: Literal["final", "error", "partial", "part"]
     used: TokenUsage | None = None
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +253,15 @@ class StepEnded:
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """A step raised: nothing is known about its members but that they were in it."""
+    """A step raised: nothing is known about its members but that they were in it.
+
+    ``errors`` are of the members that another attempt may mend, as in ``NodeReport``.
+    """
 
     engine: EngineName
     step: StepId
     duration_s: float
+    errors: tuple[NodeReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +269,14 @@ class CallEnded:
     """A borrowed call returned; ``append`` holds the primitives a taken branch adds to a graph.
 
     It must follow every ``StartCall``, even if the node has ended: it gives the permit back.
+    ``retry_after_s`` is as in ``NodeReport``.
     """
 
     node: NodeKey
     engine: EngineName
     ok: bool
     append: tuple[NodeSpec, ...] = ()
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

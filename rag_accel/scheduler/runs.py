@@ -7,6 +7,7 @@ States of a primitive:
     queued     it could run; its engine is busy, full, or about to be started
     following  an equal primitive runs; this one gets that result (single-flight)
     running    it is part of a step, or its caller holds a permit
+    retrying   it has failed and waits for the time of its next attempt
     ended      its outcome is known and has been handed out
 
 Irregular: a node is *abandoned* when its request is gone while an engine that cannot cancel still
@@ -26,7 +27,7 @@ from typing import Literal
 
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, RequestId, WorkSlice
 
-NodeState = Literal["waiting", "queued", "following", "running", "ended"]
+NodeState = Literal["waiting", "queued", "following", "running", "retrying", "ended"]
 
 
 @dataclass(slots=True)
@@ -56,6 +57,10 @@ class NodeRun:
     solo: bool = False
     #: an output has reached the caller, so it can never be retried
     streamed: bool = False
+    #: further attempts it has begun or waits for
+    attempts: int = 0
+    #: its stage's fallback runs: it ends with that
+    is_replaced: bool = False
     #: no caller waits for it any more, but its engine still holds it
     abandoned: bool = False
     #: let in although its borrowed engine was full

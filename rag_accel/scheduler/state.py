@@ -157,6 +157,8 @@ class SchedulerState:
     #: engines whose queue or slots changed during this event
     dirty: dict[EngineName, None] = field(default_factory=dict[EngineName, None])
     deadlines: list[tuple[float, RequestId]] = field(default_factory=list[tuple[float, RequestId]])
+    #: when nodes have their next attempt, as (at, node), a heap; those that ended may be among them
+    retries: list[tuple[float, NodeKey]] = field(default_factory=list[tuple[float, NodeKey]])
     log: deque[Transition] = field(default_factory=lambda: deque[Transition](maxlen=STORY_LENGTH))
     #: when more than one request lived last
     company_at: float = -math.inf
@@ -226,6 +228,11 @@ class SchedulerState:
             self.deadlines = [(at, rid) for at, rid in self.deadlines if self.find(rid)]
             heapq.heapify(self.deadlines)
         heapq.heappush(self.deadlines, (run.deadline, run.id))
+
+    def find_node(self, key: NodeKey) -> NodeRun | None:
+        """Return a primitive of a live or pending request."""
+        run = self.find(key.request)
+        return run.nodes.get(key.node) if run is not None else None
 
     def find(self, request: RequestId) -> RequestRun | None:
         """Return a live or pending request."""

@@ -26,14 +26,7 @@ from rag_accel.scheduler.arrivals import (
     request_opened,
 )
 from rag_accel.scheduler.commands import Command, WakeAt
-from rag_accel.scheduler.completions import (
-    call_ended,
-    cancel_node,
-    end_node,
-    end_request,
-    step_ended,
-    step_failed,
-)
+from rag_accel.scheduler.completions import cancel_node, end_node, end_request
 from rag_accel.scheduler.dispatch import dispatch, look_at_clock, next_wake
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -55,6 +48,7 @@ from rag_accel.scheduler.messages import (
     StepFailed,
     Tick,
 )
+from rag_accel.scheduler.returns import call_ended, step_ended, step_failed
 from rag_accel.scheduler.state import SchedulerState
 
 

@@ -238,13 +238,14 @@ class PendingResults:
     def _end(self, served: ServedRequest, output: Any, error: BaseException | None) -> None:
         with self._lock:
             assert served.ended_at is not None, "a request has a result before it ended"
-            usage = served.handle.usage if served.handle is not None else TokenUsage()
-            served.handle = None
+            handle, served.handle = served.handle, None
+            usage = handle.usage if handle is not None else TokenUsage()
+            retries = handle.retries if handle is not None else {}
+            fallbacks = handle.fallbacks if handle is not None else {}
             latency_s = served.ended_at - served.started_at
             state, error = self._state(served, error)
-            served.result = ServedResult(
-                served.id, served.program, state, latency_s, output, error, usage
-            )
+            told = (output, error, usage, retries, fallbacks)
+            served.result = ServedResult(served.id, served.program, state, latency_s, *told)
             del self._live[served.id]
             self._totals[state] += 1
             self._counters.ended(served.program, state, latency_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NewType, TypedDict
 
@@ -28,6 +28,8 @@ class ServedResult:
         output: the graph's result; None unless it has finished.
         error: the exception that ended it, the original object; None if it has finished.
         usage: tokens of its generations on owned engines.
+        retries: further attempts its stages have had, by stage.
+        fallbacks: how often the fallbacks of its stages have run, by stage.
     """
 
     id: ServedId
@@ -37,6 +39,8 @@ class ServedResult:
     output: Any = None
     error: BaseException | None = None
     usage: TokenUsage = field(default_factory=TokenUsage)
+    retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    fallbacks: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def unwrap(self) -> Any:
         """Return the output; raise what ended the request if it has not finished."""

@@ -6,6 +6,7 @@ error's text, so a trace may leave the process without carrying any user's data.
 A request lives between ``RequestStarted`` and ``RequestEnded``. Each of its nodes goes through
 ``NodeDispatched`` (its engine took it or its first part, or its caller got a permit; it says since
 when the node was ready) and ``NodeFinished``, with ``FirstOutput`` in between where it streams; a
+node that failed has ``NodeRetried`` before it is dispatched again. A
 node that shares an equal one's run has ``SingleFlightJoined`` in place of ``NodeDispatched``. A
 generation on an owned engine that has ended has ``TokensUsed`` before its ``NodeFinished``. Owned
 engines add ``StepStarted``, which names the step's members, and ``StepEnded``.
@@ -135,6 +136,30 @@ class NodeFinished(TraceEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRetried(TraceEvent):
+    """A node failed and has its further attempt number ``attempt`` in ``delay_s`` seconds."""
+
+    request_id: RequestId
+    node: str
+    engine: str
+    attempt: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackStarted(TraceEvent):
+    """A node failed for good, and its stage's fallback runs: the nodes ``by``.
+
+    The stage's last node ends with the last of these; its others have no end of their own.
+    """
+
+    request_id: RequestId
+    node: str
+    engine: str
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SingleFlightJoined(TraceEvent):
     """A node got the result of ``leader``, an equal node, after it had waited ``waited_s``."""
 
@@ -183,6 +208,8 @@ EVENT_TYPES: tuple[type[TraceEvent], ...] = (
     FirstOutput,
     TokensUsed,
     NodeFinished,
+    NodeRetried,
+    FallbackStarted,
     SingleFlightJoined,
     StepStarted,
     StepEnded,

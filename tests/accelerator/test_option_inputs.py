@@ -11,7 +11,7 @@ import pytest
 from accel_harness import WAYS, opened
 
 from rag_accel import END, START, GraphError, Input, RAGraph
-from rag_accel.engine_api import Document, GenerationInput, RerankBatch
+from rag_accel.engine_api import Document, GenerationInput, PrimitiveKind, RerankBatch
 from rag_accel.engines import DocumentIndex, IndexSpec, RetrievalEngine
 from rag_accel.graph.text import format, parse, references
 from rag_accel.passes.context import PassContext
@@ -221,3 +221,20 @@ def test_an_unused_request_costs_no_pass() -> None:
     graph = searching(top_k=Input("k"), where=Input("filter")).freeze()
     plan = run_passes(decompose(grow(graph), profiles), PassContext(profiles))
     assert parse_primitives(format_primitives(plan.graph)) == plan.graph
+
+
+def test_a_fallback_is_told_what_the_request_says() -> None:
+    told: list[Any] = []
+
+    def fail(query: str, k: int, where: Any = None) -> list[str]:
+        raise ConnectionError("away")
+
+    def find(query: str, k: int, where: Mapping[str, Any] | None = None) -> list[str]:
+        told.append((k, where))
+        return [query] * k
+
+    graph = searching(top_k=Input("k"), where=Input("filter"), fallback="spare", retry=0)
+    with opened(index=fail) as acc:
+        acc.add_engine("spare", find, PrimitiveKind.SEARCHING)
+        assert len(acc.run(graph, input="x", k=2, filter={"who": "ants"})) == 2
+    assert told == [(2, {"who": "ants"})]

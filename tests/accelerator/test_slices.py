@@ -28,7 +28,7 @@ from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose_stages import decompose_stages
-from rag_accel.requests.request import SlicedWork
+from rag_accel.requests.sliced_work import SlicedWork
 from rag_accel.requests.values import Values
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults, compute
 

@@ -14,7 +14,9 @@ from rag_accel.scheduler.commands import (
     EndNode,
     EndRequest,
     InterruptStep,
+    RetryNode,
     StartCall,
+    StartFallback,
     StartStep,
     WakeAt,
 )
@@ -103,6 +105,9 @@ class CoreModel:
         self.streamed: dict[NodeKey, None] = {}
         #: retried after a step that raised
         self.solo: dict[NodeKey, None] = {}
+        #: further attempts of nodes, and those that end with a fallback
+        self.attempts: dict[NodeKey, int] = {}
+        self.replaced: dict[NodeKey, None] = {}
         #: the reported end of each node in the event at hand
         self.reported: dict[NodeKey, Outcome] = {}
         self.counts: dict[str, int] = {}
@@ -130,7 +135,9 @@ class CoreModel:
             self._carry_out(command, commands)
         self._check_order(commands)
         for node, outcome in self.reported.items():
-            assert node in self.ended or self._is_over(node.request), f"{node}: {outcome} was lost"
+            # What comes late of a lost engine is not wanted where the fallback runs.
+            known = node in self.ended or node in self.replaced
+            assert known or self._is_over(node.request), f"{node}: {outcome} was lost"
         self.reported.clear()
         if self.events % self.validate_every == 0 and not more:
             validate(self.state, event)
@@ -143,6 +150,10 @@ class CoreModel:
             self._start_call(command)
         elif isinstance(command, EndNode):
             self._end_node(command, commands)
+        elif isinstance(command, RetryNode):
+            self._retry(command)
+        elif isinstance(command, StartFallback):
+            self._fall_back(command)
         elif isinstance(command, EndRequest):
             assert self.graphs[command.request] is None, f"{command} ended before"
             self.graphs[command.request] = command.outcome
@@ -161,6 +172,31 @@ class CoreModel:
             engine.interrupted = True
         else:
             assert isinstance(command, WakeAt)
+
+    def _retry(self, command: RetryNode) -> None:
+        """A node that failed has another attempt, within its number and its deadline."""
+        node = command.node
+        self._check_alive(node)
+        assert self.reported.pop(node) == "failed"
+        assert node not in self.streamed
+        backoffs_s = self.specs[node].backoffs_s
+        assert command.attempt == self.attempts.get(node, 0) + 1 <= len(backoffs_s)
+        assert command.delay_s >= backoffs_s[command.attempt - 1]
+        self.attempts[node] = command.attempt
+        self.solo.pop(node, None)
+
+    def _fall_back(self, command: StartFallback) -> None:
+        """A node that failed for good, or was lost, lets others run in its stage's place."""
+        node, fallback = command.node, command.fallback
+        self._check_alive(node)
+        assert node not in self.streamed
+        assert self.specs[node].fallback == fallback
+        self.reported.pop(node, None)
+        self.replaced[NodeKey(node.request, fallback.last)] = None
+        for name in fallback.others:
+            self.ended.setdefault(NodeKey(node.request, name), "cancelled")
+        for new in fallback.specs:
+            self.specs[NodeKey(node.request, new.name)] = new
 
     def _check_order(self, commands: list[Command]) -> None:
         """What has to end ends before anything starts, and what was started still runs."""
@@ -246,6 +282,10 @@ class CoreModel:
             assert mine.share is not None
             assert self.reported[command.leader] == "done"
             assert EndNode(command.leader, "done") in commands
+        elif node in self.replaced and command.outcome == "done":
+            own = self.specs[node].fallback
+            assert own is not None
+            assert self.ended[NodeKey(node.request, own.specs[-1].name)] == "done"
         elif command.outcome in ("done", "failed"):
             assert self.reported[node] == command.outcome, f"{command} was never reported"
         elif command.outcome == "rejected":

@@ -8,7 +8,9 @@ prints the commands of one seeded run.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 from core_harness import key, spec
 from core_model import STEP_TIMEOUT_S, CoreModel, PlayedEngine
@@ -20,6 +22,7 @@ from rag_accel.scheduler.messages import (
     CallMade,
     Closing,
     EngineName,
+    Fallback,
     LeafArrived,
     LoopHeldUp,
     NodeCancelled,
@@ -98,6 +101,7 @@ class Player(CoreModel):
             self._spec(rng, name, *rng.sample(names[:index], rng.randint(0, min(index, 2))))
             for index, name in enumerate(names)
         ]
+        nodes = [self._recoverable(rng, node) for node in nodes]
         rng.shuffle(nodes)
         self.specs.update((NodeKey(request, node.name), node) for node in nodes)
         self.graphs[request] = None
@@ -117,7 +121,8 @@ class Player(CoreModel):
                 kinds += ["partial", "partial", "silent"]
             kind = rng.choice(kinds)
             if kind in ("final", "error", "partial"):
-                reports.append(NodeReport(node, kind))  # type: ignore[arg-type]
+                least_s = self._least_s(rng) if kind == "error" else None
+                reports.append(NodeReport(node, kind, None, least_s))  # type: ignore[arg-type]
             if kind == "partial":
                 self.streamed[node] = None
             elif kind != "silent" or not engine.stepped:
@@ -140,6 +145,11 @@ class Player(CoreModel):
         engine = self._stepping(rng)
         if engine is None:
             return
+        errors = tuple(
+            NodeReport(node, "error", None, least_s)
+            for node in engine.held
+            if (least_s := self._least_s(rng)) is not None
+        )
         for node in engine.held:
             if len(engine.held) == 1 or node in self.streamed:
                 self.reported[node] = "failed"
@@ -147,7 +157,7 @@ class Player(CoreModel):
                 self.solo[node] = None
         engine.held.clear()
         engine.parts.clear()
-        self._leave(engine, StepFailed)
+        self._leave(engine, StepFailed, errors=errors)
 
     def end_call(self, rng: Random, faults: bool = True) -> None:
         """Let a borrowed call return; it may take a branch that adds primitives."""
@@ -159,7 +169,7 @@ class Player(CoreModel):
         ok = not faults or rng.random() < 0.8
         self.reported[node] = "done" if ok else "failed"
         append = self._growth(rng, node) if faults and ok else ()
-        self.send(CallEnded(node, name, ok, append))
+        self.send(CallEnded(node, name, ok, append, None if ok else self._least_s(rng)))
 
     def cancel_node(self, rng: Random) -> None:
         """Let the caller of a leaf, or of one node of a graph, go away."""
@@ -250,6 +260,21 @@ class Player(CoreModel):
             share=rng.choice((None, None, "k", "l", "m")),
         )
 
+    def _least_s(self, rng: Random) -> float | None:
+        """Say of an error whether another attempt may mend it, and when at the earliest."""
+        return rng.choice((None, 0.0, 0.0, 0.2))
+
+    def _recoverable(self, rng: Random, node: NodeSpec) -> NodeSpec:
+        """Give a node further attempts and a fallback, or none; it may take others along."""
+        backoffs_s = rng.choice(((), (), (0.0,), (0.01, 0.5), (0.0, 0.0, 3.0)))
+        fallback = None
+        if rng.random() < 0.3:
+            first = self._spec(rng, f"{node.name}.else1", *node.after)
+            last = self._spec(rng, f"{node.name}.else2", first.name)
+            others = tuple(name for name in node.after[:1] if rng.random() < 0.5)
+            fallback = Fallback(node.name, others, (last, first)[::-1])
+        return replace(node, backoffs_s=backoffs_s, fallback=fallback)
+
     def _growth(self, rng: Random, node: NodeKey) -> tuple[NodeSpec, ...]:
         if rng.random() < 0.6 or self.graphs.get(node.request, "leaf") is not None:
             return ()
@@ -271,9 +296,10 @@ class Player(CoreModel):
         engine: PlayedEngine,
         kind: type[StepEnded] | type[StepFailed],
         *reports: tuple[NodeReport, ...],
+        **parts: Any,
     ) -> None:
         step, engine.step = engine.step, None
-        self.send(kind(engine.event.engine, step, *reports, self.now - engine.started))
+        self.send(kind(engine.event.engine, step, *reports, self.now - engine.started, **parts))  # type: ignore[call-arg]
 
 
 ACTIONS = (

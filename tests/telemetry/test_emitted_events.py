@@ -10,6 +10,7 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.messages import (
     EngineName,
     Event,
+    Fallback,
     LeafArrived,
     NodeCancelled,
     NodeKey,
@@ -26,9 +27,11 @@ from rag_accel.scheduler.transitions import handle
 from rag_accel.telemetry import EVENT_TYPES, MemorySink, Metrics, TraceEvent, Tracer
 from rag_accel.telemetry.events import (
     EngineLost,
+    FallbackStarted,
     FirstOutput,
     NodeDispatched,
     NodeFinished,
+    NodeRetried,
     TokensUsed,
 )
 from rag_accel.telemetry.events import (
@@ -64,6 +67,33 @@ class Watched:
         told = tuple(NodeReport(key, kind, used) for key, kind in reports)
         self.tell(StepEnded(ENGINE, step, told, 0.5), at)
 
+    def fail_twice(self, request: int, at: float) -> None:
+        """Let a node with one further attempt and a fallback fail until the fallback is over."""
+        decoding = PrimitiveKind.DECODING
+        fallback = Fallback("n", (), (NodeSpec("other", ENGINE, decoding),))
+        node = NodeSpec("n", ENGINE, decoding, backoffs_s=(0.0,), fallback=fallback)
+        self.tell(RequestArrived(RequestId(request), (node,), at), at)
+        for _ in range(2):
+            self.fail(NodeKey(RequestId(request), "n"), at)
+        self.end_step(at, (NodeKey(RequestId(request), "other"), "final"))
+
+    def fail(self, key: NodeKey, at: float) -> None:
+        step = self.state.engines[ENGINE].step
+        assert step is not None
+        told = (NodeReport(key, "error", None, 0.0),)
+        self.tell(StepEnded(ENGINE, step, told, 0.5), at)
+
+
+def test_a_node_that_is_tried_again_and_replaced_finishes_once() -> None:
+    watched = Watched(NodeRetried, FallbackStarted, NodeFinished)
+    watched.fail_twice(1, 1.0)
+    assert list(watched.sink.events) == [
+        NodeRetried(1.0, 1, "n", "llm", 1, 0.0),
+        FallbackStarted(1.0, 1, "n", "llm", ("other",)),
+        NodeFinished(1.0, 1, "other", "llm", "done"),
+        NodeFinished(1.0, 1, "n", "", "done"),
+    ]
+
 
 def test_every_kind_of_event_is_emitted_somewhere() -> None:
     watched = Watched(*EVENT_TYPES)
@@ -72,6 +102,7 @@ def test_every_kind_of_event_is_emitted_somewhere() -> None:
         watched.tell(RequestArrived(RequestId(request), (node,), 0.0))
     key = NodeKey(RequestId(1), "n")
     watched.end_step(1.0, (key, "partial"), (key, "final"), used=TokenUsage())
+    watched.fail_twice(4, 1.0)
     watched.leaf(3, 2.0)
     watched.tell(Tick(), 12.0)
     told = {type(event) for event in watched.sink.events}

@@ -22,7 +22,7 @@ from rag_accel.telemetry.events import (
 FREE_WORDS = {"node", "engine", "kind"}
 """Fields that may hold any string: names the program gave, and a primitive's name."""
 
-FREE_LISTS = {"after"}
+FREE_LISTS = {"after", "by"}
 """Fields that may hold several: names of nodes."""
 
 WIDE = (float, int, int | None, bool, RequestId, Member, tuple[Member, ...])

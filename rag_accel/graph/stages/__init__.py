@@ -16,9 +16,11 @@ from rag_accel.graph.stages.kind import (
 )
 from rag_accel.graph.stages.rerank import Rerank
 from rag_accel.graph.stages.retrieval import Retrieval, needs_embedder
+from rag_accel.graph.stages.retry import Constant, Retry, retry_of
 
 __all__ = [
     "Branch",
+    "Constant",
     "Function",
     "Generation",
     "GraphRetrieval",
@@ -26,6 +28,7 @@ __all__ = [
     "LineAttribute",
     "Rerank",
     "Retrieval",
+    "Retry",
     "Stage",
     "StageKind",
     "Step",
@@ -33,4 +36,5 @@ __all__ = [
     "kind_of",
     "needs_embedder",
     "register_stage",
+    "retry_of",
 ]

@@ -8,6 +8,7 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.nodes import Condition, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     LineAttribute,
     StageKind,
     Step,
@@ -17,6 +18,7 @@ from rag_accel.graph.stages.kind import (
     listed_or_none,
     register_stage,
 )
+from rag_accel.graph.stages.retry import Retry, check_recovery
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Branch:
     name: StageName
     condition: Condition
     targets: tuple[StageName, ...] | None = None
+    retry: int | Retry | None = None
     inputs: tuple[ValueName, ...] = field(default=(), init=False, repr=False, compare=False)
     reads_all: bool = field(default=True, init=False, repr=False, compare=False)
     output: None = field(default=None, init=False, repr=False, compare=False)
@@ -37,6 +40,7 @@ class Branch:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        check_recovery(self)
 
 
 register_stage(
@@ -52,6 +56,7 @@ register_stage(
                 write=listed_or_none,
                 read=lambda value: None if value is None else tuple(value),
             ),
+            "retry": RECOVERY["retry"],
         },
         of_last=("condition", "targets"),
     )

@@ -11,6 +11,7 @@ from rag_accel.graph.list_functions import ItemFunction, ListFunction, TextFunct
 from rag_accel.graph.nodes import NO_OUTPUT, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     StageKind,
     Step,
@@ -18,6 +19,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry, refuse_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,13 @@ class Function:
     inputs: tuple[ValueName, ...] = ()
     reads_all: bool = False
     output: ValueName = NO_OUTPUT
+    retry: int | Retry | None = None
+    fallback: Constant | None = None
     engine: None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         settle(self)
+        refuse_engine(self, "Constant(value): no engine runs the user's code")
 
     @property
     def items(self) -> int | None:
@@ -69,7 +74,7 @@ register_stage(
         Function,
         lambda stage, engines, counts: (Step(PrimitiveKind.FUNCTION),),
         engines=(),
-        line={"fn": function("fn")},
+        line={"fn": function("fn"), **RECOVERY},
         of_last=("fn", "items", "item", "union", "tokens"),
         written=_written,
     )

@@ -10,6 +10,7 @@ from rag_accel.graph.nodes import DEFAULT_LLM, NO_OUTPUT, EngineName, StageName
 from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.prompt import ValueName, placeholders
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     LineAttribute,
@@ -23,6 +24,7 @@ from rag_accel.graph.stages.kind import (
     settle,
     text,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Generation:
     stop: tuple[str, ...] = ()
     max_tokens: int | Input | None = None
     engine: EngineName = DEFAULT_LLM
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -70,6 +74,7 @@ register_stage(
             "system": text(or_null=True),
             "stop": LineAttribute("a list of texts", is_texts, write=_stops, read=tuple),
             "max_tokens": count(or_null=True),
+            **RECOVERY,
         },
         of_first=("prompt", "system"),
         of_last=("stop", "max_tokens"),

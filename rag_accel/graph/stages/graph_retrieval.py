@@ -29,6 +29,7 @@ from rag_accel.graph.nodes import (
 from rag_accel.graph.option_inputs import Input, is_input, probable
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     LineAttribute,
@@ -41,6 +42,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 Link = Literal["vector", "words"]
 
@@ -87,6 +89,8 @@ class GraphRetrieval:
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_GRAPH
     embedder: EngineName = DEFAULT_EMBEDDER
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -203,6 +207,7 @@ register_stage(
             "fan_out": _number(),
             "max_paths": _number(),
             "embedder": named(DEFAULT_EMBEDDER),
+            **RECOVERY,
         },
         written=lambda stage, counts: probable(stage.top_k, 10),
     )

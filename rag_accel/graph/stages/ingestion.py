@@ -9,6 +9,7 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.nodes import DEFAULT_EMBEDDER, DEFAULT_INDEX, NO_OUTPUT, EngineName, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     StageKind,
@@ -17,6 +18,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 EXPECTED_DOCUMENTS: Final = 16
 """Of an ingestion, where nothing says how many it brings: more than a query, which is one text."""
@@ -34,6 +36,8 @@ class Ingestion:
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_INDEX
     embedder: EngineName = DEFAULT_EMBEDDER
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
     #: what its texts are embedded as
@@ -57,7 +61,7 @@ register_stage(
         _steps,
         engines=("embedder", "engine"),
         reads=("documents",),
-        line={"embedder": named(DEFAULT_EMBEDDER)},
+        line={"embedder": named(DEFAULT_EMBEDDER), **RECOVERY},
         of_first=("role",),
     )
 )

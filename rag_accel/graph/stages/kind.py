@@ -17,6 +17,15 @@ from rag_accel.graph.lines import References
 from rag_accel.graph.nodes import RESERVED, TURN_MARK, EngineName, StageName
 from rag_accel.graph.option_inputs import is_input
 from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages.retry import (
+    check_recovery,
+    fits_fallback,
+    fits_retry,
+    read_fallback,
+    read_retry,
+    told_fallback,
+    told_retry,
+)
 
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
 #: How many documents each value probably holds.
@@ -133,6 +142,22 @@ class StageKind(Generic[S]):
         return self.stage.__name__
 
 
+#: the attributes of a stage that may fail, for the lines of its kind
+RECOVERY: Mapping[str, LineAttribute] = {
+    "retry": LineAttribute(
+        "a number of attempts, or an object of attempts, backoff_s and max_backoff_s",
+        fits_retry,
+        write=told_retry,
+        read=read_retry,
+    ),
+    "fallback": LineAttribute(
+        'the name of an engine, or {"constant": value}',
+        fits_fallback,
+        write=told_fallback,
+        read=read_fallback,
+    ),
+}
+
 _kinds: dict[type, StageKind[Any]] = {}
 
 
@@ -197,6 +222,7 @@ def settle(stage: Stage, **derived: Any) -> None:
         GraphError: on a bad name.
     """
     check_name(stage.name)
+    check_recovery(stage)
     if not stage.output:
         derived["output"] = ValueName(stage.name)
     for field_name, value in derived.items():

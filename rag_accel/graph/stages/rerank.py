@@ -9,6 +9,7 @@ from rag_accel.graph.nodes import DEFAULT_QUERY, DEFAULT_RERANKER, NO_OUTPUT, En
 from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     StageKind,
@@ -18,6 +19,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Rerank:
     top_n: int | Input | None = None
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_RERANKER
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -56,7 +60,7 @@ register_stage(
         Rerank,
         _steps,
         reads=("query", "documents"),
-        line={"top_n": count(or_null=True)},
+        line={"top_n": count(or_null=True), **RECOVERY},
         of_last=("top_n",),
         written=_written,
     )

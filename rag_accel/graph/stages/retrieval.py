@@ -20,6 +20,7 @@ from rag_accel.graph.nodes import (
 from rag_accel.graph.option_inputs import Input, is_input, probable
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
+    RECOVERY,
     Counts,
     Engines,
     LineAttribute,
@@ -34,6 +35,7 @@ from rag_accel.graph.stages.kind import (
     register_stage,
     settle,
 )
+from rag_accel.graph.stages.retry import Constant, Retry
 
 PROBABLE_DOCUMENTS = 5
 """Guessed where each request says how many it wants."""
@@ -55,6 +57,8 @@ class Retrieval:
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_INDEX
     embedder: EngineName = DEFAULT_EMBEDDER
+    retry: int | Retry | None = None
+    fallback: str | Constant | None = None
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -123,6 +127,7 @@ register_stage(
                 read=lambda value: value if is_input(value) else tuple(value.items()),
             ),
             "embedder": named(DEFAULT_EMBEDDER),
+            **RECOVERY,
         },
         of_last=("top_k", "where"),
         written=lambda stage, counts: probable(stage.top_k, PROBABLE_DOCUMENTS),

@@ -15,7 +15,9 @@ from rag_accel.scheduler.commands import (
     EndNode,
     EndRequest,
     InterruptStep,
+    RetryNode,
     StartCall,
+    StartFallback,
     StartStep,
     WakeAt,
 )
@@ -109,6 +111,8 @@ CARRY_OUT: dict[type, Callable[[Delivery, Any], None]] = {
     StartCall: _start_call,
     EndNode: Delivery.end_node,
     EndRequest: _end_request,
+    RetryNode: lambda to, command: to.clients.tell_retry(command.node),
+    StartFallback: lambda to, command: to.clients.tell_fallback(command.node),
     CancelWork: lambda to, command: to.workers[command.engine].cancel(command.nodes),
     InterruptStep: lambda to, command: to.workers[command.engine].interrupt(),
     DropEngine: lambda to, command: to.workers.pop(command.engine).stop(),
@@ -121,6 +125,18 @@ class GraphClient(LeafClient, Protocol):
 
     def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
         """Learn that the request is over; ``node`` is the one that failed it."""
+        ...
+
+    def retry_after_s(self, node: NodeKey, error: BaseException) -> float | None:
+        """Say where a primitive failed when it may be tried again, if it may; the user's code."""
+        ...
+
+    def retried(self, node: NodeKey) -> None:
+        """Learn that a primitive failed and has another attempt."""
+        ...
+
+    def fell_back(self, node: NodeKey) -> None:
+        """Learn that a primitive failed for good, and that its stage's fallback runs."""
         ...
 
 
@@ -164,6 +180,22 @@ class Clients:
         if client is not None:
             client.ended(node, outcome, result, shared)
         return client is not None and leaf is None
+
+    def find_graph(self, node: NodeKey) -> GraphClient | None:
+        """Return the client of the request whose own primitive this is."""
+        return None if node in self._leaves else self._graphs.get(node.request)
+
+    def tell_retry(self, node: NodeKey) -> None:
+        """Tell that a primitive has another attempt."""
+        client = self._graphs.get(node.request)
+        if client is not None:
+            client.retried(node)
+
+    def tell_fallback(self, node: NodeKey) -> None:
+        """Tell that a stage's fallback runs."""
+        client = self._graphs.get(node.request)
+        if client is not None:
+            client.fell_back(node)
 
     def end_request(self, request: RequestId, outcome: Outcome, node: NodeKey | None) -> None:
         """Tell a request's outcome and forget it."""

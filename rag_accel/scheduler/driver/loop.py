@@ -30,6 +30,7 @@ from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.hints import HintedEngines
 from rag_accel.scheduler.driver.leaf import Gathered, LeafClient
 from rag_accel.scheduler.driver.outcomes import Result
+from rag_accel.scheduler.driver.retries import with_retries
 from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
@@ -358,7 +359,7 @@ class Driver:
         self._turns.post((event, attached))
 
     def _report_step(self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]) -> None:
-        self._turns.post_and_drain((event, results))
+        self._turns.post_and_drain((with_retries(self._handler.clients, event, results), results))
 
     def _engine_ended(self, name: EngineName) -> None:
         self.hinted.leave(name)

@@ -94,6 +94,15 @@ class Caller:
         self.ends.append((node, outcome, result, shared))
         self.over.set()
 
+    def retry_after_s(self, node: NodeKey, error: BaseException) -> float | None:
+        return None
+
+    def retried(self, node: NodeKey) -> None:
+        raise AssertionError("a primitive without further attempts had one")
+
+    def fell_back(self, node: NodeKey) -> None:
+        raise AssertionError("a primitive without a fallback had one")
+
     def request_ended(self, outcome: Outcome, node: NodeKey | None) -> None:
         self.request_outcome, self.failed_node = outcome, node
         self.over.set()

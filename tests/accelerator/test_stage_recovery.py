@@ -1,0 +1,395 @@
+"""Stages that fail are tried again, then replaced; what was shown is never made again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from accel_harness import become_idle, internal_errors
+
+from rag_accel import (
+    END,
+    START,
+    Accelerator,
+    Constant,
+    DeadlineError,
+    GraphError,
+    RAGraph,
+    RequestCancelledError,
+    Retry,
+)
+from rag_accel.engine_api import Document, EngineOutput, EngineRequest, PrimitiveKind, StepBudget
+from rag_accel.engines import CallableEmbeddingEngine, KnowledgeEngine, MemoryGraph
+from rag_accel.graph.text import format, parse, references
+from rag_accel.server import Server
+from rag_accel.testing import FakeEngine, Faults
+
+PATIENCE_S = 20.0
+LOST = ConnectionResetError("the peer went away")
+
+
+def dead() -> FakeEngine:
+    """Be an engine that no work reaches."""
+    return FakeEngine(faults=Faults(submit_error=LOST))
+
+
+def ask(**options: Any) -> RAGraph:
+    return RAGraph().add_generation("answer", "{input}", **options).add_edge(START, "answer")
+
+
+def whole(graph: RAGraph, last: str = "answer") -> RAGraph:
+    return graph.add_edge(last, END)
+
+
+def test_a_fallback_answers_from_the_same_values_and_is_told_of() -> None:
+    graph = whole(ask(retry=Retry(1, backoff_s=0.0), fallback="spare"))
+    with Accelerator(llm=dead(), engines={"spare": FakeEngine()}) as accelerator:
+        handle = accelerator.submit(graph, input="why")
+        found = handle.result(PATIENCE_S)
+        assert (handle.retries, handle.fallbacks) == ({"answer": 1}, {"answer": 1})
+        counts = accelerator.metrics.snapshot()
+        assert counts["retries"] == counts["fallbacks"] == {"answer": 1}
+        assert handle.usage.completion_tokens > 0
+        assert accelerator.is_idle
+    with Accelerator(llm=FakeEngine()) as accelerator:
+        assert accelerator.run(whole(ask()), input="why") == found
+
+
+@pytest.mark.parametrize("spare", ["owned", "callable", "coroutine"])
+@pytest.mark.parametrize("first", ["owned", "callable"])
+def test_each_form_of_engine_may_replace_each_other(first: str, spare: str) -> None:
+    def failing(prompt: str) -> str:
+        raise LOST
+
+    async def later(prompt: str) -> str:
+        return f"spare: {prompt}"
+
+    spares: dict[str, Any] = {
+        "owned": FakeEngine(),
+        "callable": lambda prompt: f"spare: {prompt}",
+        "coroutine": later,
+    }
+    llm = dead() if first == "owned" else failing
+    graph = whole(ask(fallback="spare"))
+    with Accelerator(llm=llm, engines={"spare": spares[spare]}) as accelerator:
+        found = accelerator.run(graph, input="why")
+        assert "why" in found
+        assert asyncio.run(accelerator.arun(graph, input="why")) == found
+        assert list(accelerator.stream(graph, input="why")) == [found]
+        assert accelerator.compile(graph).run(input="why") == found
+        assert accelerator.is_idle
+
+
+def test_a_constant_takes_the_place_of_a_search() -> None:
+    graph = RAGraph().add_retrieval("docs", fallback=Constant(()))
+    whole(graph.add_generation("answer", "{docs}{input}").add_edge(START, "docs"), "answer")
+    graph.add_edge("docs", "answer")
+    engines = {"embedder": dead(), "index": FakeEngine()}
+    with Accelerator(llm=lambda prompt: prompt, **engines) as accelerator:
+        assert accelerator.run(graph, input="why") == "why"
+        assert accelerator.is_idle
+
+
+def test_a_search_falls_back_on_a_callable_though_its_embedder_failed() -> None:
+    graph = RAGraph().add_retrieval("docs", fallback="web").add_edge(START, "docs")
+    graph.add_edge("docs", END)
+    with Accelerator(embedder=dead(), index=FakeEngine()) as accelerator:
+        accelerator.add_engine("web", lambda query, k: [query] * k, PrimitiveKind.SEARCHING)
+        found = accelerator.run(graph, input="why")
+    assert [document.document.text for document in found] == ["why"] * 5
+
+
+class LostOnItsWay(KnowledgeEngine):
+    """An engine of a graph whose connection is lost on the first hop."""
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        if any(request.kind is PrimitiveKind.EXPANDING for request in work):
+            raise LOST
+        super().submit(work)
+
+
+def paths(engine: KnowledgeEngine, fallback: str | Constant | None = None, **more: Any) -> Any:
+    """Search paths; with ``more``, what may run instead."""
+    graph = RAGraph().add_graph_retrieval("facts", fallback=fallback, link="words")
+    whole(graph.add_edge(START, "facts"), "facts")
+    embedder = CallableEmbeddingEngine(lambda texts: [[float(len(text)), 1.0] for text in texts])
+    with Accelerator(embedder=embedder, graph=engine) as accelerator:
+        for name, (spare, kind) in more.items():
+            accelerator.add_engine(name, spare, kind)
+        found = accelerator.run(graph, input="Ada")
+        assert accelerator.is_idle
+        return found
+
+
+def test_a_search_of_paths_is_replaced_as_a_whole() -> None:
+    triples = [("Ada", "wrote to", "Charles"), ("Charles", "designed", "the engine")]
+    known, other = MemoryGraph(triples), MemoryGraph([("x", "is", "y"), *triples])
+    expected = paths(KnowledgeEngine(other))
+    spare = (KnowledgeEngine(other), None)
+    assert paths(LostOnItsWay(known), "spare", spare=spare) == expected
+    assert len(expected) == 2
+    found = paths(LostOnItsWay(known), "web", web=(lambda query, k: [query], PrimitiveKind.PRUNING))
+    assert [document.document.text for document in found] == ["Ada"]
+    assert paths(LostOnItsWay(known), Constant(("fact",))) == ("fact",)
+
+
+def test_a_rerank_in_slices_is_replaced_as_a_whole() -> None:
+    documents = [Document(str(number), "x" * number) for number in range(40)]
+    graph = RAGraph(inputs=("input", "found")).add_rerank(
+        "best", documents="found", top_n=3, fallback="spare"
+    )
+    whole(graph.add_edge(START, "best"), "best")
+    longest: Callable[[str, Sequence[str]], list[float]] = lambda query, texts: [  # noqa: E731
+        float(len(text)) for text in texts
+    ]
+    with Accelerator(reranker=dead()) as accelerator:
+        accelerator.add_engine("spare", longest, PrimitiveKind.RERANKING)
+        best = accelerator.run(graph, input="why", found=documents)
+        assert [item.document.id for item in best] == ["39", "38", "37"]
+        once = accelerator.run(graph, input="why", found=iter(documents))
+        assert [item.document.id for item in once] == ["39", "38", "37"]
+
+
+class DiesMidway(FakeEngine):
+    """An engine that shows half of a text and then loses its connection."""
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        outputs = super().step(budget)
+        if any(output.kind == "partial" for output in outputs):
+            return [
+                *(output for output in outputs if output.kind == "partial"),
+                *(self._lose(output) for output in outputs if output.kind == "partial"),
+            ]
+        return outputs
+
+    def _lose(self, output: EngineOutput) -> EngineOutput:
+        self.cancel([output.id])
+        return EngineOutput(output.id, "error", error=LOST)
+
+
+def test_an_error_behind_the_first_token_is_final() -> None:
+    graph = whole(ask(retry=Retry(3, backoff_s=0.0), fallback=Constant("never")))
+    engine = DiesMidway(steps=2)
+    with Accelerator(llm=engine) as accelerator:
+        stream: Iterator[str] = accelerator.stream(graph, input="why is that so")
+        assert next(stream)
+        with pytest.raises(ConnectionResetError):
+            list(stream)
+        assert len(engine.served) == 1
+        assert accelerator.is_idle
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_an_engine_that_hangs_is_replaced_and_used_again_once_it_returns(steps: int) -> None:
+    hang = threading.Event()
+    llm = FakeEngine(steps=steps, faults=Faults(hang=hang))
+    parts: dict[str, Any] = {"engines": {"spare": FakeEngine()}, "step_timeout_s": 0.05}
+    with Accelerator(llm=llm, **parts) as accelerator:
+        handle = accelerator.submit(whole(ask(fallback="spare")), input="why")
+        found = handle.result(PATIENCE_S)
+        assert handle.fallbacks == {"answer": 1}
+        hang.set()
+        become_idle(accelerator)
+        assert accelerator.run(whole(ask()), input="why") == found
+        assert internal_errors(accelerator) == 0
+
+
+def test_a_stream_that_failed_before_its_first_token_streams_the_fallback() -> None:
+    graph = whole(ask(fallback="spare"))
+    with Accelerator(llm=dead(), engines={"spare": FakeEngine(steps=3)}) as accelerator:
+        pieces = list(accelerator.stream(graph, input="why is that so"))
+        assert len(pieces) > 1
+        assert "".join(pieces) == accelerator.run(graph, input="why is that so")
+
+
+def test_documents_that_come_once_are_there_at_every_attempt() -> None:
+    seen: list[list[str]] = []
+
+    def flaky(query: str, texts: list[str]) -> list[float]:
+        seen.append(texts)
+        if len(seen) == 1:
+            raise LOST
+        return [float(len(text)) for text in texts]
+
+    graph = RAGraph(inputs=("input", "found")).add_rerank(
+        "best", documents="found", retry=Retry(1, backoff_s=0.0)
+    )
+    whole(graph.add_edge(START, "best"), "best")
+    documents = [Document(str(number), "x" * number) for number in range(3)]
+    with Accelerator(reranker=flaky) as accelerator:
+        best = accelerator.run(graph, input="why", found=iter(documents))
+    assert [item.document.id for item in best] == ["2", "1", "0"]
+    assert seen == [["", "x", "xx"]] * 2
+
+
+def test_documents_that_broke_off_are_never_taken_for_all() -> None:
+    def breaking() -> Iterator[Document]:
+        yield Document("0", "x")
+        raise LOST
+
+    graph = RAGraph(inputs=("input", "found")).add_rerank(
+        "best", documents="found", retry=Retry(2, backoff_s=0.0)
+    )
+    whole(graph.add_edge(START, "best"), "best")
+    for reranker in (FakeEngine(), lambda query, texts: [0.0] * len(texts)):
+        with Accelerator(reranker=reranker) as accelerator, pytest.raises(ConnectionResetError):
+            accelerator.run(graph, input="why", found=breaking())
+
+
+def test_misuse_is_neither_tried_again_nor_replaced() -> None:
+    calls: list[str] = []
+
+    def wrong(prompt: str) -> str:
+        calls.append(prompt)
+        raise TypeError("a bug")
+
+    graph = whole(ask(retry=Retry(3, backoff_s=0.0), fallback=Constant("never")))
+    with Accelerator(llm=wrong) as accelerator, pytest.raises(TypeError, match="a bug"):
+        accelerator.run(graph, input="why")
+    assert len(calls) == 1
+
+
+def test_errors_to_try_again_after_may_be_named_or_judged() -> None:
+    calls: list[str] = []
+
+    def flaky(prompt: str) -> str:
+        calls.append(prompt)
+        if len(calls) % 2:
+            raise KeyError(prompt)
+        return prompt
+
+    filters: list[Any] = [KeyError, (OSError, KeyError), lambda error: "why" in str(error)]
+    with Accelerator(llm=flaky) as accelerator:
+        for on in filters:
+            graph = whole(ask(retry=Retry(1, backoff_s=0.0, on=on)))
+            assert accelerator.run(graph, input="why") == "why"
+    assert len(calls) == 2 * len(filters)
+
+
+def test_a_predicate_that_raises_is_told_of_with_the_error() -> None:
+    def wrong(error: BaseException) -> bool:
+        raise ZeroDivisionError("in the predicate")
+
+    graph = whole(ask(retry=Retry(1, backoff_s=0.0, on=wrong)))
+    with Accelerator(llm=dead()) as accelerator:
+        with pytest.raises(ConnectionResetError) as caught:
+            accelerator.run(graph, input="why")
+        assert accelerator.is_idle
+    assert any("in the predicate" in note for note in caught.value.__notes__)
+
+
+def test_functions_and_conditions_are_tried_again_where_asked_for() -> None:
+    tries: dict[str, int] = {}
+
+    def flaky(name: str, value: Any) -> Any:
+        tries[name] = tries.get(name, 0) + 1
+        if tries[name] == 1:
+            raise TimeoutError(name)
+        return value
+
+    again = Retry(1, backoff_s=0.0)
+    graph = RAGraph().add_function("fn", lambda values: flaky("fn", 1), retry=again)
+    graph.add_edge(START, "fn").add_edge("fn", lambda values: flaky("if", END), [END], retry=again)
+    with Accelerator() as accelerator:
+        accelerator.run(graph, input="why")
+    assert tries == {"fn": 2, "if": 2}
+
+
+def test_a_cancel_ends_a_wait_for_the_next_attempt() -> None:
+    waits = threading.Event()
+
+    def failing(prompt: str) -> str:
+        waits.set()
+        raise LOST
+
+    graph = whole(ask(retry=Retry(1, backoff_s=3600.0, max_backoff_s=3600.0)))
+    with Accelerator(llm=failing) as accelerator:
+        handle = accelerator.submit(graph, input="why")
+        assert waits.wait(PATIENCE_S)
+        handle.cancel()
+        with pytest.raises(RequestCancelledError):
+            handle.result(PATIENCE_S)
+        assert accelerator.is_idle
+
+
+def test_no_attempt_is_waited_for_that_begins_behind_the_deadline() -> None:
+    graph = whole(ask(retry=Retry(1, backoff_s=3600.0, max_backoff_s=3600.0)))
+    with Accelerator(llm=dead()) as accelerator:
+        with pytest.raises(ConnectionResetError):
+            accelerator.run(graph, input="why", deadline_s=1000.0)
+        with pytest.raises((DeadlineError, ConnectionResetError)):
+            accelerator.run(graph, input="why", deadline_s=0.0)
+
+
+def test_a_server_tells_what_failed() -> None:
+    graph = whole(ask(retry=Retry(1, backoff_s=0.0), fallback=Constant("sorry")))
+    with Server(llm=dead()) as server:
+        server.add_request("why", graph)
+        (result,) = list(server)
+    assert result.unwrap() == "sorry"
+    assert (result.retries, result.fallbacks) == ({"answer": 1}, {"answer": 1})
+
+
+@pytest.mark.parametrize("retry", [-1, True, "x", 1.5, 101, object()])
+def test_a_bad_number_of_attempts_is_refused(retry: Any) -> None:
+    with pytest.raises(GraphError, match="stage option out of range"):
+        ask(retry=retry)
+    with pytest.raises(GraphError, match="stage option out of range"):
+        RAGraph().with_retry(retry)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"backoff_s": -1.0},
+        {"backoff_s": float("nan")},
+        {"max_backoff_s": float("inf")},
+        {"backoff_s": 3601.0},
+        {"backoff_s": "1"},
+        {"on": "x"},
+        {"on": (int,)},
+        {"on": ()},
+    ],
+)
+def test_a_bad_retry_is_refused(parts: dict[str, Any]) -> None:
+    with pytest.raises(GraphError, match="stage option out of range"):
+        Retry(1, **parts)
+
+
+def test_a_bad_fallback_is_refused() -> None:
+    for fallback in ("", 3, FakeEngine()):
+        with pytest.raises(GraphError, match="fallback of stage 'answer'"):
+            ask(fallback=fallback)
+    with pytest.raises(GraphError, match="fallback of stage 'fn'"):
+        RAGraph().add_function("fn", print, fallback="llm")  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="a branch has no fallback"):
+        RAGraph().add_edge("a", lambda values: END, fallback="llm")  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="an edge without a condition"):
+        RAGraph().add_edge("a", "b", retry=2)
+
+
+def test_a_fallback_must_be_an_engine_that_fits_the_stage() -> None:
+    with Accelerator(llm=FakeEngine(), engines={"spare": FakeEngine()}) as accelerator:
+        with pytest.raises(GraphError, match=r"'spar'.*did you mean 'spare'"):
+            accelerator.compile(whole(ask(fallback="spar")))
+        accelerator.add_engine("web", lambda query, k: [], PrimitiveKind.SEARCHING)
+        with pytest.raises(GraphError, match=r"engine 'web' is a callable .*\(its fallback\)"):
+            accelerator.compile(whole(ask(fallback="web")))
+
+
+def test_the_options_are_shown_and_read_back() -> None:
+    graph = whole(ask(retry=Retry(3, on=KeyError), fallback=Constant({"a": [1]})))
+    graph.add_retrieval("docs", retry=2, fallback="web").add_rerank(
+        "best", documents="docs", retry=Retry(1, backoff_s=0.25), fallback=Constant(object())
+    )
+    text = format(graph)
+    assert 'retry=2 fallback="web"' in text
+    assert 'fallback={"constant": {"a": [1]}}' in text
+    assert parse(text, references(graph)) == graph.freeze()
+    with Accelerator(llm=FakeEngine(), engines={"spare": FakeEngine()}) as accelerator:
+        told = accelerator.explain(whole(ask(retry=2, fallback="spare")))
+    assert 'retry=2 fallback="spare"' in told
+    assert "spare: owned" in told
