@@ -14,7 +14,7 @@ from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
 from rag_accel.accelerator.found_devices import find_devices
 from rag_accel.engine_api import PrimitiveKind, TextBatch
-from rag_accel.engines import ProcessMember
+from rag_accel.engines import DocumentIndex, IndexSpec, ProcessMember
 from rag_accel.scheduler.messages import EngineName
 
 pytestmark = needs_cuda
@@ -40,9 +40,11 @@ def work(*texts: str) -> Work:
 
 
 def members(acc: Accelerator) -> str:
+    """Return what is said of the members, which the first graph that names them has made."""
     graph = RAGraph().add_retrieval("search", top_k=1)
     graph.add_edge(START, "search").add_edge("search", END)
-    return acc.explain(graph)
+    acc.add_engine("index", DocumentIndex(IndexSpec(dimension=2)))
+    return str(acc.explain(graph))
 
 
 def near(found: Any, expected: Any) -> None:
@@ -59,7 +61,6 @@ def test_a_device_and_the_processor_compute_the_packaged_model(name: str, expect
         unchanged_switches(),
         opened(
             embedder=others()[name],
-            index=lambda query, k: [query],
             embedding_runtime="torch",
             member_tolerance=TOLERANCE,
         ) as acc,
@@ -81,11 +82,11 @@ def test_the_processor_takes_what_would_be_late_on_the_device(expected: Any) -> 
     listed: Any = ["cuda:0", "cpu"]
     with opened(
         embedder=listed,
-        index=lambda query, k: [query],
         embedding_runtime="torch",
         member_tolerance=TOLERANCE,
         embedding_slo_s=1.0,
     ) as acc:
+        members(acc)
         found = asyncio.run(ask_all(acc))
         counts: Any = acc.metrics.snapshot()["engines"]["embedder"]
     near(found, [expected[at % len(TEXTS)] for at in range(1200)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -18,7 +19,10 @@ from real_model import model as real_model
 from real_model import tokenizer as real_tokenizer
 from tiny_models import MODELS, fresh, ids_of, own_logits, packed_logits, runner_for
 
+from rag_accel import END, START, Accelerator, RAGraph
+from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, GenerationInput, Message, PrimitiveKind, WorkId
+from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -154,6 +158,30 @@ def test_sampled_answers_repeat_with_their_seed() -> None:
         made.close()
 
 
+def test_a_step_takes_no_cores_of_the_processor() -> None:
+    made, named = engine(), engine(max_threads=2)
+    try:
+        assert (made.profile.max_threads, named.profile.max_threads) == (0, 2)
+    finally:
+        made.close()
+        named.close()
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_request_after_weights_were_written_is_refused_by_name(counted: bool) -> None:
+    own = copy.deepcopy(model())
+    bounds = LocalOptions(runner="torch", pool_bytes=1 << 26)
+    graph = RAGraph().add_generation("answer", prompt="{input}", max_tokens=4)
+    graph.add_edge(START, "answer").add_edge("answer", END)
+    with Accelerator(llm=local_model(own, tokenizer(), bounds=bounds).make(Options())) as acc:
+        assert acc.run(graph, input="Which document is it?")
+        with torch.no_grad():
+            weight = own.lm_head.weight
+            (weight if counted else weight.data).mul_(2)
+        with pytest.raises(ConfigError, match="the model was changed"):
+            acc.run(graph, input="Which document is it?")
+
+
 # Retrieved texts.
 
 
@@ -234,6 +262,7 @@ def test_texts_that_do_not_fit_are_evicted_and_computed_again() -> None:
 
 def test_memory_of_the_device_is_given_back_by_a_closed_engine() -> None:
     source = model()
+    gc.collect()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     made = engine(source, kv_reuse="full")
@@ -241,6 +270,7 @@ def test_memory_of_the_device_is_given_back_by_a_closed_engine() -> None:
     assert torch.cuda.memory_allocated() > before
     made.close()
     del made
+    gc.collect()
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= before + (1 << 20)
 
