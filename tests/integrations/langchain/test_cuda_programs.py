@@ -132,7 +132,7 @@ def test_a_chat_model_with_reuse_answers(reuse: Any, accelerator: Accelerator) -
         max_tokens=TOKENS,
         accelerator=accelerator,
     )
-    asked = [f"Which of the documents says {number}?" for number in range(8)]
+    asked: list[Any] = [f"Which of the documents says {number}?" for number in range(8)]
     found = [str(one.content) for one in llm.batch(asked)]
     assert found == [generated(model, question) for question in asked]
 
