@@ -98,7 +98,8 @@ class SentenceTransformerEngine(EmbeddingEngine):
             encoder,
             embedding_profile(
                 max_batch * parallel,
-                max(threads, parallel),
+                # Off the CPU a step takes no threads, though one call is computed at a time.
+                max(threads, parallel) if on_cpu else threads,
                 latency,
                 pure=True,
                 capabilities=frozenset({Capability.ITEMWISE}),

@@ -348,3 +348,15 @@ def test_no_more_threads_are_used_than_the_profile_names(torch_threads: Any) -> 
     assert engine.profile.max_threads == 2
     run(engine, [texts("a", "one")], threads=7)
     assert "7" not in model.threads[0]
+
+
+@pytest.mark.parametrize(("named", "expected"), [(None, 0), (3, 3)])
+def test_a_model_off_the_cpu_takes_no_threads_unless_some_are_named(
+    small_model: Any, monkeypatch: pytest.MonkeyPatch, named: int | None, expected: int
+) -> None:
+    monkeypatch.setattr("rag_accel.engines.embedding.engine.runs_on_cpu", lambda model: False)
+    engine = SentenceTransformerEngine(small_model, max_threads=named, runtime="torch")
+    try:
+        assert engine.profile.max_threads == expected
+    finally:
+        engine.close()

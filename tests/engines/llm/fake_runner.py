@@ -67,6 +67,7 @@ class FakePool:
     """Lanes of token ids in place of keys and values; a byte a token."""
 
     dtype = torch.float32
+    on_cpu = True
 
     def __init__(self, size: int) -> None:
         self.size = size

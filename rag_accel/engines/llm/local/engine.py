@@ -115,7 +115,8 @@ class LocalLLMEngine(OwnEngine):
             # A tokenizer of its own: the store's thread uses it.
             apart = Prompting(copy.deepcopy(tokenizer), template=template)
             self._hints = Prefetcher(store, identity, apart.alone, self._options.least_chunk_tokens)
-        super().__init__(_profile(self._options, hinted=self._hints is not None), _WHERE)
+        threads = _threads(self._options, runner.pool.on_cpu)
+        super().__init__(_profile(self._options, threads, hinted=self._hints is not None), _WHERE)
         self._ready: list[EngineOutput] = []
         self._prefilled = PrefilledPrompts(self._prefixes)
         self._running = RunningWorks(
@@ -250,12 +251,19 @@ def _reuse(
     return ChunkReuse(runner.pool, store, model=model, recompute=recompute, clock=clock)
 
 
-def _profile(options: LocalOptions, *, hinted: bool) -> EngineProfile:
+def _threads(options: LocalOptions, on_cpu: bool) -> int:
+    """Return the most threads of a step: by default all cores, and none of them off the CPU."""
+    if options.max_threads is not None:
+        return options.max_threads
+    return usable_cores() if on_cpu else 0
+
+
+def _profile(options: LocalOptions, threads: int, *, hinted: bool) -> EngineProfile:
     capabilities = {Capability.STREAM, Capability.ENDS_IN_TIME, Capability.SHARES_CORES}
     return EngineProfile(
         kinds=_KINDS,
         max_batch=options.max_requests,
-        max_threads=usable_cores() if options.max_threads is None else options.max_threads,
+        max_threads=threads,
         stepped=True,
         interruptible=True,
         capabilities=frozenset({*capabilities, Capability.HINT} if hinted else capabilities),

@@ -46,7 +46,8 @@ class LocalOptions:
         max_requests: requests worth handing over at once; the pool bounds how many of them run.
         prefix_lanes: most lanes kept of ended sequences for prompts that begin alike; 16 by
             default.
-        max_threads: most threads a forward can use; None for all cores this process may use.
+        max_threads: most threads a forward can use; None for all cores this process may use, and
+            for none of them where the model is on a CUDA device.
         runner: what computes the model: ``torch``; ``paged``, OpenVINO's paged attention, with the
             extra ``fast``, on processors; ``auto`` takes the one that was measured faster on this
             machine. Both are proved equal to the model's own forward when it is loaded.

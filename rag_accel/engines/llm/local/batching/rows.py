@@ -116,6 +116,11 @@ class LanePool(Protocol):
         """Return the dtype of keys and values, of torch."""
         ...
 
+    @property
+    def on_cpu(self) -> bool:
+        """Tell whether keys and values are in the memory of the CPU, which computes them then."""
+        ...
+
     def fits(self, tokens: int) -> bool:
         """Tell whether a sequence of so many tokens could be held if no other was."""
         ...

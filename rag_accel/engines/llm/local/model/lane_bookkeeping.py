@@ -37,6 +37,11 @@ class LaneBookkeeping(ABC):
         self._written: dict[int, int] = {}
         self._moved: set[int] = set()
 
+    @property
+    def on_cpu(self) -> bool:
+        """Tell whether keys and values are in the memory of the CPU."""
+        return torch.device(self._device).type == "cpu"
+
     @abstractmethod
     def fits(self, tokens: int) -> bool:
         """Tell whether a sequence of so many tokens could be held if no other was."""

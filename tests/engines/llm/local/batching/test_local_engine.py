@@ -605,3 +605,13 @@ def test_bounds_that_are_no_numbers_are_refused_by_name(value: Any) -> None:
     if value != 2.5:
         with pytest.raises(ConfigError, match="stall_s"):
             LocalOptions(stall_s=value)
+
+
+@pytest.mark.parametrize(("named", "expected"), [(None, 0), (3, 3)])
+def test_a_model_off_the_cpu_takes_no_threads_unless_some_are_named(
+    runner: FakeRunner, monkeypatch: pytest.MonkeyPatch, named: int | None, expected: int
+) -> None:
+    monkeypatch.setattr(runner.pool, "on_cpu", False)
+    engine = LocalLLMEngine(runner, tokenizer(), options=LocalOptions(max_threads=named))
+    assert engine.profile.max_threads == expected
+    engine.close()
