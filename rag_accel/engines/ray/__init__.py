@@ -1,0 +1,9 @@
+"""Engines in actors of a Ray cluster, and exact search over shards.
+
+Ray is imported by ``library.py`` alone, when a first engine is made; nothing here starts a cluster.
+"""
+
+from rag_accel.engines.ray.engine import RayEngine
+from rag_accel.engines.ray.options import RayOptions
+
+__all__ = ["RayEngine", "RayOptions"]
