@@ -5,5 +5,7 @@ Ray is imported by ``library.py`` alone, when a first engine is made; nothing he
 
 from rag_accel.engines.ray.engine import RayEngine
 from rag_accel.engines.ray.options import RayOptions
+from rag_accel.engines.ray.shards.ray_shards import RayShards
+from rag_accel.engines.ray.shards.shard_files import split_index, write_shards
 
-__all__ = ["RayEngine", "RayOptions"]
+__all__ = ["RayEngine", "RayOptions", "RayShards", "split_index", "write_shards"]

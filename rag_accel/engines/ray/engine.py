@@ -22,10 +22,11 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.ray.cluster import Cluster, check_room
+from rag_accel.engines.ray.jobs import HostedJob, PinnedHandle, ReplicaReport
 from rag_accel.engines.ray.library import RayCluster
 from rag_accel.engines.ray.messages import HostedWork
 from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.replica import HostedJob, PinnedHandle, Replica, ReplicaReport
+from rag_accel.engines.ray.replica import Replica
 from rag_accel.engines.ray.scaling import ReplicaLoad, ScalingRule
 from rag_accel.engines.ray.spec import EngineSpec
 from rag_accel.errors import ConfigError, EngineError, EngineLostError

@@ -4,88 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
 from rag_accel.clock import Clock
-from rag_accel.engine_api import EngineOutput, EngineRequest, Handle, Health
+from rag_accel.engine_api import EngineOutput, Handle, Health
 from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError
-from rag_accel.engines.ray.host import versions_here
-from rag_accel.engines.ray.messages import HostedWork, HostInfo, HostReports, unpack_outputs
+from rag_accel.engines.ray.flight import Forgetting, ReplicaFlight, ReplicaState
+from rag_accel.engines.ray.jobs import HostedJob, ReplicaReport
+from rag_accel.engines.ray.messages import HostInfo, HostReports, unpack_outputs
 from rag_accel.engines.ray.options import RayOptions
-from rag_accel.errors import ConfigError, EngineError, EngineLostError
-
-ReplicaState = Literal["starting", "ready", "draining", "lost", "closed"]
+from rag_accel.engines.ray.replica_errors import (
+    check_versions,
+    late_start_error,
+    lost_error,
+    overdue_error,
+)
+from rag_accel.errors import EngineError
 
 #: Seconds that a poll waits in the actor.
 _POLL_S = 0.5
 #: Seconds between questions whether an actor runs again.
 _AGAIN_S = 0.1
-
-
-@dataclass(slots=True, eq=False)
-class HostedJob:
-    """A request while it is in flight. Equal only to itself.
-
-    Args:
-        request: as it was submitted.
-        work: as it was sent last.
-        handle: the actor's own, with the replica and process that know it.
-    """
-
-    request: EngineRequest
-    work: HostedWork
-    pin: PinnedHandle | None = None
-    sent_at: float = 0.0
-    call: ActorCall | None = None
-    is_streamed: bool = False
-    resends: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedHandle:
-    """A handle of an actor's engine, with the one process that knows it."""
-
-    replica: Replica
-    incarnation: str
-    handle: Handle
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaReport:
-    """News of a replica.
-
-    Args:
-        replica: that reports.
-        incarnation: the process that had the work.
-        outputs: of work in flight, with their jobs.
-        lost: jobs that no process works at any more.
-        error: why they were lost.
-    """
-
-    replica: Replica
-    incarnation: str = ""
-    outputs: tuple[tuple[HostedJob, EngineOutput], ...] = ()
-    lost: tuple[HostedJob, ...] = ()
-    error: EngineError | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Forgetting:
-    documents: tuple[str, ...]
-    namespace: str
-
-
-@dataclass(slots=True)
-class _Flight:
-    """The state shared by the threads of a replica; held under its lock."""
-
-    state: ReplicaState = "starting"
-    why: str = "its actor is starting"
-    jobs: dict[int, HostedJob] = field(default_factory=dict[int, HostedJob])
-    #: not yet forgotten by the present process
-    owed: list[_Forgetting] = field(default_factory=list[_Forgetting])
-    idle_since: float = 0.0
 
 
 class Replica:
@@ -119,7 +57,7 @@ class Replica:
         self._clock = clock
         self._tell = tell
         self._lock = threading.Lock()
-        self._flight = _Flight()
+        self._flight = ReplicaFlight()
         self._closing = threading.Event()
         self._settled = threading.Event()
         self._close_call: ActorCall | None = None
@@ -195,7 +133,7 @@ class Replica:
         Raises:
             Exception: whatever the engine raises.
         """
-        forgetting = _Forgetting(tuple(documents), namespace)
+        forgetting = Forgetting(tuple(documents), namespace)
         with self._lock:
             if self._flight.state in ("lost", "closed"):
                 return
@@ -215,9 +153,13 @@ class Replica:
     def begin_close(self) -> None:
         """Have the actor free its engine."""
         with self._lock:
-            self._flight.jobs.clear()
             if self._flight.state != "lost":
                 self._flight.state, self._flight.why = "closed", "the engine is closed"
+        lost = tuple(self._take_all())
+        if lost:
+            self._tell(
+                ReplicaReport(self, "", (), lost, lost_error(self.name, "the engine was closed"))
+            )
         if not self._closing.is_set():
             self._closing.set()
             self._close_call = self._call("close") if self.info is not None else None
@@ -267,13 +209,13 @@ class Replica:
                 left_s = max(0.0, deadline - self._clock.now())
                 info: HostInfo = self._actor.call("start").result(left_s)
             except TimeoutError as error:
-                raise self._late() from error
+                raise late_start_error(self.name, self._options) from error
             except HostGoneError as error:
                 if error.is_final or self._clock.now() >= deadline:
-                    raise self._lost(str(error)) from error
+                    raise lost_error(self.name, str(error)) from error
                 self._closing.wait(_AGAIN_S)
             else:
-                _check_versions(self.name, info)
+                check_versions(self.name, info)
                 self._open(info)
                 return info
         return None
@@ -295,7 +237,7 @@ class Replica:
         self._settled.set()
         self._tell(ReplicaReport(self))
 
-    def _forget_owed(self, forgetting: _Forgetting) -> bool:
+    def _forget_owed(self, forgetting: Forgetting) -> bool:
         """Have the present process forget texts; False if it is gone."""
         try:
             call = self._actor.call("forget", forgetting.documents, forgetting.namespace)
@@ -308,7 +250,7 @@ class Replica:
         self._drop_owed(forgetting)
         return True
 
-    def _drop_owed(self, forgetting: _Forgetting) -> None:
+    def _drop_owed(self, forgetting: Forgetting) -> None:
         with self._lock:
             self._flight.owed = [owed for owed in self._flight.owed if owed is not forgetting]
 
@@ -322,7 +264,7 @@ class Replica:
                 )
             except HostGoneError as error:
                 if error.is_final:
-                    raise self._lost(str(error)) from error
+                    raise lost_error(self.name, str(error)) from error
                 return self._restart(info, str(error))
             except (TimeoutError, EngineError) as error:
                 if not self._closing.is_set():
@@ -379,7 +321,7 @@ class Replica:
         late = [job for job in jobs if now - job.sent_at > self._options.work_timeout_s]
         if late:
             self.cancel(late)
-            error = self._overdue()
+            error = overdue_error(self.name, self._options)
             ends = tuple((job, EngineOutput(job.request.id, "error", error=error)) for job in late)
             self._tell(ReplicaReport(self, info.incarnation, ends))
         calls = {id(job.call): job.call for job in jobs if job.call is not None} if is_idle else {}
@@ -395,7 +337,11 @@ class Replica:
             self._note_idle()
         unsent = tuple(job for job in lost if job is not None)
         if unsent:
-            self._tell(ReplicaReport(self, info.incarnation, (), unsent, self._lost(str(failure))))
+            self._tell(
+                ReplicaReport(
+                    self, info.incarnation, (), unsent, lost_error(self.name, str(failure))
+                )
+            )
 
     def _restart(self, info: HostInfo, why: str) -> None:
         """Report all work as lost, and wait for the next process."""
@@ -409,7 +355,7 @@ class Replica:
             self._flight.state, self._flight.why = "starting", f"its actor starts again: {why}"
         self.info = None
         lost = tuple(self._take_all())
-        self._tell(ReplicaReport(self, info.incarnation, (), lost, self._lost(why)))
+        self._tell(ReplicaReport(self, info.incarnation, (), lost, lost_error(self.name, why)))
 
     def _end(self, error: Exception) -> None:
         """Take no work any more."""
@@ -420,7 +366,7 @@ class Replica:
         self.failure = error
         incarnation = self.info.incarnation if self.info is not None else ""
         lost = tuple(self._take_all())
-        told = error if isinstance(error, EngineError) else self._lost(str(error))
+        told = error if isinstance(error, EngineError) else lost_error(self.name, str(error))
         if not self._closing.is_set():
             self._actor.end(restart=False)
         self._settled.set()
@@ -437,32 +383,6 @@ class Replica:
         if not self._flight.jobs:
             self._flight.idle_since = self._clock.now()
 
-    def _lost(self, why: str) -> EngineLostError:
-        return EngineLostError(
-            "the actor of an engine was lost while it worked",
-            where=self.name,
-            found=why,
-            hint="send the work again: Ray starts the actor again, at most max_restarts times",
-        )
-
-    def _late(self) -> EngineError:
-        wanted = ", ".join(f"{name}: {amount:g}" for name, amount in self._options.wanted.items())
-        return EngineError(
-            "an actor has not made its engine in time",
-            where=self.name,
-            found=f"it waits for room on a node ({wanted}), or the engine takes long to make",
-            valid=f"within start_timeout_s={self._options.start_timeout_s:g} seconds",
-            hint="see `ray status` for what is free, or give it more time",
-        )
-
-    def _overdue(self) -> EngineError:
-        return EngineError(
-            "an actor has not ended a piece of work in time",
-            where=self.name,
-            valid=f"within work_timeout_s={self._options.work_timeout_s:g} seconds",
-            hint="give it more time, or the engine more replicas",
-        )
-
 
 def _failure(call: ActorCall) -> Exception | None:
     if not call.is_done():
@@ -472,21 +392,3 @@ def _failure(call: ActorCall) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _check_versions(name: str, info: HostInfo) -> None:
-    """Check that both sides run the same versions.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    here = versions_here()
-    other = {key: value for key, value in info.versions.items() if here.get(key) != value}
-    if other:
-        raise ConfigError(
-            "a worker of the cluster runs another version",
-            where=f"{name}, on {info.node}",
-            found=", ".join(f"{key} {value}" for key, value in sorted(other.items())),
-            valid=", ".join(f"{key} {here.get(key)}" for key in sorted(other)),
-            hint="install the same versions on every node",
-        )
