@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -91,6 +93,13 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         self._waiting: list[HostedJob] = []
         self._handles: dict[Handle, PinnedHandle] = {}
         self._replicas: list[Replica] = []
+        self._scaling = threading.Lock()
+        self._rule = ScalingRule(  # what a step takes is known when an actor has told its profile
+            self._options.replicas,
+            self._options.most_replicas,
+            self._options.scale_at or sys.maxsize,
+            self._options.idle_s,
+        )
         super().__init__(EngineProfile(frozenset()), self._name)  # until an actor tells
         if self._options.require_resources:
             check_room(self._cluster.nodes(), self._options, self._options.replicas, self._name)
@@ -102,12 +111,8 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
             self.close()
             raise
         self._profile = _profile(hosted, self._options)
-        self._rule = ScalingRule(
-            self._options.replicas,
-            self._options.most_replicas,
-            self._options.scale_at or _STEPS * hosted.max_batch,
-            self._options.idle_s,
-        )
+        if self._options.scale_at is None:
+            self._rule = replace(self._rule, scale_at=_STEPS * hosted.max_batch)
 
     def __repr__(self) -> str:
         return self._name
@@ -123,7 +128,7 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     def health(self) -> Health:
         """Return the health of the replicas; ready where one of them is."""
-        parts = tuple(replica.health() for replica in tuple(self._replicas))
+        parts = tuple(replica.health() for replica in self._present())
         states = [part.state for part in parts]
         if "ready" in states:
             return Health(self._name, parts=parts)
@@ -133,11 +138,11 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     def describe_parts(self) -> Sequence[str]:
         """Return a line for each replica."""
-        return [_described(replica) for replica in tuple(self._replicas)]
+        return [_described(replica) for replica in self._present()]
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Wait up to ``budget.time_s`` for outputs, or until interrupted."""
-        self._scale()
+        self._scale_out()
         return super().step(budget)
 
     def release(self, handles: Sequence[Handle]) -> None:
@@ -145,6 +150,7 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         for handle in handles:
             pin = self._handles.pop(handle, None)
             if pin is not None:
+                pin.replica.pins -= 1
                 pin.replica.release(pin.incarnation, [pin.handle])
 
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
@@ -198,6 +204,14 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     def _send_waiting(self) -> None:
         """Send work to the replicas with least in flight; without one that is ready it waits."""
+        while not self._dispatch():
+            pass  # a replica has gone meanwhile: the others take its share
+        if self._waiting and all(replica.state in _GONE for replica in self._replicas):
+            self._fail(self._waiting, self._all_lost())
+            self._waiting = []
+
+    def _dispatch(self) -> bool:
+        """Send what waits; False where a replica refused some that is not bound to it."""
         waiting, self._waiting = self._waiting, []
         items = {replica: replica.items for replica in self._replicas if replica.state == "ready"}
         chosen: dict[Replica, list[HostedJob]] = {}
@@ -212,12 +226,11 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
                 continue
             items[replica] = items.get(replica, 0) + job.work.size
             chosen.setdefault(replica, []).append(job)
-        for replica, jobs in chosen.items():
-            if not replica.send(jobs):
-                self._waiting += jobs  # its report of why comes next
-        if self._waiting and all(replica.state in _GONE for replica in self._replicas):
-            self._fail(self._waiting, self._all_lost())
-            self._waiting = []
+        refused = [
+            job for replica, jobs in chosen.items() if not replica.send(jobs) for job in jobs
+        ]
+        self._waiting += refused
+        return all(job.pin is not None for job in refused)
 
     def _pinned(self, job: HostedJob, pin: PinnedHandle) -> Replica | None:
         """Return the replica that has the state of a job; without one, the job ends in an error."""
@@ -263,6 +276,7 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
                 return None
             handle = Handle(f"ray-{next(self._handle_numbers)}")
             self._handles[handle] = pin
+            pin.replica.pins += 1
         if not is_current:
             return None
         if output.kind in ("final", "error"):
@@ -283,28 +297,41 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         job.work = self._work(job.request, None)
         self._waiting.append(job)
 
-    def _scale(self) -> None:
+    def _scale_out(self) -> None:
+        """Start a replica where the queue asks for one, and drop those that have ended."""
         if self._options.most_replicas == self._options.replicas:
             return
-        now = self._clock.now()
-        pinned = {pin.replica for pin in self._handles.values()}
-        loads = [
-            ReplicaLoad(replica.state, replica.items, replica.idle_s(now), replica in pinned)
-            for replica in self._replicas
-        ]
+        self._replicas = self._present()
         waiting = sum(job.work.size for job in self._waiting)
-        if self._rule.wants_another(loads, waiting):
+        if self._rule.wants_another(self._loads(self._replicas), waiting):
             self._add_replica()
-        place = self._rule.surplus(loads)
-        if place is not None:
-            self._replicas[place].retire()
-        self._replicas = [replica for replica in self._replicas if replica.state != "closed"]
+
+    def _scale_in(self) -> None:
+        """End a replica that is idle for long; on the threads of replicas, as no step runs then."""
+        with self._scaling:
+            replicas = self._present()
+            place = self._rule.surplus(self._loads(replicas))
+            if place is not None:
+                replicas[place].retire()
+
+    def _present(self) -> list[Replica]:
+        """Return the replicas without those that were ended."""
+        return [replica for replica in tuple(self._replicas) if replica.state != "closed"]
+
+    def _loads(self, replicas: Sequence[Replica]) -> list[ReplicaLoad]:
+        now = self._clock.now()
+        return [
+            ReplicaLoad(replica.state, replica.items, replica.idle_s(now), replica.pins > 0)
+            for replica in replicas
+        ]
 
     def _add_replica(self) -> None:
         name = f"{self._name}, replica {next(self._replica_numbers)}"
         actor = self._cluster.host(self._spec, self._options)
+        scales = self._options.most_replicas > self._options.replicas
+        idle = self._scale_in if scales else None
         tell = self._tell
-        self._replicas.append(Replica(name, actor, self._options, self._clock, tell))
+        self._replicas.append(Replica(name, actor, self._options, self._clock, tell, idle))
 
     def _tell(self, report: ReplicaReport) -> None:
         self._outbox.put([report])

@@ -17,6 +17,7 @@ from rag_accel.engines.ray.replica_errors import (
     late_start_error,
     lost_error,
     overdue_error,
+    unstarted_error,
 )
 from rag_accel.errors import EngineError
 
@@ -38,6 +39,7 @@ class Replica:
         options: the bounds.
         clock: that of the scheduler.
         tell: takes reports, on the thread of this replica.
+        idle: called now and then while nothing comes, on the thread of this replica.
     """
 
     def __init__(
@@ -47,8 +49,11 @@ class Replica:
         options: RayOptions,
         clock: Clock,
         tell: Callable[[ReplicaReport], object],
+        idle: Callable[[], object] | None = None,
     ) -> None:
         self.name = name
+        #: handles that are held of it; counted by its engine
+        self.pins = 0
         self.counts: dict[str, int] = {}
         self.info: HostInfo | None = None
         self.failure: Exception | None = None
@@ -56,6 +61,7 @@ class Replica:
         self._options = options
         self._clock = clock
         self._tell = tell
+        self._idle = idle
         self._lock = threading.Lock()
         self._flight = ReplicaFlight()
         self._closing = threading.Event()
@@ -212,7 +218,7 @@ class Replica:
                 raise late_start_error(self.name, self._options) from error
             except HostGoneError as error:
                 if error.is_final or self._clock.now() >= deadline:
-                    raise lost_error(self.name, str(error)) from error
+                    raise unstarted_error(self.name, str(error)) from error
                 self._closing.wait(_AGAIN_S)
             else:
                 check_versions(self.name, info)
@@ -278,6 +284,8 @@ class Replica:
             if reports.step_s > self._options.work_timeout_s + self._options.lost_after_s:
                 self._actor.end(restart=True)
                 return self._restart(info, f"a step has lasted {reports.step_s:.0f} s")
+            if self._idle is not None and not reports.reports:
+                self._idle()
             if self._flight.state == "draining":
                 self.begin_close()
                 self._end_actor()
@@ -300,17 +308,21 @@ class Replica:
 
     def _known(self, told: Sequence[EngineOutput]) -> list[tuple[HostedJob, EngineOutput]]:
         known: list[tuple[HostedJob, EngineOutput]] = []
+        unheld: list[Handle] = []
         with self._lock:
             for output in told:
                 job = self._flight.jobs.get(int(output.id))
-                if job is None:
-                    continue  # cancelled, or sent to another one
+                if job is None:  # cancelled, or sent to another one
+                    unheld += [] if output.handle is None else [output.handle]
+                    continue
                 if output.kind == "partial":
                     job.is_streamed = True
                 elif output.kind != "progress":
                     del self._flight.jobs[int(output.id)]
                 known.append((job, output))
             self._note_idle()
+        if unheld:
+            self._call("release", unheld)
         return known
 
     def _watch(self, info: HostInfo, *, is_idle: bool) -> None:

@@ -18,6 +18,17 @@ def lost_error(name: str, why: str) -> EngineLostError:
     )
 
 
+def unstarted_error(name: str, why: str) -> EngineLostError:
+    """Return the error of an actor whose process cannot start, or starts no more."""
+    return EngineLostError(
+        "the actor of an engine does not start",
+        where=name,
+        found=why,
+        hint="every node needs rag-accel and what the engine imports; Ray starts an actor that "
+        "died again at most max_restarts times",
+    )
+
+
 def late_start_error(name: str, options: RayOptions) -> EngineError:
     """Return the error of an actor that is not ready in time."""
     wanted = ", ".join(f"{name}: {amount:g}" for name, amount in options.wanted.items())

@@ -392,9 +392,50 @@ def test_replicas_follow_the_queue_and_go_when_idle(host: Maker) -> None:
     for engine in hosted.made:
         engine.open_gate()
     hosted.ends(4)
-    hosted.wait(lambda: len(hosted.engine.health().parts) == 1)
+    pause = threading.Event()
+    while len(hosted.engine.health().parts) > 1:  # nobody steps an engine without work
+        pause.wait(0.005)
     hosted.engine.submit([decoding(9)])
     assert hosted.ends()["w9"].kind == "final"
+
+
+def test_a_replica_with_state_stays(host: Maker) -> None:
+    options = RayOptions(replicas=1, max_replicas=2, scale_at=1, idle_s=0.0)
+    hosted = host(steps=2, options=options)
+    gate = threading.Event()
+    hosted.cluster.actors[0].before = lambda method: (
+        gate.wait(LONG_S) if method == "submit" else None
+    )
+    hosted.engine.submit([decoding(0)])
+    hosted.wait(lambda: len(hosted.made) == 2)
+    gate.set()
+    hosted.wait(lambda: all(part.is_ready for part in hosted.engine.health().parts))
+    outputs = hosted.until(lambda found: _ends(found))
+    handles = [output.handle for output in outputs if output.handle is not None]
+    pinned = [replica for replica in hosted.engine._replicas if replica.pins]
+    hosted.engine._scale_in()
+    hosted.engine._scale_in()
+    assert all(replica.state == "ready" for replica in pinned)
+    hosted.engine.submit([decoding(1, handle=handles[-1])])
+    assert hosted.ends()["w1"].kind == "final"
+
+
+def test_state_of_work_that_was_cancelled_too_late_is_freed(host: Maker) -> None:
+    hosted = host(steps=2)
+    gate = threading.Event()
+    hosted.cluster.actors[0].before = lambda method: (
+        gate.wait(LONG_S) if method == "cancel" else None
+    )
+    hosted.engine.submit([decoding(0)])
+    hosted.engine.cancel([WorkId("w0")])
+    hosted.engine.submit([decoding(1)])
+    outputs = hosted.until(lambda found: _ends(found))
+    gate.set()
+    assert {output.id for output in outputs} == {"w1"}
+    hosted.engine.release([output.handle for output in outputs if output.handle is not None])
+    pause = threading.Event()
+    while hosted.made[0].live_handles:
+        pause.wait(0.005)
 
 
 def test_replicas_take_no_ingestion(host: Maker) -> None:
