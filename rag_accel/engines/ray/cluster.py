@@ -13,6 +13,9 @@ from rag_accel.engines.ray.options import RayOptions
 from rag_accel.engines.ray.spec import EngineSpec
 from rag_accel.errors import ConfigError
 
+#: Most seconds in which the answer of a call that has ended is fetched.
+_FETCH_S = 1.0
+
 
 class HostGoneError(Exception):
     """The process of an actor is gone, for now or for good.
@@ -59,6 +62,17 @@ class HostActor(Protocol):
     def end(self, *, restart: bool) -> None:
         """End its process at once; the cluster starts another one where ``restart`` says so."""
         ...
+
+
+def failure_of(call: ActorCall) -> Exception | None:
+    """Return what a call raised; None where it has not, or goes on."""
+    if not call.is_done():
+        return None
+    try:
+        call.result(_FETCH_S)
+    except Exception as error:
+        return error
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from rag_accel.engine_api import (
     EngineRequest,
     Handle,
     Health,
-    LatencyModel,
     PrimitiveKind,
     StepBudget,
 )
@@ -28,17 +27,11 @@ from rag_accel.engines.ray.jobs import HostedJob, PinnedHandle, ReplicaReport
 from rag_accel.engines.ray.library import RayCluster
 from rag_accel.engines.ray.messages import HostedWork
 from rag_accel.engines.ray.options import RayOptions
+from rag_accel.engines.ray.profiles import STEPS, profile_elsewhere
 from rag_accel.engines.ray.replica import Replica
 from rag_accel.engines.ray.scaling import ReplicaLoad, ScalingRule
 from rag_accel.engines.ray.spec import EngineSpec
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
-
-#: Seconds that a way to an actor and back takes about.
-_HOP_S = 0.001
-#: The steps for which work is in flight at a replica: one that runs, and the next one.
-_STEPS = 2
-#: Abilities that tell how an engine uses the process it is in.
-_LOCAL = frozenset({Capability.ENDS_IN_TIME, Capability.SHARES_CORES})
 
 
 class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
@@ -110,9 +103,9 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         except BaseException:
             self.close()
             raise
-        self._profile = _profile(hosted, self._options)
+        self._profile = profile_elsewhere(hosted, self._options)
         if self._options.scale_at is None:
-            self._rule = replace(self._rule, scale_at=_STEPS * hosted.max_batch)
+            self._rule = replace(self._rule, scale_at=STEPS * hosted.max_batch)
 
     def __repr__(self) -> str:
         return self._name
@@ -368,32 +361,6 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
 
 _GONE = ("lost", "closed")
-
-
-def _profile(hosted: EngineProfile, options: RayOptions) -> EngineProfile:
-    """Return the profile of an engine whose steps run elsewhere."""
-    kinds = hosted.kinds
-    if options.most_replicas > 1:
-        kinds -= {PrimitiveKind.INGESTION}
-        if not kinds:
-            raise ConfigError(
-                "an engine that only ingests has no replicas",
-                where="RayOptions.replicas",
-                found=options.most_replicas,
-                valid="1",
-                hint="each replica would know other documents; see RayShards",
-            )
-    latency = LatencyModel(hosted.latency.base_s + _HOP_S, hosted.latency.per_item_s)
-    return replace(
-        hosted,
-        kinds=kinds,
-        max_batch=hosted.max_batch * options.most_replicas * _STEPS,
-        latency=latency,
-        max_threads=0,
-        stepped=True,
-        interruptible=True,
-        capabilities=(hosted.capabilities - _LOCAL) | {Capability.BOUNDS_ITS_WORK},
-    )
 
 
 def _described(replica: Replica) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, Handle, Health
-from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError
+from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError, failure_of
 from rag_accel.engines.ray.flight import Forgetting, ReplicaFlight, ReplicaState
 from rag_accel.engines.ray.jobs import HostedJob, ReplicaReport
 from rag_accel.engines.ray.messages import HostInfo, HostReports, unpack_outputs
@@ -338,7 +338,7 @@ class Replica:
             self._tell(ReplicaReport(self, info.incarnation, ends))
         calls = {id(job.call): job.call for job in jobs if job.call is not None} if is_idle else {}
         for call in calls.values():
-            failure = _failure(call)
+            failure = failure_of(call)
             if failure is not None:
                 self._report_unsent(info, [job for job in jobs if job.call is call], failure)
 
@@ -394,13 +394,3 @@ class Replica:
     def _note_idle(self) -> None:
         if not self._flight.jobs:
             self._flight.idle_since = self._clock.now()
-
-
-def _failure(call: ActorCall) -> Exception | None:
-    if not call.is_done():
-        return None
-    try:
-        call.result(_POLL_S)
-    except Exception as error:
-        return error
-    return None
