@@ -11,7 +11,7 @@ from rag_accel.errors import ConfigError
 #: The steps for which work is in flight at a replica: one that runs, and the next one.
 STEPS = 2
 #: Seconds that a way to an actor and back takes about.
-_HOP_S = 0.001
+_HOP_S = 0.002
 #: Abilities that tell how an engine uses the process it is in.
 _LOCAL = frozenset({Capability.ENDS_IN_TIME, Capability.SHARES_CORES})
 
