@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.vllm.options import VllmOptions
     from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
     from rag_accel.engines.pool.engine import EnginePool
+    from rag_accel.engines.ray.engine import RayEngine
+    from rag_accel.engines.ray.options import RayOptions
+    from rag_accel.engines.ray.shards.ray_shards import RayShards
+    from rag_accel.engines.ray.shards.shard_files import split_index, write_shards
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
     from rag_accel.engines.rerank.remote import RemoteRerankEngine
@@ -69,6 +73,9 @@ __all__ = [
     "Metric",
     "OpenAICompatibleEngine",
     "ProcessMember",
+    "RayEngine",
+    "RayOptions",
+    "RayShards",
     "RemoteLLM",
     "RemoteMember",
     "RemoteOptions",
@@ -83,6 +90,8 @@ __all__ = [
     "VllmServerOptions",
     "load_index",
     "save_index",
+    "split_index",
+    "write_shards",
 ]
 
 _HOMES = {
@@ -104,6 +113,9 @@ _HOMES = {
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
     "ProcessMember": "devices.process",
+    "RayEngine": "ray.engine",
+    "RayOptions": "ray.options",
+    "RayShards": "ray.shards.ray_shards",
     "RemoteLLM": "llm.remote.remote_llm",
     "RemoteMember": "devices.remote",
     "RemoteOptions": "http.options",
@@ -115,6 +127,8 @@ _HOMES = {
     "VllmLLM": "llm.vllm.vllm_llm",
     "VllmOptions": "llm.vllm.options",
     "VllmServerOptions": "llm.remote.vllm_server_options",
+    "split_index": "ray.shards.shard_files",
+    "write_shards": "ray.shards.shard_files",
 }
 """Where a name is defined, below this package; the others are those of ``retrieval``."""
 

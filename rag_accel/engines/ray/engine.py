@@ -1,0 +1,369 @@
+"""Any owned engine in actors of a Ray cluster, behind the seam of engines."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    Capability,
+    Engine,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    Handle,
+    Health,
+    PrimitiveKind,
+    StepBudget,
+)
+from rag_accel.engines.bases import OutboxEngine
+from rag_accel.engines.ray.cluster import Cluster, check_room
+from rag_accel.engines.ray.jobs import HostedJob, PinnedHandle, ReplicaReport
+from rag_accel.engines.ray.library import RayCluster
+from rag_accel.engines.ray.messages import HostedWork
+from rag_accel.engines.ray.options import RayOptions
+from rag_accel.engines.ray.profiles import STEPS, profile_elsewhere
+from rag_accel.engines.ray.replica import Replica
+from rag_accel.engines.ray.scaling import ReplicaLoad, ScalingRule
+from rag_accel.engines.ray.spec import EngineSpec
+from rag_accel.errors import ConfigError, EngineError, EngineLostError
+
+
+class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
+    """An engine that runs in one or more actors; its answers are those of the hosted engine.
+
+    The scheduler here goes on to see all requests: it hands over at most what two steps of each
+    replica take, and each piece goes to the replica with the least in flight. Work that resumes
+    from a handle goes to the process that made it.
+
+    An actor that is lost ends the work that had streamed or had resumed there in
+    ``EngineLostError``; the rest is sent to another replica, or to the process that Ray starts in
+    its place. A replica that is added or started again makes its engine of the same arguments.
+
+    Searches may have replicas; ingestion may not, as each would know other documents: more than
+    one replica does not take it.
+
+    Args:
+        factory: of the engine: a name of the entry points ``rag_accel.engines`` such as
+            ``"embedding"``, a ``"module:attribute"``, or a function or class of a module.
+        arguments: of the factory, by name. They travel pickled; name models and files rather than
+            pass them.
+        options: the resources, number and bounds of the actors.
+        cluster: hosts the actors; by default the one that this process is connected
+            to.
+        clock: is that of ``EngineRequest.deadline``.
+
+    Raises:
+        ConfigError: an unknown factory, arguments that cannot be pickled, no cluster, one without
+            room, or one with other versions.
+        EngineError: an actor has not made its engine in time.
+        ImportError: Ray is missing here, or a package on a node.
+        Exception: whatever the factory raises.
+    """
+
+    def __init__(
+        self,
+        factory: str | Callable[..., Engine],
+        arguments: Mapping[str, Any] | None = None,
+        options: RayOptions | None = None,
+        *,
+        cluster: Cluster | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options or RayOptions()
+        self._spec = EngineSpec.of(factory, arguments)
+        self._cluster = cluster or RayCluster()
+        self._clock = clock or MonotonicClock()
+        self._name = f"RayEngine({self._spec.factory!r})"
+        self._numbers = itertools.count(1)
+        self._replica_numbers = itertools.count(1)
+        self._handle_numbers = itertools.count(1)
+        self._waiting: list[HostedJob] = []
+        self._handles: dict[Handle, PinnedHandle] = {}
+        self._replicas: list[Replica] = []
+        self._scaling = threading.Lock()
+        self._rule = ScalingRule(  # what a step takes is known when an actor has told its profile
+            self._options.replicas,
+            self._options.most_replicas,
+            self._options.scale_at or sys.maxsize,
+            self._options.idle_s,
+        )
+        super().__init__(EngineProfile(frozenset()), self._name)  # until an actor tells
+        if self._options.require_resources:
+            check_room(self._cluster.nodes(), self._options, self._options.replicas, self._name)
+        try:
+            for _ in range(self._options.replicas):
+                self._add_replica()
+            hosted = self._hosted_profile()
+        except BaseException:
+            self.close()
+            raise
+        self._profile = profile_elsewhere(hosted, self._options)
+        if self._options.scale_at is None:
+            self._rule = replace(self._rule, scale_at=STEPS * hosted.max_batch)
+
+    def __repr__(self) -> str:
+        return self._name
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what the hosted engines counted, added up."""
+        total: dict[str, int] = {}
+        for replica in self._replicas:
+            for name, count in replica.counts.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def health(self) -> Health:
+        """Return the health of the replicas; ready where one of them is."""
+        parts = tuple(replica.health() for replica in self._present())
+        states = [part.state for part in parts]
+        if "ready" in states:
+            return Health(self._name, parts=parts)
+        state = "paused" if "paused" in states else "lost"
+        why = next((part.why for part in parts if part.state == state), "the engine is closed")
+        return Health(self._name, state, why, parts)
+
+    def describe_parts(self) -> Sequence[str]:
+        """Return a line for each replica."""
+        return [_described(replica) for replica in self._present()]
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Wait up to ``budget.time_s`` for outputs, or until interrupted."""
+        self._scale_out()
+        return super().step(budget)
+
+    def release(self, handles: Sequence[Handle]) -> None:
+        """Free state where it is; unknown handles are ignored."""
+        for handle in handles:
+            pin = self._handles.pop(handle, None)
+            if pin is not None:
+                pin.replica.pins -= 1
+                pin.replica.release(pin.incarnation, [pin.handle])
+
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Pass a hint on to every replica that runs; from any thread."""
+        if Capability.HINT in self._profile.capabilities:
+            for replica in tuple(self._replicas):
+                replica.hint(documents, namespace)
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what is kept of texts; a replica that starts does so before it takes work.
+
+        Raises:
+            Exception: whatever a hosted engine raises.
+        """
+        for replica in tuple(self._replicas):
+            replica.forget(documents, namespace)
+
+    def close(self) -> None:
+        """Drop work in flight, free the hosted engines and end the actors; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.clear()
+            self._waiting.clear()
+            self._handles.clear()
+            for replica in self._replicas:
+                replica.begin_close()
+            for replica in self._replicas:
+                replica.end_close()
+
+    def _job(self, request: EngineRequest) -> HostedJob:
+        self._checked_payload(request, object, self._jobs)
+        pin = None
+        if request.handle is not None:
+            pin = self._handles.get(request.handle)
+            if pin is None:
+                raise self._refusal("unknown handle", request.handle, "one not yet released")
+        return HostedJob(request, self._work(request, pin), pin)
+
+    def _work(self, request: EngineRequest, pin: PinnedHandle | None) -> HostedWork:
+        handle = None if pin is None else pin.handle
+        return HostedWork.of(next(self._numbers), request, handle, self._clock.now())
+
+    def _start(self, jobs: Sequence[HostedJob]) -> None:
+        self._waiting += jobs
+        self._send_waiting()
+
+    def _abort(self, jobs: Sequence[HostedJob]) -> None:
+        self._waiting = [job for job in self._waiting if job not in jobs]
+        for replica in self._replicas:
+            replica.cancel(jobs)
+
+    def _send_waiting(self) -> None:
+        """Send work to the replicas with least in flight; without one that is ready it waits."""
+        while not self._dispatch():
+            pass  # a replica has gone meanwhile: the others take its share
+        if self._waiting and all(replica.state in _GONE for replica in self._replicas):
+            self._fail(self._waiting, self._all_lost())
+            self._waiting = []
+
+    def _dispatch(self) -> bool:
+        """Send what waits; False where a replica refused some that is not bound to it."""
+        waiting, self._waiting = self._waiting, []
+        items = {replica: replica.items for replica in self._replicas if replica.state == "ready"}
+        chosen: dict[Replica, list[HostedJob]] = {}
+        for job in waiting:
+            if job.pin is not None:
+                replica = self._pinned(job, job.pin)
+            else:
+                replica = min(items, key=items.__getitem__, default=None)
+            if replica is None:
+                if job.pin is None:
+                    self._waiting.append(job)
+                continue
+            items[replica] = items.get(replica, 0) + job.work.size
+            chosen.setdefault(replica, []).append(job)
+        refused = [
+            job for replica, jobs in chosen.items() if not replica.send(jobs) for job in jobs
+        ]
+        self._waiting += refused
+        return all(job.pin is not None for job in refused)
+
+    def _pinned(self, job: HostedJob, pin: PinnedHandle) -> Replica | None:
+        """Return the replica that has the state of a job; without one, the job ends in an error."""
+        info = pin.replica.info
+        if info is not None and info.incarnation == pin.incarnation:
+            return pin.replica
+        error = EngineLostError(
+            "the actor that had the state of a request is gone",
+            where=pin.replica.name,
+            found=f"handle {job.request.handle}",
+            hint="send the request again from its beginning",
+        )
+        self._fail([job], error)
+        return None
+
+    def _fail(self, jobs: Sequence[HostedJob], error: EngineError) -> None:
+        """Let jobs end in an error in the next step."""
+        for job in jobs:
+            if self._jobs.get(job.request.id) is job:
+                del self._jobs[job.request.id]
+                self._rejected.append(EngineOutput(job.request.id, "error", error=error))
+        self._outbox.interrupt()
+
+    def _outputs_of(self, report: ReplicaReport) -> Iterable[EngineOutput]:
+        outputs = [self._told(report, job, output) for job, output in report.outputs]
+        for job in report.lost:
+            self._send_again(job, report)
+        self._send_waiting()
+        rejected, self._rejected = self._rejected, []
+        return [*(output for output in outputs if output is not None), *rejected]
+
+    def _told(
+        self, report: ReplicaReport, job: HostedJob, output: EngineOutput
+    ) -> EngineOutput | None:
+        """Return an output as the scheduler knows its work; None if that was cancelled."""
+        request = job.request
+        is_current = self._jobs.get(request.id) is job
+        handle = None
+        if output.handle is not None:
+            pin = PinnedHandle(report.replica, report.incarnation, output.handle)
+            if not is_current:
+                report.replica.release(report.incarnation, [output.handle])
+                return None
+            handle = Handle(f"ray-{next(self._handle_numbers)}")
+            self._handles[handle] = pin
+            pin.replica.pins += 1
+        if not is_current:
+            return None
+        if output.kind in ("final", "error"):
+            del self._jobs[request.id]
+        return EngineOutput(request.id, output.kind, output.value, output.error, handle)
+
+    def _send_again(self, job: HostedJob, report: ReplicaReport) -> None:
+        """Send lost work to another process, unless its effects or answers are out already."""
+        if self._jobs.get(job.request.id) is not job:
+            return
+        may = not job.is_streamed and job.pin is None and job.resends < self._options.resends
+        if not may or job.request.kind is PrimitiveKind.INGESTION:
+            assert report.error is not None, "a report of lost work says why"
+            self._fail([job], report.error)
+            return
+        job.resends += 1
+        job.call = None
+        job.work = self._work(job.request, None)
+        self._waiting.append(job)
+
+    def _scale_out(self) -> None:
+        """Start a replica where the queue asks for one, and drop those that have ended."""
+        if self._options.most_replicas == self._options.replicas:
+            return
+        self._replicas = self._present()
+        waiting = sum(job.work.size for job in self._waiting)
+        if self._rule.wants_another(self._loads(self._replicas), waiting):
+            self._add_replica()
+
+    def _scale_in(self) -> None:
+        """End a replica that is idle for long; on the threads of replicas, as no step runs then."""
+        with self._scaling:
+            replicas = self._present()
+            place = self._rule.surplus(self._loads(replicas))
+            if place is not None:
+                replicas[place].retire()
+
+    def _present(self) -> list[Replica]:
+        """Return the replicas without those that were ended."""
+        return [replica for replica in tuple(self._replicas) if replica.state != "closed"]
+
+    def _loads(self, replicas: Sequence[Replica]) -> list[ReplicaLoad]:
+        now = self._clock.now()
+        return [
+            ReplicaLoad(replica.state, replica.items, replica.idle_s(now), replica.pins > 0)
+            for replica in replicas
+        ]
+
+    def _add_replica(self) -> None:
+        name = f"{self._name}, replica {next(self._replica_numbers)}"
+        actor = self._cluster.host(self._spec, self._options)
+        scales = self._options.most_replicas > self._options.replicas
+        idle = self._scale_in if scales else None
+        tell = self._tell
+        self._replicas.append(Replica(name, actor, self._options, self._clock, tell, idle))
+
+    def _tell(self, report: ReplicaReport) -> None:
+        self._outbox.put([report])
+
+    def _hosted_profile(self) -> EngineProfile:
+        """Return the profile of the hosted engines, when all have been made."""
+        profiles: list[EngineProfile] = []
+        for replica in self._replicas:
+            replica.wait()
+            if replica.failure is not None:
+                raise replica.failure
+            if replica.info is None:
+                raise EngineLostError("an actor was lost as it began", where=replica.name)
+            profiles.append(replica.info.profile)
+        first = profiles[0]
+        for profile in profiles:
+            if (profile.kinds, profile.capabilities) != (first.kinds, first.capabilities):
+                raise ConfigError(
+                    "the replicas of an engine have different profiles",
+                    where=self._name,
+                    found=f"{profile} and {first}",
+                    valid="nodes on which the factory makes the same engine",
+                )
+        return first
+
+    def _all_lost(self) -> EngineLostError:
+        why = [replica.health().why for replica in self._replicas]
+        return EngineLostError(
+            "every actor of an engine is lost",
+            where=self._name,
+            found=why[-1] if why else "no replica",
+            hint="see why they died, then make the engine again",
+        )
+
+
+_GONE = ("lost", "closed")
+
+
+def _described(replica: Replica) -> str:
+    info = replica.info
+    where = "" if info is None else f", process {info.pid} on {info.node}"
+    return f"{replica.name}: {replica.state}{where}, {replica.items} items in flight"

@@ -1,0 +1,396 @@
+"""One actor from the side of the engine: work sent to it, its outputs, and its restarts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from rag_accel.clock import Clock
+from rag_accel.engine_api import EngineOutput, Handle, Health
+from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError, failure_of
+from rag_accel.engines.ray.flight import Forgetting, ReplicaFlight, ReplicaState
+from rag_accel.engines.ray.jobs import HostedJob, ReplicaReport
+from rag_accel.engines.ray.messages import HostInfo, HostReports, unpack_outputs
+from rag_accel.engines.ray.options import RayOptions
+from rag_accel.engines.ray.replica_errors import (
+    check_versions,
+    late_start_error,
+    lost_error,
+    overdue_error,
+    unstarted_error,
+)
+from rag_accel.errors import EngineError
+
+#: Seconds that a poll waits in the actor.
+_POLL_S = 0.5
+#: Seconds between questions whether an actor runs again.
+_AGAIN_S = 0.1
+
+
+class Replica:
+    """An actor and the work in flight there; a thread of its own collects the outputs.
+
+    When the actor's process is gone, all its work is reported as lost and the thread waits for the
+    process that the cluster starts in its place.
+
+    Args:
+        name: in errors and reports.
+        actor: hosts the engine.
+        options: the bounds.
+        clock: that of the scheduler.
+        tell: takes reports, on the thread of this replica.
+        idle: called now and then while nothing comes, on the thread of this replica.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        actor: HostActor,
+        options: RayOptions,
+        clock: Clock,
+        tell: Callable[[ReplicaReport], object],
+        idle: Callable[[], object] | None = None,
+    ) -> None:
+        self.name = name
+        #: handles that are held of it; counted by its engine
+        self.pins = 0
+        self.counts: dict[str, int] = {}
+        self.info: HostInfo | None = None
+        self.failure: Exception | None = None
+        self._actor = actor
+        self._options = options
+        self._clock = clock
+        self._tell = tell
+        self._idle = idle
+        self._lock = threading.Lock()
+        self._flight = ReplicaFlight()
+        self._closing = threading.Event()
+        self._settled = threading.Event()
+        self._close_call: ActorCall | None = None
+        self._thread = threading.Thread(target=self._main, name=f"ray-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> ReplicaState:
+        """Return its state now; it may change at any time."""
+        return self._flight.state
+
+    @property
+    def items(self) -> int:
+        """Return the items in flight."""
+        with self._lock:
+            return sum(job.work.size for job in self._flight.jobs.values())
+
+    def idle_s(self, now: float) -> float:
+        """Return the seconds without work; 0 where there is some."""
+        with self._lock:
+            idle = self._flight.state == "ready" and not self._flight.jobs
+            return now - self._flight.idle_since if idle else 0.0
+
+    def health(self) -> Health:
+        """Return whether it takes work."""
+        with self._lock:
+            state, why = self._flight.state, self._flight.why
+        if state == "ready":
+            return Health(self.name)
+        return Health(self.name, "lost" if state in ("lost", "closed") else "paused", why)
+
+    def wait(self) -> None:
+        """Wait until it is ready, or lost; what made it so is then ``failure``."""
+        self._settled.wait()
+
+    def send(self, jobs: Sequence[HostedJob]) -> bool:
+        """Send work; False if it takes none now."""
+        now = self._clock.now()
+        with self._lock:
+            if self._flight.state != "ready":
+                return False
+            for job in jobs:
+                job.sent_at = now
+                self._flight.jobs[job.work.number] = job
+        # A process that goes meanwhile is noticed by the thread, which reports these as lost.
+        call = self._call("submit", [job.work for job in jobs])
+        for job in jobs:
+            job.call = call
+        return True
+
+    def cancel(self, jobs: Sequence[HostedJob]) -> None:
+        """Forget work that is in flight here."""
+        with self._lock:
+            numbers = [job.work.number for job in jobs]
+            gone = [number for number in numbers if self._flight.jobs.pop(number, None) is not None]
+            self._note_idle()
+        if gone:
+            self._call("cancel", gone)
+
+    def release(self, incarnation: str, handles: Sequence[Handle]) -> None:
+        """Free state of a process, if it is still the one."""
+        if self.info is not None and self.info.incarnation == incarnation:
+            self._call("release", list(handles))
+
+    def hint(self, documents: Sequence[str], namespace: str) -> None:
+        """Pass a hint on, where the actor runs; from any thread."""
+        if self._flight.state == "ready":
+            self._call("hint", tuple(documents), namespace)
+
+    def forget(self, documents: Sequence[str], namespace: str) -> None:
+        """Have texts forgotten now, or by the next process before it takes work.
+
+        Raises:
+            Exception: whatever the engine raises.
+        """
+        forgetting = Forgetting(tuple(documents), namespace)
+        with self._lock:
+            if self._flight.state in ("lost", "closed"):
+                return
+            self._flight.owed.append(forgetting)
+            is_ready = self._flight.state in ("ready", "draining")
+        if is_ready:
+            self._forget_owed(forgetting)
+
+    def retire(self) -> bool:
+        """Take no more work and end soon; False if it has some, or is not ready."""
+        with self._lock:
+            if self._flight.state != "ready" or self._flight.jobs:
+                return False
+            self._flight.state, self._flight.why = "draining", "it is being ended"
+        return True
+
+    def begin_close(self) -> None:
+        """Have the actor free its engine."""
+        with self._lock:
+            if self._flight.state != "lost":
+                self._flight.state, self._flight.why = "closed", "the engine is closed"
+        lost = tuple(self._take_all())
+        if lost:
+            self._tell(
+                ReplicaReport(self, "", (), lost, lost_error(self.name, "the engine was closed"))
+            )
+        if not self._closing.is_set():
+            self._closing.set()
+            self._close_call = self._call("close") if self.info is not None else None
+
+    def end_close(self) -> None:
+        """Wait until the engine is freed, end the actor and the thread."""
+        self._end_actor()
+        self._thread.join()
+
+    def _end_actor(self) -> None:
+        try:
+            if self._close_call is not None:
+                self._close_call.result(self._options.close_timeout_s)
+        except Exception:  # whatever has become of it: its process is ended next
+            pass
+        finally:
+            self._close_call = None
+            self._actor.end(restart=False)
+
+    def _call(self, method: str, *arguments: object) -> ActorCall | None:
+        try:
+            return self._actor.call(method, *arguments)
+        except HostGoneError:
+            return None  # the thread notices by itself
+
+    def _main(self) -> None:
+        try:
+            while not self._closing.is_set():
+                info = self._begin()
+                if info is None:
+                    return
+                self._serve(info)
+        except Exception as error:
+            self._end(error)
+        finally:
+            self._settled.set()
+
+    def _begin(self) -> HostInfo | None:
+        """Wait until the actor has made its engine; None if this is closed meanwhile.
+
+        Raises:
+            Exception: it cannot, or not in time.
+        """
+        deadline = self._clock.now() + self._options.start_timeout_s
+        while not self._closing.is_set():
+            try:
+                left_s = max(0.0, deadline - self._clock.now())
+                info: HostInfo = self._actor.call("start").result(left_s)
+            except TimeoutError as error:
+                raise late_start_error(self.name, self._options) from error
+            except HostGoneError as error:
+                if error.is_final or self._clock.now() >= deadline:
+                    raise unstarted_error(self.name, str(error)) from error
+                self._closing.wait(_AGAIN_S)
+            else:
+                check_versions(self.name, info)
+                self._open(info)
+                return info
+        return None
+
+    def _open(self, info: HostInfo) -> None:
+        """Let work come, after what the last process was to forget is forgotten by this one."""
+        while True:
+            with self._lock:
+                owed = list(self._flight.owed)
+                if not owed:
+                    self.info = info
+                    if self._flight.state == "starting":
+                        self._flight.state, self._flight.why = "ready", ""
+                        self._flight.idle_since = self._clock.now()
+                    break
+            for forgetting in owed:
+                if not self._forget_owed(forgetting):
+                    return  # the process is gone again, as the next poll will show
+        self._settled.set()
+        self._tell(ReplicaReport(self))
+
+    def _forget_owed(self, forgetting: Forgetting) -> bool:
+        """Have the present process forget texts; False if it is gone."""
+        try:
+            call = self._actor.call("forget", forgetting.documents, forgetting.namespace)
+            call.result(self._options.lost_after_s)
+        except (HostGoneError, TimeoutError):
+            return False
+        except BaseException:
+            self._drop_owed(forgetting)
+            raise
+        self._drop_owed(forgetting)
+        return True
+
+    def _drop_owed(self, forgetting: Forgetting) -> None:
+        with self._lock:
+            self._flight.owed = [owed for owed in self._flight.owed if owed is not forgetting]
+
+    def _serve(self, info: HostInfo) -> None:
+        """Collect outputs until the process is gone, or this is closed."""
+        taken = 0
+        while not self._closing.is_set():
+            try:
+                reports: HostReports = self._actor.call("poll", taken, _POLL_S).result(
+                    _POLL_S + self._options.lost_after_s
+                )
+            except HostGoneError as error:
+                if error.is_final:
+                    raise lost_error(self.name, str(error)) from error
+                return self._restart(info, str(error))
+            except (TimeoutError, EngineError) as error:
+                if not self._closing.is_set():
+                    self._actor.end(restart=True)
+                return self._restart(info, f"it does not answer: {error}")
+            if reports.incarnation != info.incarnation:
+                return self._restart(info, "its process was replaced by another one")
+            self._take(info, reports)
+            taken = reports.end
+            self._watch(info, is_idle=not reports.reports)
+            if reports.step_s > self._options.work_timeout_s + self._options.lost_after_s:
+                self._actor.end(restart=True)
+                return self._restart(info, f"a step has lasted {reports.step_s:.0f} s")
+            if self._idle is not None and not reports.reports:
+                self._idle()
+            if self._flight.state == "draining":
+                self.begin_close()
+                self._end_actor()
+        return None
+
+    def _take(self, info: HostInfo, reports: HostReports) -> None:
+        self.counts = dict(reports.counts)
+        outputs: list[tuple[HostedJob, EngineOutput]] = []
+        lost: list[HostedJob] = []
+        error: EngineError | None = None
+        for body in reports.reports:
+            try:
+                told = unpack_outputs(body)
+            except EngineError as unreadable:  # which work it was about is not known
+                error, lost = unreadable, self._take_all()
+                continue
+            outputs += self._known(told)
+        if outputs or lost:
+            self._tell(ReplicaReport(self, info.incarnation, tuple(outputs), tuple(lost), error))
+
+    def _known(self, told: Sequence[EngineOutput]) -> list[tuple[HostedJob, EngineOutput]]:
+        known: list[tuple[HostedJob, EngineOutput]] = []
+        unheld: list[Handle] = []
+        with self._lock:
+            for output in told:
+                job = self._flight.jobs.get(int(output.id))
+                if job is None:  # cancelled, or sent to another one
+                    unheld += [] if output.handle is None else [output.handle]
+                    continue
+                if output.kind == "partial":
+                    job.is_streamed = True
+                elif output.kind != "progress":
+                    del self._flight.jobs[int(output.id)]
+                known.append((job, output))
+            self._note_idle()
+        if unheld:
+            self._call("release", unheld)
+        return known
+
+    def _watch(self, info: HostInfo, *, is_idle: bool) -> None:
+        """End work that is late, and report such as never reached the actor."""
+        now = self._clock.now()
+        with self._lock:
+            jobs = list(self._flight.jobs.values())
+        late = [job for job in jobs if now - job.sent_at > self._options.work_timeout_s]
+        if late:
+            self.cancel(late)
+            error = overdue_error(self.name, self._options)
+            ends = tuple((job, EngineOutput(job.request.id, "error", error=error)) for job in late)
+            self._tell(ReplicaReport(self, info.incarnation, ends))
+        calls = {id(job.call): job.call for job in jobs if job.call is not None} if is_idle else {}
+        for call in calls.values():
+            failure = failure_of(call)
+            if failure is not None:
+                self._report_unsent(info, [job for job in jobs if job.call is call], failure)
+
+    def _report_unsent(self, info: HostInfo, jobs: list[HostedJob], failure: Exception) -> None:
+        with self._lock:
+            numbers = [job.work.number for job in jobs]
+            lost = [self._flight.jobs.pop(number, None) for number in numbers]
+            self._note_idle()
+        unsent = tuple(job for job in lost if job is not None)
+        if unsent:
+            self._tell(
+                ReplicaReport(
+                    self, info.incarnation, (), unsent, lost_error(self.name, str(failure))
+                )
+            )
+
+    def _restart(self, info: HostInfo, why: str) -> None:
+        """Report all work as lost, and wait for the next process."""
+        if self._closing.is_set():
+            return
+        with self._lock:
+            if self._flight.state == "draining":
+                self._closing.set()
+                self._flight.state = "closed"
+                return
+            self._flight.state, self._flight.why = "starting", f"its actor starts again: {why}"
+        self.info = None
+        lost = tuple(self._take_all())
+        self._tell(ReplicaReport(self, info.incarnation, (), lost, lost_error(self.name, why)))
+
+    def _end(self, error: Exception) -> None:
+        """Take no work any more."""
+        with self._lock:
+            if self._flight.state != "closed":
+                self._flight.state, self._flight.why = "lost", str(error)
+            self._flight.owed.clear()
+        self.failure = error
+        incarnation = self.info.incarnation if self.info is not None else ""
+        lost = tuple(self._take_all())
+        told = error if isinstance(error, EngineError) else lost_error(self.name, str(error))
+        if not self._closing.is_set():
+            self._actor.end(restart=False)
+        self._settled.set()
+        self._tell(ReplicaReport(self, incarnation, (), lost, told))
+
+    def _take_all(self) -> list[HostedJob]:
+        with self._lock:
+            jobs = list(self._flight.jobs.values())
+            self._flight.jobs.clear()
+            self._note_idle()
+            return jobs
+
+    def _note_idle(self) -> None:
+        if not self._flight.jobs:
+            self._flight.idle_since = self._clock.now()

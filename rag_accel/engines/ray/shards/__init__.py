@@ -1,0 +1,1 @@
+"""Exact search over an index whose shards lie in several actors."""

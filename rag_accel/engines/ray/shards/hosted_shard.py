@@ -1,0 +1,206 @@
+"""The engine of one shard, in its actor: searches by version, and the two halves of a change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rag_accel.engine_api import (
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    PrimitiveKind,
+    StepBudget,
+    WorkId,
+)
+from rag_accel.engines.bases import OwnEngine
+from rag_accel.engines.ray.shards.shard_calls import (
+    OtherVersion,
+    ShardChange,
+    ShardCommit,
+    ShardHits,
+    ShardLookup,
+    ShardSearch,
+)
+from rag_accel.engines.ray.shards.shard_files import (
+    ShardFiles,
+    read_manifest,
+    read_shard,
+    remove_old_files,
+    write_shard,
+)
+from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
+from rag_accel.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ShardState:
+    """One version of the shard."""
+
+    index: DocumentIndex
+    orders: dict[str, int]
+    engine: RetrievalEngine
+    files: ShardFiles
+
+
+class HostedShard(OwnEngine):
+    """The engine of one shard, read from the folder that the manifest describes.
+
+    SEARCHING takes a ``ShardSearch``, INGESTION a ``ShardLookup``, ``ShardChange`` or
+    ``ShardCommit``; changes of a step come behind its searches, in the order they came.
+
+    Args:
+        folder: with the manifest.
+        place: of the shard in it.
+
+    Raises:
+        ConfigError: there are no shards.
+        IndexFileError: the files are damaged.
+        OSError: a file cannot be read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], place: int) -> None:
+        self._folder = Path(folder)
+        self._place = place
+        self._manifest = read_manifest(self._folder)
+        state = self._read()
+        super().__init__(
+            replace(
+                state.engine.profile,
+                kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
+            ),
+            f"shard {place} of {folder}",
+        )
+        self._states = {self._manifest.version: state}
+        self._prepared: _ShardState | None = None
+        self._pending: dict[WorkId, EngineRequest] = {}
+
+    @property
+    def profile(self) -> EngineProfile:
+        """Return the profile of the index's engine."""
+        return self._profile
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        """Take work for the next step."""
+        self._pending.update((request.id, request) for request in work)
+
+    def cancel(self, ids: Sequence[WorkId]) -> None:
+        """Forget work that no step has taken yet."""
+        for id in ids:
+            self._pending.pop(id, None)
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        """Answer all searches together, then the other calls."""
+        taken, self._pending = list(self._pending.values()), {}
+        searches = [r for r in taken if isinstance(r.payload, ShardSearch)]
+        outputs = self._search(searches, budget)
+        for request in taken:
+            if not isinstance(request.payload, ShardSearch):
+                outputs.append(self._ended(request))
+        return outputs
+
+    def close(self) -> None:
+        """Free the index."""
+        for state in self._states.values():
+            state.engine.close()
+        self._states.clear()
+        self._prepared = None
+
+    def _search(self, searches: Sequence[EngineRequest], budget: StepBudget) -> list[EngineOutput]:
+        outputs: list[EngineOutput] = []
+        by_version: dict[int, list[EngineRequest]] = {}
+        for request in searches:
+            call: ShardSearch = request.payload
+            if call.version in self._states:
+                plain = replace(request, payload=call.query, kind=PrimitiveKind.SEARCHING)
+                by_version.setdefault(call.version, []).append(plain)
+            else:
+                other = OtherVersion(max(self._states))
+                outputs.append(EngineOutput(request.id, "final", other))
+        for version, requests in by_version.items():
+            state = self._states[version]
+            state.engine.submit(requests)
+            outputs += [_with_orders(output, state) for output in state.engine.step(budget)]
+        return outputs
+
+    def _ended(self, request: EngineRequest) -> EngineOutput:
+        call: Callable[[Any], object] | None = {
+            ShardLookup: self._known,
+            ShardChange: self._prepare,
+            ShardCommit: self._commit,
+        }.get(type(request.payload))
+        try:
+            if call is None:
+                found = type(request.payload).__name__
+                raise self._refusal("payload of a wrong type", found, "a call of a shard")
+            return EngineOutput(request.id, "final", call(request.payload))
+        except Exception as error:
+            return EngineOutput(request.id, "error", error=error)
+
+    def _known(self, call: ShardLookup) -> frozenset[str]:
+        return frozenset(self._newest.orders.keys() & set(call.ids))
+
+    def _prepare(self, call: ShardChange) -> ShardFiles:
+        newest = max(self._states)
+        if call.version != newest + 1:
+            raise EngineError(
+                "a change of another version of a shard",
+                where=self._where,
+                found=call.version,
+                valid=str(newest + 1),
+                hint="only one program at a time may change shards",
+            )
+        old = self._newest
+        index = DocumentIndex.from_snapshot(old.index.snapshot())
+        index.add(call.documents, call.vectors)
+        orders = dict(old.orders)
+        for document, order in zip(call.documents, call.orders, strict=True):
+            orders.setdefault(document.id, order)
+        placed = np.array([orders[d.id] for d in index.snapshot().documents], dtype=np.int64)
+        fingerprint = self._manifest.fingerprint
+        files = write_shard(self._folder, self._place, call.version, index, placed, fingerprint)
+        self._prepared = _ShardState(index, orders, RetrievalEngine(index), files)
+        return files
+
+    def _commit(self, call: ShardCommit) -> int:
+        """Take the version of the manifest: prepared, unchanged, or read again."""
+        before = self._manifest.shards[self._place]
+        newest = max(self._states)
+        self._manifest = read_manifest(self._folder)
+        version = self._manifest.version
+        prepared, self._prepared = self._prepared, None
+        if version == newest:
+            return version
+        # One that was prepared for a change that failed elsewhere is of other files.
+        if prepared is not None and prepared.files == self._manifest.shards[self._place] != before:
+            state = prepared
+        elif self._manifest.shards[self._place] == before:
+            state = self._newest
+        else:
+            state = self._read()
+        # Searches that began before go on in the version before, which goes with the next one.
+        self._states = {newest: self._newest, version: state}
+        remove_old_files(self._folder, self._manifest, self._place)
+        return version
+
+    @property
+    def _newest(self) -> _ShardState:
+        return self._states[max(self._states)]
+
+    def _read(self) -> _ShardState:
+        index, orders = read_shard(self._folder, self._manifest, self._place)
+        files = self._manifest.shards[self._place]
+        return _ShardState(index, orders, RetrievalEngine(index), files)
+
+
+def _with_orders(output: EngineOutput, state: _ShardState) -> EngineOutput:
+    if output.kind != "final":
+        return output
+    found = tuple(output.value)
+    orders = tuple(state.orders[scored.document.id] for scored in found)
+    return replace(output, value=ShardHits(found, orders))

@@ -1,0 +1,82 @@
+"""An engine in an actor, as a stage of a graph and behind a framework's component."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag_accel import END, START, Accelerator, RAGraph
+from rag_accel.engine_api import Document, EngineRequest
+from rag_accel.engines import DocumentIndex, IndexSpec, SentenceTransformerEngine
+from rag_accel.engines.ray import RayEngine, RayOptions, RayShards, split_index, write_shards
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+TEXTS = [
+    "The bridge opened in 1932.",
+    "The ferry takes nine minutes.",
+    "A ticket costs four euros.",
+]
+QUESTION = "When was the bridge opened?"
+
+
+def graphs() -> tuple[RAGraph, RAGraph]:
+    """Return a graph that adds documents, and one that searches."""
+    adding = RAGraph("documents").add_ingestion("add", documents="documents")
+    adding.add_edge(START, "add").add_edge("add", END)
+    asking = RAGraph().add_retrieval("search", top_k=2)
+    asking.add_edge(START, "search").add_edge("search", END)
+    return adding, asking
+
+
+def test_stages_of_a_graph_run_in_actors(cluster: Any, tmp_path: Path) -> None:
+    adding, asking = graphs()
+    documents = [Document(text, text) for text in TEXTS]
+    with Accelerator(
+        embedder=SentenceTransformerEngine(runtime="torch"),
+        index=DocumentIndex(IndexSpec(dimension=384)),
+    ) as local:
+        local.run(adding, documents=documents)
+        expected = local.run(asking, input=QUESTION)
+    write_shards(
+        tmp_path / "shards", split_index(DocumentIndex(IndexSpec(dimension=384)), 2), "minilm"
+    )
+    half = RayOptions(num_cpus=0.5)
+    with Accelerator(
+        embedder=RayEngine("embedding", {"runtime": "torch"}, half),
+        index=RayShards(tmp_path / "shards", half),
+    ) as hosted:
+        hosted.run(adding, documents=documents)
+        found = [hosted.submit(asking, input=QUESTION) for _ in range(8)]
+        for handle in found:
+            hits = handle.result()
+            assert [hit.document for hit in hits] == [hit.document for hit in expected]
+            np.testing.assert_allclose(
+                [hit.score for hit in hits], [hit.score for hit in expected], atol=1e-5
+            )
+        assert hosted.health().is_ready
+
+
+def test_a_component_of_a_framework_embeds_in_an_actor(cluster: Any) -> None:
+    from langchain_rag_accel import RagAccelEmbeddings
+
+    engine = RayEngine("embedding", {"runtime": "torch"}, RayOptions(num_cpus=0.5))
+    sent: list[str] = []
+    submit = engine.submit
+
+    def noting(work: Sequence[EngineRequest]) -> None:
+        sent.extend(text for request in work for text in request.payload.texts)
+        submit(work)
+
+    engine.submit = noting  # type: ignore[method-assign]
+    with Accelerator(embedder=[engine]) as accelerator:
+        embeddings = RagAccelEmbeddings(accelerator=accelerator)
+        plain = embeddings.model.encode(TEXTS)
+        while not set(TEXTS) <= set(sent):  # it serves once its vectors have shown to be equal
+            np.testing.assert_allclose(embeddings.embed_documents(TEXTS), plain, atol=1e-6)
+        np.testing.assert_allclose(embeddings.embed_documents(TEXTS), plain, atol=1e-6)
+        assert "RayEngine" in embeddings.explain_on(accelerator)
