@@ -62,7 +62,8 @@ def _accelerated(obj: Any, terms: ServingTerms) -> tuple[Any, Accelerator | None
 
 
 def _graph_inputs(graph: Any) -> tuple[str, ...]:
-    fields = graph.get_input_jsonschema().get("properties", {})
+    # Not its JSON schema: pydantic makes none of typing's TypedDict before Python 3.12.
+    fields = [name for name in graph.channels if not name.startswith(("__", "branch:"))]
     if MESSAGES not in fields:
         raise ConfigError(
             "nothing says which values of the graph's state a client may set",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal, Protocol, cast
 
 from uvicorn.config import HTTP_PROTOCOLS
@@ -22,7 +23,9 @@ Phase = Literal["head", "body", "answer", "unread", "closing"]
 
 
 class WatchedConnection(Protocol):
-    """A connection as the sweep sees it."""
+    """A connection as the sweep sees it; ``number`` rises from one opened to the next."""
+
+    number: int
 
     def phase(self) -> tuple[Phase, object]:
         """Return what it does now, and what identifies this round of it."""
@@ -73,8 +76,8 @@ class ConnectionWatch:
         if excess <= 0:
             return 0
         waiting = [
-            (since, number, connection)
-            for number, (connection, (state, since)) in enumerate(self._since.items())
+            (since, connection.number, connection)
+            for connection, (state, since) in self._since.items()
             if state[0] == "head"
         ]
         shed = [connection for _, _, connection in sorted(waiting)[:excess]]
@@ -102,8 +105,14 @@ def watched_protocol() -> type[asyncio.Protocol]:
     except ImportError:
         base = import_from_string(HTTP_PROTOCOLS["h11"])
 
+    numbers = count()
+
     class WatchedProtocol(base):
         """A connection of uvicorn's whose phase can be asked for."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            self.number = next(numbers)
+            super().connection_made(transport)
 
         def phase(self) -> tuple[Phase, object]:
             return phase_of(cast("Any", self))

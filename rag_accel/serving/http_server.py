@@ -60,13 +60,15 @@ class DrainingServer(uvicorn.Server):
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
         super().__init__(config)
+        #: the loop that serves, once it runs
+        self.loop: asyncio.AbstractEventLoop
         self._app, self._options, self._tell = app, options, tell
         self._last: threading.Timer | None = None
         self._watch, self._clock = ConnectionWatch(options), MonotonicClock()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal comes and what was under way has ended."""
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         # Steps of programs that are not async run there, each in a thread while it waits.
         loop.set_default_executor(ThreadPoolExecutor(_SYNC_THREADS, "rag-accel-serve"))
         await super().serve(sockets)
@@ -114,7 +116,6 @@ class DrainingServer(uvicorn.Server):
         if hasattr(signal, "SIGHUP"):
             handlers[signal.SIGHUP] = lambda number, frame: self._reload_soon()
         before = {number: signal.signal(number, handle) for number, handle in handlers.items()}
-        self._loop = asyncio.get_running_loop()
         try:
             yield
         finally:
@@ -129,7 +130,7 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def _reload_soon(self) -> None:
-        self._loop.call_soon_threadsafe(self._reload)
+        self.loop.call_soon_threadsafe(self._reload)
 
     def _reload(self) -> None:
         try:
