@@ -34,10 +34,26 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
     """Return an object of LangChain's or LangGraph's as it is served; None for any other.
 
     Raises:
-        ConfigError: a compiled graph without a declared input.
+        ConfigError: a compiled graph without a declared input, or with a checkpointer; inputs for
+            an object that has its own.
     """
     if not isinstance(obj, Runnable | Embeddings):
         return None
+    if terms.inputs is not None and isinstance(obj, BaseChatModel | Embeddings):
+        raise ConfigError(
+            "this object names its input itself",
+            where="--input",
+            found=", ".join(terms.inputs),
+            hint="leave --input out",
+        )
+    checkpointer = getattr(obj, "checkpointer", None) if is_graph(obj) else None
+    if checkpointer:
+        raise ConfigError(
+            "this graph keeps its state by threads, which no client may name",
+            found=f"a checkpointer, {type(checkpointer).__name__}",
+            valid="a graph compiled without one",
+            hint="take the whole chat from the client: messages",
+        )
     fast, accelerator = _accelerated(obj, terms)
     if isinstance(obj, Embeddings):
         return LangChainServedEmbeddings(fast, accelerator)

@@ -60,11 +60,12 @@ class ServingApp:
         self._tenants, self._options, self._tokens = tenants, options, tokens
         self._clock = clock or MonotonicClock()
         self._created = int(time.time())
-        self.turns = RequestTurns(options.max_requests, self._clock)
         self.http = HTTPMetrics()
         #: set once the server stops: nothing more is taken
         self.is_draining = False
         tenants.add((options.namespace,) if tokens is None else tokens.tenants)
+        taken = [on.options.max_requests for on in tenants.accelerators.values()]
+        self.turns = RequestTurns(min([options.max_requests, *taken]), self._clock)
 
     def asgi(self) -> Starlette:
         """Return the application; its shutdown closes the accelerators that serve it."""
@@ -93,6 +94,12 @@ class ServingApp:
             exception_handlers={HTTPException: _no_such_route},
             lifespan=self._lifespan,
         )
+
+    @property
+    def shutdown_s(self) -> float:
+        """Return how long closing the accelerators may take, in seconds."""
+        accelerators = self._tenants.accelerators.values()
+        return max((on.options.shutdown_s for on in accelerators), default=0.0)
 
     def reload_tokens(self) -> None:
         """Read the tokens again. Raises ConfigError, and then those from before stay."""

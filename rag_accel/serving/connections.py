@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
-from uvicorn.config import HTTP_PROTOCOLS
-from uvicorn.importer import import_from_string
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_accel.serving.serving_options import ServingOptions
 
@@ -98,29 +97,26 @@ class ConnectionWatch:
         return limits[phase]
 
 
-def watched_protocol() -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol, httptools' where it is installed, with a phase to look at."""
-    try:
-        base: Any = import_from_string(HTTP_PROTOCOLS["httptools"])
-    except ImportError:
-        base = import_from_string(HTTP_PROTOCOLS["h11"])
+class WatchedProtocol(H11Protocol):
+    """A connection of uvicorn's whose phase can be asked for.
 
-    numbers = count()
+    Always h11's: with httptools, uvicorn does not bound the head of a request.
+    """
 
-    class WatchedProtocol(base):
-        """A connection of uvicorn's whose phase can be asked for."""
+    _numbers = count()
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            self.number = next(numbers)
-            super().connection_made(transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn narrows it
+        """Begin."""
+        self.number = next(self._numbers)
+        super().connection_made(transport)
 
-        def phase(self) -> tuple[Phase, object]:
-            return phase_of(cast("Any", self))
+    def phase(self) -> tuple[Phase, object]:
+        """Return what it does now, and what identifies this round of it."""
+        return phase_of(self)
 
-        def abort(self) -> None:
-            self.transport.abort()
-
-    return WatchedProtocol
+    def abort(self) -> None:
+        """End it at once; what was not sent is dropped."""
+        self.transport.abort()
 
 
 def phase_of(connection: Any) -> tuple[Phase, object]:

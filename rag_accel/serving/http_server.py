@@ -19,7 +19,7 @@ import uvicorn
 from rag_accel.clock import MonotonicClock
 from rag_accel.errors import ConfigError
 from rag_accel.serving.app import ServingApp
-from rag_accel.serving.connections import ConnectionWatch, watched_protocol
+from rag_accel.serving.connections import ConnectionWatch, WatchedProtocol
 from rag_accel.serving.serving_options import ServingOptions
 
 _logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class DrainingServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app.asgi(),
-            http=watched_protocol(),
+            http=WatchedProtocol,
             ws="none",
             lifespan="on",
             access_log=False,
@@ -88,7 +88,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let what is under way end, within the time to drain."""
         self._app.is_draining = True
-        bound_s = self._options.drain_s + _LAST_S
+        bound_s = self._options.drain_s + self._app.shutdown_s + _LAST_S
         # A thread of the program's may be stuck, and the interpreter would wait for it.
         self._last = threading.Timer(bound_s, os._exit, (1,))
         self._last.daemon = True

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from serving_kit import AsgiCall, client_of, serving_app
@@ -201,6 +202,21 @@ async def test_a_graph_takes_the_inputs_that_are_listed() -> None:
         async with client_of(serving_app(served)) as client:
             made = (await client.post("/invoke", json={"question": "when"})).json()
     assert made == {"output": {"question": "when", "answer": "WHEN"}}
+
+
+def test_a_graph_whose_threads_clients_would_share_is_refused() -> None:
+    graph = StateGraph(QuestionState)
+    graph.add_node("answer", lambda state: {"answer": state["question"].upper()})
+    graph.add_edge(START, "answer").add_edge("answer", END)
+    compiled: Any = graph.compile(checkpointer=InMemorySaver())
+    with Accelerator() as accelerator, pytest.raises(ConfigError, match="by threads"):
+        program_of(compiled, accelerator, "question")
+
+
+@pytest.mark.parametrize("obj", [model(), DeterministicFakeEmbedding(size=4)])
+def test_inputs_of_an_object_that_has_its_own_are_refused(obj: Any) -> None:
+    with Accelerator() as accelerator, pytest.raises(ConfigError, match="--input"):
+        program_of(obj, accelerator, "question")
 
 
 async def test_embeddings_embed_queries_and_documents() -> None:

@@ -59,6 +59,14 @@ async def test_a_graph_is_told_its_deadline() -> None:
     assert late.status_code == 504
 
 
+def test_no_more_run_at_once_than_the_accelerator_takes() -> None:
+    for most, expected in ((2, 2), (100, 10)):
+        with Accelerator(llm=str.upper, max_requests=10) as accelerator:
+            tenants = ServedTenants(ServingTarget("bot", echo_graph(), accelerator))
+            app = ServingApp(tenants, ServingOptions(max_requests=most))
+            assert app.turns.admission.most == expected
+
+
 async def test_health_is_that_of_the_accelerator() -> None:
     accelerator = Accelerator(llm=str.upper)
     tenants = ServedTenants(ServingTarget("bot", echo_graph(), accelerator))

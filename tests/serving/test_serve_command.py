@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +122,48 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert process.wait(60) == 128 + signal.SIGTERM
         with pytest.raises(httpx.TransportError):
             asked.result()
+
+
+@pytest.mark.processes
+def test_tokens_are_read_again_at_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(SLOW)
+    (tmp_path / "go").touch()
+    tokens = tmp_path / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text("a-token-of-anna-01 anna")
+    arguments = ("app:chain", "--token-file", str(tokens))
+
+    def status(url: str, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.post(f"{url}/invoke", json={"input": "a"}, headers=headers).status_code
+
+    with serving_process(tmp_path, *arguments) as (process, url):
+        assert status(url, "a-token-of-anna-01") == 200
+        tokens.write_text("a-token-of-bert-01 bert")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: status(url, "a-token-of-bert-01") == 200)
+        assert status(url, "a-token-of-anna-01") == 401
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_a_missing_package_is_told_with_its_extra() -> None:
+    program = (
+        "import sys; sys.modules['starlette'] = None; from rag_accel.cli import main; "
+        "sys.exit(main(['serve', 'json:dumps']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "pip install 'rag-accel[serve]'" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.processes
