@@ -89,11 +89,13 @@ class ServingApp:
             ),
             Route("/healthz", self._healthz, methods=["GET"]),
         ]
-        return Starlette(
+        app = Starlette(
             routes=routes,
             exception_handlers={HTTPException: _no_such_route},
             lifespan=self._lifespan,
         )
+        app.router.redirect_slashes = False  # a redirect would name the host that a client claims
+        return app
 
     @property
     def shutdown_s(self) -> float:
@@ -104,8 +106,7 @@ class ServingApp:
     def reload_tokens(self) -> None:
         """Read the tokens again. Raises ConfigError, and then those from before stay."""
         if self._tokens is not None:
-            self._tokens.reload()
-            self._tenants.add(self._tokens.tenants)
+            self._tokens.reload(self._tenants.add)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -175,7 +176,7 @@ class ServingApp:
     async def _body(self, request: Request, namespace: str) -> dict[str, Any]:
         body = await read_body(request, self._options.max_body_bytes)
         # A refused request is known by it when it comes back.
-        asked = f"{namespace}\n{request.url.path}\n".encode()
+        asked = f"{namespace}\n{request.scope['path']}\n".encode()
         request.state.key = hashlib.blake2b(asked + body, digest_size=16).digest()
         return parse_object(body)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
@@ -47,11 +47,19 @@ class ServedTenants:
         Raises:
             ConfigError: the object cannot be served, or not to several tenants.
         """
-        for namespace in namespaces:
-            if namespace not in self._served:
-                self._check_room()
-                self._served[namespace] = self._make(namespace)
-        self._check_alone()
+        served, num_made = dict(self._served), len(self._made)
+        try:
+            for namespace in namespaces:
+                if namespace not in served:
+                    _check_room(served)
+                    served[namespace] = self._make(namespace)
+            self._check_alone(served)
+        except BaseException:
+            for accelerator in self._made[num_made:]:
+                accelerator.close()
+            del self._made[num_made:]
+            raise
+        self._served = served
 
     def of(self, namespace: str) -> Served:
         """Return what answers for a tenant that was added."""
@@ -107,15 +115,9 @@ class ServedTenants:
             hint="; ".join(missing) or "serve a chain, a graph or an engine that answers",
         )
 
-    def _check_room(self) -> None:
-        if len(self._served) >= MOST_TENANTS:
-            raise ConfigError(
-                "there are too many tenants", where="--token-file", valid=f"up to {MOST_TENANTS}"
-            )
-
-    def _check_alone(self) -> None:
+    def _check_alone(self, served_by: Mapping[str, Served]) -> None:
         """Refuse several tenants on one accelerator, whose results they would share."""
-        for namespace, served in self._served.items():
+        for namespace, served in served_by.items():
             on = served.accelerator
             if on is not None and on.options.namespace != namespace:
                 raise ConfigError(
@@ -125,10 +127,17 @@ class ServedTenants:
                     valid=f"--namespace {on.options.namespace!r}, and no other tenant",
                     hint="serve the object without its accelerator, and each tenant gets one",
                 )
-            if on is None and len(self._served) > 1:
+            if on is None and len(served_by) > 1:
                 raise ConfigError(
                     "an object that is served as it is knows no tenants",
                     where="--token-file",
-                    found=f"{len(self._served)} tenants",
+                    found=f"{len(served_by)} tenants",
                     valid="one tenant",
                 )
+
+
+def _check_room(served_by: Mapping[str, Served]) -> None:
+    if len(served_by) >= MOST_TENANTS:
+        raise ConfigError(
+            "there are too many tenants", where="--token-file", valid=f"up to {MOST_TENANTS}"
+        )

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rag_accel.errors import ConfigError
@@ -36,8 +37,12 @@ class TokenFile:
         self._tenants: dict[bytes, str] = {}
         self.reload()
 
-    def reload(self) -> None:
-        """Read the file again; the tokens from before stay if it is wrong. Raises as the class."""
+    def reload(self, accept: Callable[[Iterable[str]], None] | None = None) -> None:
+        """Read the file again; the tokens from before stay if it is wrong. Raises as the class.
+
+        Args:
+            accept: is given the tenants before the tokens are valid; what it raises refuses them.
+        """
         found: dict[bytes, str] = {}
         for number, line in enumerate(self._text().splitlines(), start=1):
             words = line.split()
@@ -54,6 +59,8 @@ class TokenFile:
                 raise self._error(f"line {number}", valid="one tenant for a token")
         if not found:
             raise self._error("no token", valid="at least one line")
+        if accept is not None:
+            accept(sorted(set(found.values())))
         self._tenants = found
 
     @property

@@ -180,6 +180,14 @@ async def test_unknown_paths_methods_and_types_are_refused_in_json() -> None:
     assert all(response.json()["error"]["code"] == "RA520" for response in found)
 
 
+async def test_a_strange_host_is_neither_an_error_nor_a_redirect() -> None:
+    async with client_of(serving_app(ScriptedProgram())) as client:
+        strange = {"Host": "[", "Content-Type": "application/json"}
+        answer = await client.post("/invoke", content=b'{"input": "a"}', headers=strange)
+        assert answer.status_code == 200
+        assert (await client.post("/invoke/", headers={"Host": "elsewhere"})).status_code == 404
+
+
 async def test_a_program_of_several_inputs_is_no_chat() -> None:
     async with client_of(serving_app(ScriptedProgram(("a", "b")))) as client:
         assert (await client.post("/v1/chat/completions", json={})).status_code == 404

@@ -13,7 +13,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
@@ -145,6 +145,27 @@ async def test_a_chain_is_cancelled_within_a_step_once_its_client_leaves() -> No
         await call.task
         assert accelerator.is_idle
     assert later == []
+
+
+async def test_a_stream_of_a_chain_is_closed_once_its_client_leaves() -> None:
+    closed = asyncio.Event()
+
+    async def count(_: Any) -> Any:
+        try:
+            while True:
+                yield "a"
+                await asyncio.sleep(0)
+        finally:
+            closed.set()
+
+    with Accelerator() as accelerator:
+        served = program_of(RunnableGenerator(count), accelerator)
+        call = AsgiCall(serving_app(served).asgi(), "/stream", {"input": "a"})
+        await call.sending.wait()
+        call.leave()
+        await call.task
+        assert closed.is_set()
+        assert accelerator.is_idle
 
 
 class ChatState(TypedDict):

@@ -9,6 +9,7 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 from serving_kit import ScriptedProgram, client_of, serving_app
 
+from langchain_rag_accel import accelerate
 from langchain_rag_accel.served import serve_object
 from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.errors import ConfigError
@@ -166,6 +167,21 @@ def test_an_object_with_its_own_accelerator_serves_one_tenant(tmp_path: Path) ->
         ServingApp(alone, ServingOptions(namespace="anna"))
         alone.close()
         assert not accelerator.closed  # it is the program's
+
+
+async def test_a_tenant_that_cannot_be_served_is_not_let_in_by_a_reload(tmp_path: Path) -> None:
+    path = token_file(tmp_path, f"{ANNA} anna")
+    with Accelerator(namespace="anna") as accelerator:
+        fast = accelerate(whose(), accelerator=accelerator)
+        app, _ = tenant_app(fast, TokenFile(path))
+        path.write_text(f"{ANNA} anna\n{BERT} bert\n")
+        with pytest.raises(ConfigError, match="serves one tenant"):
+            app.reload_tokens()
+        async with client_of(app) as client:
+            asked = {"input": "hi"}
+            refused = await client.post("/invoke", json=asked, headers=bearing(BERT))
+            answer = await client.post("/invoke", json=asked, headers=bearing(ANNA))
+    assert (refused.status_code, answer.status_code) == (401, 200)
 
 
 def test_an_object_that_is_served_as_it_is_knows_no_tenants(tmp_path: Path) -> None:
