@@ -145,9 +145,19 @@ def open_socket(options: ServingOptions) -> socket.socket:
     Raises:
         ConfigError: the address is not one of this machine, or taken.
     """
+    address = (options.host, options.port)
     try:
-        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
-        opened = socket.create_server((options.host, options.port), family=family, backlog=_BACKLOG)
+        family, kind, _, _, found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        # The protocol is named, as asyncio turns off Nagle's algorithm, which holds an answer's
+        # body back for 40 ms, of such sockets alone.
+        opened = socket.socket(family, kind, socket.IPPROTO_TCP)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind(found)
+            opened.listen(_BACKLOG)
+        except BaseException:
+            opened.close()
+            raise
     except OSError as error:
         raise ConfigError(
             "the server cannot listen",

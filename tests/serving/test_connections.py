@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from serving_kit import ScriptedEmbedder, ScriptedProgram, serving_app
 
 from rag_accel.engines.devices.remote import RemoteMember
+from rag_accel.errors import ConfigError
 from rag_accel.serving.connections import ConnectionWatch, Phase
 from rag_accel.serving.http_server import DrainingServer, open_socket
 from rag_accel.serving.served import ServedPiece
@@ -237,6 +239,20 @@ def test_a_served_embedder_is_a_member_of_another_machines_group() -> None:
         finally:
             member.close()
     assert [row[0] for row in vectors.tolist()] == [1.0, 3.0]
+
+
+def test_answers_are_not_held_back_by_nagles_algorithm() -> None:
+    with open_socket(ServingOptions(port=0)) as opened:
+        assert opened.proto == socket.IPPROTO_TCP  # else asyncio leaves it on
+
+
+def test_an_address_that_is_taken_is_an_error_that_names_it() -> None:
+    with open_socket(ServingOptions(port=0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+            open_socket(ServingOptions(port=port))
+    with pytest.raises(ConfigError, match="cannot listen"):
+        open_socket(ServingOptions(host="no.such.host.invalid", token_file=Path("tokens")))
 
 
 def takes_connections(host: str, port: int) -> bool:
