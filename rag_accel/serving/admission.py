@@ -21,7 +21,7 @@ Verdict = Literal["run", "wait"]
 QUEUE_S = 1.0
 """Most seconds of work that wait for a place while nobody was told to come back."""
 
-GRACE_S = 5.0
+GRACE_S = 10.0
 """How long a turn is kept after its time."""
 
 EARLY_S = 0.25
@@ -33,6 +33,7 @@ LONGEST_S = 600.0
 MOST_PROMISED = 65_536
 """Most turns that are kept."""
 
+_ROUNDING_S = 1e-3
 _FIRST_S = 1.0
 #: weight of one more duration in their mean
 _WEIGHT = 0.1
@@ -122,7 +123,8 @@ class RequestAdmission:
         return due - now
 
     def _busy(self, after_s: float) -> BusyError:
-        after_s = float(max(1, math.ceil(after_s)))
+        # Less than EARLY_S is what floats lose between a time and its distance from now.
+        after_s = float(max(1, math.ceil(after_s - _ROUNDING_S)))
         return BusyError(
             "the server is busy",
             found=f"{self.running} requests under way, {self.waiting} waiting",

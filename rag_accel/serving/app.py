@@ -118,8 +118,6 @@ class ServingApp:
     def _any_tenant(self) -> str:
         return self._options.namespace if self._tokens is None else self._tokens.tenants[0]
 
-    # What every request passes ---------------------------------------------------------------
-
     async def serve(
         self, route: str, respond: Respond, scope: Scope, receive: Receive, send: Send
     ) -> None:
@@ -193,8 +191,6 @@ class ServingApp:
                 return await work(left_s)
 
         return await in_time(request, deadline_s, wait_and_work())
-
-    # The endpoints ---------------------------------------------------------------------------
 
     async def _invoke(self, request: Request, namespace: str, send: Send) -> int:
         program = self._program(namespace)

@@ -74,9 +74,9 @@ def test_equal_requests_have_a_turn_each() -> None:
 def test_a_turn_that_nobody_takes_ends() -> None:
     admission = busy(2.0)
     refused_for(admission, 0.0, "a")
-    refused_for(admission, 7.5, "b")
+    refused_for(admission, 12.5, "b")
     assert admission.num_promised == 1  # of the second one
-    assert refused_for(admission, 7.6, "a") == 4.0  # as a newcomer
+    assert refused_for(admission, 12.6, "a") == 4.0  # as a newcomer
 
 
 def test_an_early_one_runs_where_a_place_is_free() -> None:
