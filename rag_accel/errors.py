@@ -23,8 +23,8 @@
     |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
     |-- WeightsFileError       kept int8 weights are damaged, foreign or too new
-    |-- ServedRequestError     a client's HTTP request cannot be served as it is
-    `-- DocumentError          a document cannot be read
+    |-- DocumentError          a document cannot be read
+    `-- ServedRequestError     a client's HTTP request cannot be served as it is
 
 Three warnings are this package's own, each a UserWarning: ``UncheckedReuseWarning``,
 ``UncheckedWeightsWarning`` and ``UnreadOptionWarning``.
