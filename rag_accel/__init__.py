@@ -21,6 +21,7 @@ from rag_accel.errors import (
     GraphMergeError,
     IndexFileError,
     InvalidTransitionError,
+    LoopLimitWarning,
     MemberPausedError,
     PassError,
     RagAccelError,
@@ -35,7 +36,9 @@ from rag_accel.errors import (
     WeightsFileError,
 )
 from rag_accel.graph.nodes import END, START
+from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.ragraph import RAGraph
+from rag_accel.server.server import Server
 
 # A library says nothing unless the program listens.
 logging.getLogger("rag_accel").addHandler(logging.NullHandler())
@@ -59,7 +62,9 @@ __all__ = [
     "GraphLinkError",
     "GraphMergeError",
     "IndexFileError",
+    "Input",
     "InvalidTransitionError",
+    "LoopLimitWarning",
     "MemberPausedError",
     "Options",
     "PassError",
@@ -69,6 +74,7 @@ __all__ = [
     "RequestCancelledError",
     "SchedulingError",
     "ServedRequestError",
+    "Server",
     "TranslationError",
     "UncheckedReuseWarning",
     "UncheckedWeightsWarning",

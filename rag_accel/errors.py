@@ -26,8 +26,8 @@
     |-- DocumentError          a document cannot be read
     `-- ServedRequestError     a client's HTTP request cannot be served as it is
 
-Three warnings are this package's own, each a UserWarning: ``UncheckedReuseWarning``,
-``UncheckedWeightsWarning`` and ``UnreadOptionWarning``.
+Four warnings are this package's own, each a UserWarning: ``UncheckedReuseWarning``,
+``UncheckedWeightsWarning``, ``LoopLimitWarning`` and ``UnreadOptionWarning``.
 
 Every message has up to four parts: what failed, where, what was found and what would be valid,
 and what to do next. Every class has a stable ``code``.
@@ -295,6 +295,10 @@ class UncheckedReuseWarning(UserWarning):
 
 class UncheckedWeightsWarning(UserWarning):
     """A model runs with int8 weights that no ``rag-accel cache check`` has passed for."""
+
+
+class LoopLimitWarning(UserWarning):
+    """A loop of a RAGraph ended because it turned as often as ``max_loops`` lets it."""
 
 
 class UnreadOptionWarning(UserWarning):

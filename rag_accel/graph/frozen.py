@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
-from rag_accel.graph.nodes import END, START, Edge, EdgeKind, Reducer, StageName
+from rag_accel.graph.nodes import END, START, Edge, EdgeKind, OnLoopLimit, Reducer, StageName
 from rag_accel.graph.order import depths, forward
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages import Branch, Stage
@@ -28,6 +28,7 @@ class FrozenRAGraph:
         links: unconditional edges as (source, target); kept grouped by target.
         inputs: values a request brings along.
         reducers: how values that unordered stages write to one output are combined, by output.
+        on_loop_limit: whether a loop that turns too often is an error or ends there.
 
     The remaining fields follow from these: ``successors`` and ``predecessors`` over links,
     ``flow`` over every edge that may be taken, ``forward`` the same without the edges that close
@@ -38,6 +39,7 @@ class FrozenRAGraph:
     links: tuple[Link, ...] = ()
     inputs: tuple[ValueName, ...] = (ValueName("input"),)
     reducers: tuple[tuple[ValueName, Reducer], ...] = ()
+    on_loop_limit: OnLoopLimit = "raise"
     by_name: Mapping[StageName, Stage] = field(init=False, repr=False, compare=False)
     successors: Adjacency = field(init=False, repr=False, compare=False)
     predecessors: Adjacency = field(init=False, repr=False, compare=False)
@@ -73,7 +75,8 @@ class FrozenRAGraph:
         self._derive("depth", MappingProxyType({name: depth[name] for name in by_name}))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.stages, self.links, self.inputs, self.reducers))
+        fixed = (self.inputs, self.reducers, self.on_loop_limit)
+        return (type(self), (self.stages, self.links, *fixed))
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -111,7 +114,8 @@ class FrozenRAGraph:
         stages = (*(instead.get(stage.name, stage) for stage in kept), *add)
         linked = ((StageName(source), StageName(target)) for source, target in link)
         links = tuple(pair for pair in self.links if pair not in dropped and gone.isdisjoint(pair))
-        edited = type(self)(stages, (*links, *linked), self.inputs, self.reducers)
+        fixed = (self.inputs, self.reducers, self.on_loop_limit)
+        edited = type(self)(stages, (*links, *linked), *fixed)
         return self if edited == self else edited
 
     def _kind(self, source: StageName, target: StageName) -> EdgeKind:

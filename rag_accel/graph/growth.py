@@ -84,7 +84,7 @@ def grow(
     """
     template = graph.freeze()
     entries = _entries(template, [entry] if isinstance(entry, str) else entry)
-    inside = {name for name in reachable(template.successors, entries) if name in template.by_name}
+    inside = _set_free(template, entries)
     within = {
         name: tuple(target for target in template.successors[name] if target in inside)
         for name in template.by_name
@@ -95,9 +95,26 @@ def grow(
         _check_writers(template, within)
     past = Counter(instance.stage.name for instance in existing)
     turns = {name: past[name] + 1 for name in order}
-    _check_turns(turns, max_turns)
+    if (name := _past_limit(turns, max_turns)) is not None:
+        raise _turned_too_often(name, max_turns)
     latest = {**past, **turns}
     return tuple(_instance(template, name, latest) for name in order)
+
+
+def is_past_limit(
+    graph: FrozenRAGraph,
+    entries: Sequence[StageName],
+    existing: Iterable[StageInstance],
+    max_turns: int,
+) -> bool:
+    """Tell whether ``grow`` would start a stage more than ``max_turns`` times."""
+    past = Counter(instance.stage.name for instance in existing)
+    turns = {name: past[name] + 1 for name in _set_free(graph, entries)}
+    return _past_limit(turns, max_turns) is not None
+
+
+def _set_free(graph: FrozenRAGraph, entries: Sequence[StageName]) -> set[StageName]:
+    return {name for name in reachable(graph.successors, entries) if name in graph.by_name}
 
 
 def _instance(
@@ -143,16 +160,19 @@ def _answered(branch: Branch, answer: object, valid: Sequence[StageName]) -> Sta
     )
 
 
-def _check_turns(turns: Mapping[StageName, int], max_turns: int) -> None:
-    for name, turn in turns.items():
-        if turn > max_turns:
-            raise GraphError(
-                "a loop turned too often",
-                where=f"stage {name!r}",
-                found=f"turn {turn}",
-                valid=f"at most {max_turns} turns",
-                hint="let the loop's condition answer END sooner, or raise the option max_loops",
-            )
+def _past_limit(turns: Mapping[StageName, int], max_turns: int) -> StageName | None:
+    return next((name for name, turn in turns.items() if turn > max_turns), None)
+
+
+def _turned_too_often(name: StageName, max_turns: int) -> GraphError:
+    return GraphError(
+        "a loop turned too often",
+        where=f"stage {name!r}",
+        found=f"turn {max_turns + 1}",
+        valid=f"at most {max_turns} turns",
+        hint="let the loop's condition answer END sooner, raise the option max_loops, or end such "
+        'loops with what they have: RAGraph(on_loop_limit="end")',
+    )
 
 
 def _check_writers(graph: FrozenRAGraph, within: Mapping[StageName, tuple[StageName, ...]]) -> None:

@@ -4,6 +4,7 @@
 
 Only ``name:`` is required. ``(*)`` stands for reading every value. Names that are not plain words
 are quoted; values are JSON, and what JSON cannot say is ``@name``, bound when the text is parsed.
+``{"$input": "k"}`` is what each request says as its input ``k``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ from typing import Any, NoReturn, cast
 
 from rag_accel.errors import GraphError
 from rag_accel.graph.nodes import listed, suggestion
+from rag_accel.graph.option_inputs import INPUT_KEY, Input
 
 _BARE = re.compile(r"[\w.?+/-][\w.?+/#-]*")
 _HEAD = re.compile(r"\w+[@(]")
 _KEY = re.compile(r"[A-Za-z_]\w*(?==)")
-_JSON = json.JSONDecoder()
+
+
+def _read_object(found: dict[str, Any]) -> Any:
+    is_input = found.keys() == {INPUT_KEY} and isinstance(found[INPUT_KEY], str)
+    return Input(found[INPUT_KEY]) if is_input and found[INPUT_KEY] else found
+
+
+_JSON = json.JSONDecoder(object_hook=_read_object)
 
 #: how deep arrays and objects may stand in each other in an attribute
 MAX_NESTING = 32
@@ -129,8 +138,10 @@ def _is_json(value: object) -> bool:
         return all(_is_json(item) for item in cast("list[object]", value))
     if type(value) is dict:
         items = cast("dict[object, object]", value).items()
+        if value.keys() == {INPUT_KEY}:  # it would come back as an input
+            return False
         return all(type(key) is str and _is_json(item) for key, item in items)
-    return value is None or type(value) in (bool, int, str)
+    return value is None or type(value) in (bool, int, str, Input)
 
 
 def quoted(name: str) -> str:
@@ -285,5 +296,9 @@ class Cursor:
 
 
 def _dump(value: object) -> str:
-    plain = json.dumps(value, ensure_ascii=False)
-    return plain if plain.isprintable() else json.dumps(value)
+    plain = json.dumps(value, ensure_ascii=False, default=_input_object)
+    return plain if plain.isprintable() else json.dumps(value, default=_input_object)
+
+
+def _input_object(value: Any) -> Any:
+    return {INPUT_KEY: value.name}

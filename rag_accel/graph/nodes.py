@@ -21,6 +21,7 @@ RESERVED: Final = frozenset({START, END})
 TURN_MARK: Final = "#"
 
 EdgeKind = Literal["data", "control", "condition"]
+OnLoopLimit = Literal["raise", "end"]
 Answer: TypeAlias = str | int | Sequence[str | int]
 Condition: TypeAlias = Callable[[Mapping[str, Any]], Answer]
 Reducer: TypeAlias = Callable[[Any, Any], Any]

@@ -27,6 +27,7 @@ from rag_accel.graph.lines import (
     resolve,
 )
 from rag_accel.graph.nodes import EngineName, listed, suggestion
+from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
 
@@ -137,7 +138,7 @@ def _opened(key: str, value: object) -> object:
 def _closed(key: str, value: Any) -> Any:
     """Undo ``_opened``."""
     if key in _MAPPINGS:
-        return tuple(value.items())
+        return value if isinstance(value, Input) else tuple(value.items())
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 

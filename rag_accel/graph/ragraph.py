@@ -7,12 +7,14 @@ immutable value that ``freeze()`` returns, and while nothing is added that is th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast, get_args
 
 from rag_accel.engine_api import Direction
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph, Link
-from rag_accel.graph.nodes import Condition, EngineName, Reducer, StageName
+from rag_accel.graph.nodes import Condition, EngineName, OnLoopLimit, Reducer, StageName
+from rag_accel.graph.option_inputs import Input
+from rag_accel.graph.paper_names import by_their_inputs
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages import (
     Branch,
@@ -35,13 +37,30 @@ class RAGraph:
 
     Stage names are text or integers (kept as text). Every ``add_`` method returns the graph.
     Nothing is checked across stages before the graph is verified, so they may come in any order.
+    Numbers and filters may be an ``Input``, which each request sets. Where the only input is
+    ``input`` and no stage writes ``query``, that name stands for it, as in the paper.
 
     Args:
         inputs: names of the values a request brings along.
+        on_loop_limit: a stage that ``max_loops`` would not let start again is an error; with
+            ``"end"`` the request ends there, with the values it has and a ``LoopLimitWarning``.
+
+    Raises:
+        GraphError: if ``on_loop_limit`` is neither ``"raise"`` nor ``"end"``.
     """
 
-    def __init__(self, inputs: str | Sequence[str] = ("input",)) -> None:
+    def __init__(
+        self, inputs: str | Sequence[str] = ("input",), *, on_loop_limit: OnLoopLimit = "raise"
+    ) -> None:
+        if on_loop_limit not in get_args(OnLoopLimit):
+            raise GraphError(
+                "bad option of a graph",
+                where="on_loop_limit",
+                found=repr(on_loop_limit),
+                valid=", ".join(map(repr, get_args(OnLoopLimit))),
+            )
         self._inputs = _values(inputs)
+        self._on_loop_limit: OnLoopLimit = on_loop_limit
         self._stages: list[Stage] = []
         self._links: list[Link] = []
         self._reducers: dict[ValueName, Reducer] = {}
@@ -54,7 +73,7 @@ class RAGraph:
         *,
         output: str | None = None,
         stop: str | Sequence[str] = (),
-        max_tokens: int | None = None,
+        max_tokens: int | Input | None = None,
         system: str | None = None,
         engine: str = "llm",
     ) -> Self:
@@ -83,16 +102,18 @@ class RAGraph:
         name: Name,
         *,
         query: str = "input",
-        top_k: int = 5,
-        where: Mapping[str, Any] | None = None,
+        top_k: int | Input = 5,
+        where: Mapping[str, Any] | Input | None = None,
         output: str | None = None,
         engine: str = "index",
         embedder: str = "embedder",
+        topk: int | Input | None = None,
     ) -> Self:
         """Add a stage that finds the ``top_k`` documents nearest to the value ``query``.
 
         Args:
             where: keep only documents whose metadata equals every given value.
+            topk: the name that the paper has for ``top_k``, in its place.
             output: the value it writes; by default its own name.
             embedder: the engine that embeds the query if ``engine`` does not.
         """
@@ -100,8 +121,8 @@ class RAGraph:
             Retrieval(
                 name=_stage_name(name),
                 query=ValueName(query),
-                top_k=top_k,
-                where=tuple((where or {}).items()),
+                top_k=top_k if topk is None else topk,
+                where=where if isinstance(where, Input) else _filter(where),
                 output=ValueName(output or ""),
                 engine=EngineName(engine),
                 embedder=EngineName(embedder),
@@ -113,15 +134,15 @@ class RAGraph:
         name: Name,
         *,
         query: str = "input",
-        top_k: int = 10,
+        top_k: int | Input = 10,
         hops: int = 2,
-        seeds: int = 5,
+        seeds: int | Input = 5,
         link: EntityLink = "vector",
         keywords: str | None = None,
         relations: Sequence[str] | None = None,
         direction: Direction = "both",
-        fan_out: int = 32,
-        max_paths: int = 256,
+        fan_out: int | Input = 32,
+        max_paths: int | Input = 256,
         output: str | None = None,
         engine: str = "graph",
         embedder: str = "embedder",
@@ -166,7 +187,7 @@ class RAGraph:
         *,
         documents: str,
         query: str = "input",
-        top_n: int | None = None,
+        top_n: int | Input | None = None,
         output: str | None = None,
         engine: str = "reranker",
     ) -> Self:
@@ -296,7 +317,11 @@ class RAGraph:
         if self._frozen is None:
             reducers = tuple(self._reducers.items())
             self._frozen = FrozenRAGraph(
-                tuple(self._stages), tuple(self._links), self._inputs, reducers
+                by_their_inputs(self._stages, self._inputs),
+                tuple(self._links),
+                self._inputs,
+                reducers,
+                self._on_loop_limit,
             )
         return self._frozen
 
@@ -308,6 +333,18 @@ class RAGraph:
             number += 1
             name = f"{first}{number}"
         return StageName(name)
+
+
+def _filter(where: object) -> tuple[tuple[str, Any], ...]:
+    """Return a filter as stages hold it."""
+    if where is not None and not isinstance(where, Mapping):
+        raise GraphError(
+            "this is no filter of documents",
+            where="where=",
+            found=repr(where),
+            valid="a mapping of metadata fields to values, or an Input",
+        )
+    return tuple(cast("Mapping[str, Any]", where or {}).items())
 
 
 def _several(texts: str | Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 from rag_accel.engine_api.kinds import HasKinds
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import DEFAULT_EMBEDDER, END, START, StageName, alternatives
+from rag_accel.graph.option_inputs import named_inputs
 from rag_accel.graph.order import reachable
 from rag_accel.graph.stages import Branch, GraphRetrieval, Retrieval, engines_of
 from rag_accel.graph.writers import clashes_in_graph
@@ -105,6 +106,16 @@ def _known_values(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
             yield f"a reducer is given for {output!r}; {alternatives(output, written)}"
 
 
+def _known_inputs(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
+    for stage in graph.stages:
+        for option, name in named_inputs(stage):
+            if name not in graph.inputs:
+                yield (
+                    f"{option} of stage {stage.name!r} is the input {name!r}, which a request does "
+                    f"not bring along; {alternatives(name, graph.inputs)}"
+                )
+
+
 def _written_first(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
     follows = _followers(graph, graph.flow)
     for stage in graph.by_name.values():
@@ -149,6 +160,7 @@ RAGRAPH_RULES: tuple[Rule[FrozenRAGraph], ...] = (
     Rule("reachable", _reachable),
     Rule("loop-exit", _loop_exit),
     Rule("known-values", _known_values),
+    Rule("known-inputs", _known_inputs),
     Rule("written-first", _written_first),
     Rule("ordered-writers", _ordered_writers),
     Rule("known-engines", _known_engines),

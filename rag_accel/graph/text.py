@@ -6,7 +6,8 @@
     answer?: Branch(*)  after answer  condition=@is_done targets=["search", "END"]
     reduce docs with @merge
 
-``END: after answer`` says what ends the workflow. Callables print as ``@name`` and are bound by
+``END: after answer`` says what ends the workflow; ``on_loop_limit=end`` behind the inputs, that a
+loop ends where it has turned as often as it may. Callables print as ``@name`` and are bound by
 ``parse(text, functions=...)``; ``references(graph)`` returns what a graph's own text needs.
 """
 
@@ -31,7 +32,7 @@ from rag_accel.graph.lines import (
     resolve,
     shown,
 )
-from rag_accel.graph.nodes import EngineName, Reducer, StageName, listed, suggestion
+from rag_accel.graph.nodes import EngineName, OnLoopLimit, Reducer, StageName, listed, suggestion
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.stages.kind import Stage, StageKind, kind_of, kinds_by_head
@@ -168,12 +169,15 @@ def parse(text: str, functions: Mapping[str, Any] | None = None) -> FrozenRAGrap
         if line.head is not None:
             stages.append(read_stage(line, number, bound))
         links.extend((StageName(source), StageName(line.name)) for source in line.after)
-    inputs = _read_header(*lines[0])
-    return FrozenRAGraph(tuple(stages), tuple(links), inputs, tuple(reducers.items()))
+    inputs, on_loop_limit = _read_header(*lines[0])
+    return FrozenRAGraph(
+        tuple(stages), tuple(links), inputs, tuple(reducers.items()), on_loop_limit
+    )
 
 
 def _lines(graph: FrozenRAGraph, names: References) -> Iterator[str]:
-    yield f"ragraph({format_names(graph.inputs)})"
+    ends = "" if graph.on_loop_limit == "raise" else f"  on_loop_limit={graph.on_loop_limit}"
+    yield f"ragraph({format_names(graph.inputs)}){ends}"
     told: set[str] = set()
     for stage in graph.stages:
         after = () if stage.name in told else graph.predecessors[stage.name]
@@ -186,13 +190,14 @@ def _lines(graph: FrozenRAGraph, names: References) -> Iterator[str]:
         yield f"reduce {quoted(output)} with {format_value(names.name(fn, f'{output}.reducer'))}"
 
 
-def _read_header(number: int, content: str) -> tuple[ValueName, ...]:
+def _read_header(number: int, content: str) -> tuple[tuple[ValueName, ...], OnLoopLimit]:
     cursor = Cursor(content, number)
     cursor.expect("ragraph(")
     inputs = cursor.names(end=")")
     cursor.expect(")")
+    on_loop_limit: OnLoopLimit = "end" if cursor.accept("on_loop_limit=end") else "raise"
     cursor.finish()
-    return tuple(ValueName(value) for value in inputs)
+    return tuple(ValueName(value) for value in inputs), on_loop_limit
 
 
 def _read_reducer(content: str, number: int) -> tuple[ValueName, Any]:

@@ -25,8 +25,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rag_accel.engine_api.kinds import PrimitiveKind
+from rag_accel.graph.option_inputs import probable
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.stages.retrieval import PROBABLE_DOCUMENTS
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose_stages import itemwise_engine, joined_ranking
 from rag_accel.passes.ordering import all_earlier
@@ -97,6 +99,6 @@ def _slices(
             inputs=(primitive.inputs[0], *union.inputs[:place]),
             output=ValueName(name),
             after=tuple(dict.fromkeys((*(source.name for source in sources[:place]), *others))),
-            size=source.attribute("top_k", 1),
+            size=probable(source.attribute("top_k", 1), PROBABLE_DOCUMENTS),
             attributes=(*kept, ("fn", union.attribute("fn"))),
         )

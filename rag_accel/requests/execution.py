@@ -202,6 +202,7 @@ class Execution:
         plan = self.plan(graph)
         plan.check_fields()
         _check_inputs(plan.graph, inputs)
+        plan.check_options(inputs)
         if outputs is not None:
             _check_outputs(plan.graph, outputs)
         return GraphRequest(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import StageName, alternatives, listed
+from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.order import reachable
 from rag_accel.graph.spec import refuse
 from rag_accel.graph.stages import Ingestion, Retrieval, Stage, engines_of
@@ -74,7 +75,8 @@ def _unknown_fields(stages: Iterable[Retrieval], engines: Engines) -> Iterator[s
         known = bound.fields() if bound is not None and bound.fields is not None else None
         if known is None:
             continue
-        for name, _ in stage.where:
+        where = () if isinstance(stage.where, Input) else stage.where
+        for name, _ in where:
             if name not in known:
                 yield (
                     f"known-fields: stage {stage.name!r} filters on {name!r}, which no document "

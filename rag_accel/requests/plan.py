@@ -8,16 +8,17 @@ second request that comes the same way compiles nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.frozen import FrozenRAGraph
-from rag_accel.graph.growth import StageInstance, choose, grow, stage_of
+from rag_accel.graph.growth import StageInstance, choose, grow, is_past_limit, stage_of
 from rag_accel.graph.nodes import END, START, StageName
+from rag_accel.graph.option_inputs import bound, holds_inputs, named_inputs
 from rag_accel.graph.primitives import Primitive, PrimitiveName
 from rag_accel.graph.spec import verify
-from rag_accel.graph.stages import Branch
+from rag_accel.graph.stages import Branch, Retrieval
 from rag_accel.passes.changes import Change
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose
@@ -52,6 +53,8 @@ class Region:
         instances: all that has been grown so far, by name.
         freed: what passes let primitives go without, for later regions that wait for these.
         before_end: the stages that led to END.
+        asking: the nodes whose options each request sets.
+        is_cut_off: whether it ends a loop that turned as often as it may.
         then: the regions kept of what is decided next, by branch and answer.
     """
 
@@ -63,6 +66,8 @@ class Region:
         default_factory=dict[PrimitiveName, tuple[PrimitiveName, ...]]
     )
     before_end: frozenset[StageName] = frozenset()
+    asking: tuple[str, ...] = ()
+    is_cut_off: bool = False
     then: dict[tuple[str, tuple[StageName, ...], bool], Region] = field(
         default_factory=dict[tuple[str, tuple[StageName, ...], bool], "Region"]
     )
@@ -94,6 +99,8 @@ class GraphPlan:
         self._start: Region | None = None
         self._num_regions = 0
         self._filters = filters(graph, engines)
+        #: stages whose options each request sets
+        self._asking = tuple(stage for stage in graph.stages if any(named_inputs(stage)))
         #: values whose documents are hinted at as soon as they are there, and to which engines
         self.hinted = hinted_values(graph, engines)
 
@@ -110,6 +117,17 @@ class GraphPlan:
         """Raise GraphError if a filter is on a field that, by now, no document of an index has."""
         if self._filters:
             check_fields(self._filters, self.engines)
+
+    def check_options(self, inputs: Mapping[str, Any]) -> None:
+        """Raise GraphError if an option that a request sets cannot have its value."""
+        if not self._asking:
+            return
+        filtered = {stage.name for stage in self._filters}
+        stages = [bound(stage, inputs) for stage in self._asking]
+        check_fields(
+            (stage for stage in stages if isinstance(stage, Retrieval) and stage.name in filtered),
+            self.engines,
+        )
 
     def start(self) -> Region:
         """Return START's region.
@@ -137,7 +155,13 @@ class GraphPlan:
         if known is not None:
             return known
         after = {stage_of(name) for name in instance.after} if ends else set[StageName]()
-        found = self._grow(region, chosen, region.before_end | after)
+        if self.graph.on_loop_limit == "end" and is_past_limit(
+            self.graph, chosen, region.instances.values(), self._max_loops
+        ):
+            before = {stage_of(name) for name in instance.after}
+            found = replace(self._grow(region, (), region.before_end | before), is_cut_off=True)
+        else:
+            found = self._grow(region, chosen, region.before_end | after)
         if self._num_regions < MAX_REGIONS:
             self._num_regions += 1
             region.then[key] = found
@@ -196,6 +220,7 @@ class GraphPlan:
             {**so_far.instances, **{instance.name: instance for instance in grown}},
             {**so_far.freed, **plan.freed},
             before_end.union(ending),
+            tuple(name for name, one in by_node.items() if holds_inputs(one.attributes)),
         )
 
     def _specs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
@@ -18,7 +19,9 @@ from rag_accel.engine_api import (
     TokenUsage,
     WorkId,
 )
+from rag_accel.errors import LoopLimitWarning
 from rag_accel.graph.growth import InstanceName
+from rag_accel.graph.option_inputs import bound_attributes
 from rag_accel.graph.primitives import Primitive
 from rag_accel.passes.split_nodes import joined, part_of
 from rag_accel.requests.engines import plain_documents
@@ -70,6 +73,7 @@ class GraphRequest:
         self._plan = plan
         self._driver = driver
         self._namespace = namespace
+        self._inputs = inputs
         self._values = Values(plan.graph, inputs)
         self._work = SlicedWork(self._values)
         self._items = ItemForwarding()
@@ -243,7 +247,10 @@ class GraphRequest:
         # to hear of it in that order.
         with self._growing:
             try:
-                append = self._take(self._progress.decide(branch, answer))
+                region = self._progress.decide(branch, answer)
+                if region.is_cut_off:
+                    _warn_of_loop(branch.stage)
+                append = self._take(region)
             except Exception as found:
                 error = found
             self._tell(node, branch, None, error, append)
@@ -265,6 +272,10 @@ class GraphRequest:
     def _take(self, region: Region) -> tuple[NodeSpec, ...]:
         self._items.expect(region.primitives)
         self._primitives.update(region.by_node)
+        for name in region.asking:
+            primitive = region.by_node[name]
+            told = bound_attributes(primitive.attributes, self._inputs)
+            self._primitives[name] = replace(primitive, attributes=told)
         return region.specs
 
     def _where(self, node: NodeKey) -> str:
@@ -274,6 +285,14 @@ class GraphRequest:
 
 def _is_fold(node: NodeKey) -> bool:
     return node.node.endswith(FOLD)
+
+
+def _warn_of_loop(branch: str) -> None:
+    text = (
+        f"a loop turned as often as max_loops lets it: branch {branch!r} ended it with the values "
+        "it has, as on_loop_limit='end' says"
+    )
+    warnings.warn(LoopLimitWarning(text), stacklevel=2)
 
 
 _NO_DOCUMENTS = RerankBatch("", ())

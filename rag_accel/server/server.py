@@ -76,11 +76,13 @@ class Server:
     All methods may be called from any thread. The user's functions and borrowed engines run in
     threads of the accelerator's (``call_threads``), as with ``Accelerator.submit``.
 
-    Differs: the paper's server takes names of models and indexes, this one takes engines.
+    Differs: the paper's server knows models and indexes by name; this one takes the folder of a
+    model and an index object.
 
     Args:
         llm, embedder, index, reranker, engines, options: as an ``Accelerator`` takes them; so are
             single options as keyword arguments, such as ``max_requests``.
+        generator: the name that the paper has for ``llm``, in its place.
         accelerator: use this one instead of making one; it is then not closed with the server.
         max_unfetched: results kept until they are fetched.
 
@@ -95,6 +97,7 @@ class Server:
         embedder: Any = None,
         index: Any = None,
         reranker: Any = None,
+        generator: Any = None,
         engines: Mapping[str, Any] | None = None,
         options: Options | None = None,
         accelerator: Accelerator | None = None,
@@ -105,6 +108,15 @@ class Server:
             raise ConfigError(
                 "option out of range", where="max_unfetched", found=max_unfetched, valid="from 1"
             )
+        if llm is not None and generator is not None:
+            raise ConfigError(
+                "a server has one default language model",
+                where="Server(llm=, generator=)",
+                found="both",
+                valid="one of them: they are the same",
+                hint="give further models as engines={name: model}",
+            )
+        llm = llm if llm is not None else generator
         roles = {"llm": llm, "embedder": embedder, "index": index, "reranker": reranker}
         given = {**roles, "engines": engines, "options": options, **arguments}
         given = {name: value for name, value in given.items() if value is not None}

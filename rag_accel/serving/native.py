@@ -12,8 +12,9 @@ import numpy as np
 
 from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
-from rag_accel.errors import ConfigError
+from rag_accel.errors import ConfigError, GraphError, ServedRequestError
 from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.option_inputs import bound, named_inputs
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.serving.plain_values import as_answer_text
 from rag_accel.serving.served import (
@@ -38,18 +39,39 @@ class ServedRAGraph:
         self.inputs = tuple(map(str, self._graph.inputs))
 
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
-        """Return the value before END."""
+        """Return the value before END.
+
+        Raises:
+            ServedRequestError: an option of a stage cannot have the value that the client gives.
+        """
+        self._check_options(values)
         output = await self._run(self._graph, deadline_s=deadline_s, **values)
         return ServedAnswer(output, as_answer_text(output))
 
     async def stream(
         self, values: Mapping[str, Any], deadline_s: float | None
     ) -> AsyncIterator[ServedPiece]:
-        """Yield the text of the last generation."""
+        """Yield the text of the last generation. Raises as ``answer``."""
+        self._check_options(values)
         texts: Any = self._stream(self._graph, deadline_s=deadline_s, **values)
         async with aclosing(texts):
             async for text in texts:
                 yield ServedPiece(text)
+
+    def _check_options(self, values: Mapping[str, Any]) -> None:
+        for stage in self._graph.stages:
+            names = {name for _, name in named_inputs(stage)}
+            try:
+                if names:
+                    bound(stage, values)
+            except GraphError as error:
+                raise ServedRequestError(
+                    error.what,
+                    status=422,
+                    where=", ".join(sorted(names)),
+                    found=error.found,
+                    valid=error.valid,
+                ) from None
 
 
 class ServedAccelerator:

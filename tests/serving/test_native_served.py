@@ -13,6 +13,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import EngineProfile, PrimitiveKind
 from rag_accel.errors import ConfigError
 from rag_accel.graph.nodes import END, START
+from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.serving.app import ServingApp
 from rag_accel.serving.native import ServedAccelerator, serve_native
@@ -47,6 +48,21 @@ async def test_a_graph_answers_on_its_accelerator_and_shows_its_counters() -> No
     assert (
         'rag_accel_engine_step_seconds_bucket{engine="llm",le="+Inf",namespace=""} 3.0' in metrics
     )
+
+
+async def test_an_option_that_a_client_sets_wrongly_is_the_clients_mistake() -> None:
+    graph = RAGraph(inputs=["input", "k"])
+    graph.add_retrieval(0, query="input", top_k=Input("k"), output="docs")
+    graph.add_edge(START, 0).add_edge(0, END)
+    with Accelerator(index=lambda query, k: [query] * k) as accelerator:
+        tenants = ServedTenants(ServingTarget("bot", graph, accelerator))
+        async with client_of(ServingApp(tenants, ServingOptions())) as client:
+            answer = await client.post("/invoke", json={"input": "a", "k": 2})
+            assert answer.status_code == 200
+            for wrong in (0, "two", None, {"a": 1}, [1]):
+                refused = await client.post("/invoke", json={"input": "a", "k": wrong})
+                assert refused.status_code == 422, (wrong, refused.text)
+                assert "at k" in refused.json()["error"]["message"]
 
 
 async def test_a_graph_is_told_its_deadline() -> None:

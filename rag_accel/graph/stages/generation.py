@@ -7,6 +7,7 @@ from typing import Any
 
 from rag_accel.engine_api import EngineProfile, PrimitiveKind
 from rag_accel.graph.nodes import DEFAULT_LLM, NO_OUTPUT, EngineName, StageName
+from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.prompt import ValueName, placeholders
 from rag_accel.graph.stages.kind import (
     Counts,
@@ -29,7 +30,7 @@ class Generation:
     """A stage that asks an LLM for one completion of ``prompt``.
 
     ``prompt`` and ``system`` are templates; what they name are the stage's ``inputs``. An empty
-    ``output`` stands for the stage's own name.
+    ``output`` stands for the stage's own name. ``max_tokens`` may be an ``Input``.
     """
 
     name: StageName
@@ -37,7 +38,7 @@ class Generation:
     output: ValueName = NO_OUTPUT
     system: str | None = None
     stop: tuple[str, ...] = ()
-    max_tokens: int | None = None
+    max_tokens: int | Input | None = None
     engine: EngineName = DEFAULT_LLM
     inputs: tuple[ValueName, ...] = field(init=False)
     reads_all: bool = field(default=False, init=False, repr=False, compare=False)

@@ -26,6 +26,7 @@ from rag_accel.graph.nodes import (
     EngineName,
     StageName,
 )
+from rag_accel.graph.option_inputs import Input, is_input, probable
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
     Counts,
@@ -45,6 +46,7 @@ Link = Literal["vector", "words"]
 
 LINKS: Final = get_args(Link)
 DIRECTIONS: Final = get_args(Direction)
+MOST_PATHS: Final = 256
 _NUMBER = f"an integer from 0 to {MOST_NUMBER}"
 
 
@@ -54,7 +56,7 @@ class GraphRetrieval:
 
     Entities that the query means are found first, then all paths of 1 to ``hops`` hops from them;
     an encoder's cosine between the query and each path's text decides. Zero hops, or a ``top_k`` or
-    ``seeds`` of zero, find nothing.
+    ``seeds`` of zero, find nothing. Each number but ``hops`` may be an ``Input``.
 
     Args:
         query: the value that is looked for.
@@ -73,15 +75,15 @@ class GraphRetrieval:
 
     name: StageName
     query: ValueName = DEFAULT_QUERY
-    top_k: int = 10
+    top_k: int | Input = 10
     hops: int = 2
-    seeds: int = 5
+    seeds: int | Input = 5
     link: Link = "vector"
     keywords: ValueName = NO_OUTPUT
     relations: tuple[str, ...] | None = None
     direction: Direction = "both"
-    fan_out: int = 32
-    max_paths: int = 256
+    fan_out: int | Input = 32
+    max_paths: int | Input = MOST_PATHS
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_GRAPH
     embedder: EngineName = DEFAULT_EMBEDDER
@@ -93,6 +95,8 @@ class GraphRetrieval:
         for option in ("top_k", "hops", "seeds", "fan_out", "max_paths"):
             if not _is_number(getattr(self, option)):
                 raise option_refused(self, option, _NUMBER)
+        if is_input(self.hops):
+            raise option_refused(self, "hops", "a number: it shapes the graph, also for requests")
         if self.link not in LINKS:
             raise option_refused(self, "link", " or ".join(LINKS))
         if self.direction not in DIRECTIONS:
@@ -106,7 +110,8 @@ def _steps(stage: GraphRetrieval, engines: Engines, counts: Counts) -> tuple[Ste
         attributes = (("top_k", stage.top_k),)
         return (Step(PrimitiveKind.PRUNING, stage.engine, attributes=attributes),)
     last = f"paths.{stage.hops}"
-    probable = min(stage.seeds * stage.fan_out, stage.max_paths) or 1
+    most = probable(stage.max_paths, MOST_PATHS)
+    paths = min(probable(stage.seeds, 5) * probable(stage.fan_out, 32), most) or 1
     return (
         Step(
             PrimitiveKind.EMBEDDING,
@@ -120,7 +125,7 @@ def _steps(stage: GraphRetrieval, engines: Engines, counts: Counts) -> tuple[Ste
         Step(
             PrimitiveKind.EMBEDDING,
             stage.embedder,
-            items=probable,
+            items=paths,
             label="paths",
             writes="vectors",
             reads=(last,),
@@ -166,6 +171,8 @@ def _hop(stage: GraphRetrieval, number: int) -> Step:
 
 
 def _is_number(value: object) -> bool:
+    if is_input(value):
+        return True
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_NUMBER
 
 
@@ -197,6 +204,6 @@ register_stage(
             "max_paths": _number(),
             "embedder": named(DEFAULT_EMBEDDER),
         },
-        written=lambda stage, counts: stage.top_k,
+        written=lambda stage, counts: probable(stage.top_k, 10),
     )
 )

@@ -15,6 +15,7 @@ from rag_accel.engine_api import BorrowedEngine, EngineProfile, PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph.lines import References
 from rag_accel.graph.nodes import RESERVED, TURN_MARK, EngineName, StageName
+from rag_accel.graph.option_inputs import is_input
 from rag_accel.graph.prompt import ValueName
 
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
@@ -203,9 +204,9 @@ def settle(stage: Stage, **derived: Any) -> None:
 
 
 def check_positive(stage: Stage, option: str) -> None:
-    """Raise GraphError unless an option of a stage is ``None`` or an integer from 1."""
+    """Raise GraphError unless an option is ``None``, an integer from 1 or an input."""
     value = getattr(stage, option)
-    if value is not None and not (isinstance(value, int) and value >= 1):
+    if value is not None and not is_count(value) and not is_input(value):
         raise option_refused(stage, option, "an integer from 1")
 
 
@@ -245,8 +246,11 @@ def count(required: bool = False, or_null: bool = False) -> LineAttribute:
     """Return an attribute that is an integer from 1, or null."""
     valid = "an integer from 1"
     if or_null:
-        return LineAttribute(f"{valid}, or null", lambda value: value is None or is_count(value))
-    return LineAttribute(valid, is_count, required)
+        return LineAttribute(
+            f"{valid}, or null",
+            lambda value: value is None or is_count(value) or is_input(value),
+        )
+    return LineAttribute(valid, lambda value: is_count(value) or is_input(value), required)
 
 
 def function(field_name: str) -> LineAttribute:

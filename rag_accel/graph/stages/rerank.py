@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.graph.nodes import DEFAULT_QUERY, DEFAULT_RERANKER, NO_OUTPUT, EngineName, StageName
+from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
     Counts,
@@ -21,12 +22,15 @@ from rag_accel.graph.stages.kind import (
 
 @dataclass(frozen=True, slots=True)
 class Rerank:
-    """A stage that orders the value ``documents`` by relevance to ``query`` and keeps ``top_n``."""
+    """A stage that orders the value ``documents`` by relevance to ``query`` and keeps ``top_n``.
+
+    ``top_n`` may be an ``Input``.
+    """
 
     name: StageName
     documents: ValueName
     query: ValueName = DEFAULT_QUERY
-    top_n: int | None = None
+    top_n: int | Input | None = None
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_RERANKER
     inputs: tuple[ValueName, ...] = field(init=False)
@@ -44,7 +48,7 @@ def _steps(stage: Rerank, engines: Engines, counts: Counts) -> tuple[Step, ...]:
 
 def _written(stage: Rerank, counts: Counts) -> int:
     bounds = (counts.get(stage.documents), stage.top_n)
-    return min((bound for bound in bounds if bound is not None), default=1)
+    return min((bound for bound in bounds if isinstance(bound, int)), default=1)
 
 
 register_stage(

@@ -17,6 +17,7 @@ from rag_accel.graph.nodes import (
     MetadataFilter,
     StageName,
 )
+from rag_accel.graph.option_inputs import Input, is_input, probable
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
     Counts,
@@ -25,27 +26,32 @@ from rag_accel.graph.stages.kind import (
     Stage,
     StageKind,
     Step,
-    check_positive,
     count,
+    is_count,
     is_text,
     named,
+    option_refused,
     register_stage,
     settle,
 )
+
+PROBABLE_DOCUMENTS = 5
+"""Guessed where each request says how many it wants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
     """A stage that finds the ``top_k`` documents nearest to the value ``query``.
 
-    ``where`` keeps documents whose metadata equals every given value. ``embedder`` makes the
-    query's vector unless the index engine embeds by itself.
+    ``where`` keeps documents whose metadata equals every given value. Both may be an ``Input``,
+    as may each value of ``where``. ``embedder`` makes the query's vector unless the index engine
+    embeds by itself.
     """
 
     name: StageName
     query: ValueName = DEFAULT_QUERY
-    top_k: int = 5
-    where: MetadataFilter = ()
+    top_k: int | Input = 5
+    where: MetadataFilter | Input = ()
     output: ValueName = NO_OUTPUT
     engine: EngineName = DEFAULT_INDEX
     embedder: EngineName = DEFAULT_EMBEDDER
@@ -54,7 +60,10 @@ class Retrieval:
 
     def __post_init__(self) -> None:
         settle(self, inputs=(self.query,))
-        check_positive(self, "top_k")
+        if not is_count(self.top_k) and not is_input(self.top_k):
+            raise option_refused(self, "top_k", "an integer from 1")
+        if not is_input(self.where) and not _is_filter(self.where):
+            raise option_refused(self, "where", "a mapping of metadata fields, by text, to values")
 
 
 def needs_embedder(index: EngineProfile | BorrowedEngine | None) -> bool:
@@ -74,11 +83,28 @@ def _steps(stage: Retrieval, engines: Engines, counts: Counts) -> tuple[Step, ..
     )
 
 
+def _is_filter(value: object) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    return all(map(_is_pair, cast("tuple[object, ...]", value)))
+
+
+def _is_pair(value: object) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    pair = cast("tuple[object, ...]", value)
+    return len(pair) == 2 and is_text(pair[0])
+
+
 def _is_fields(value: object) -> bool:
+    if is_input(value):
+        return True
     return isinstance(value, Mapping) and all(map(is_text, cast("Mapping[object, object]", value)))
 
 
-def _told_filter(value: MetadataFilter, stage: Stage, names: References) -> Any:
+def _told_filter(value: MetadataFilter | Input, stage: Stage, names: References) -> Any:
+    if isinstance(value, Input):
+        return value
     return names.encode(dict(value), f"{stage.name}.where") if value else None
 
 
@@ -94,11 +120,11 @@ register_stage(
                 "a JSON object",
                 _is_fields,
                 write=_told_filter,
-                read=lambda value: tuple(value.items()),
+                read=lambda value: value if is_input(value) else tuple(value.items()),
             ),
             "embedder": named(DEFAULT_EMBEDDER),
         },
         of_last=("top_k", "where"),
-        written=lambda stage, counts: stage.top_k,
+        written=lambda stage, counts: probable(stage.top_k, PROBABLE_DOCUMENTS),
     )
 )
