@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -14,6 +15,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError
 
 _FORM = "module:name, such as app:chain"
+_NAMESPACE = "namespace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,19 @@ class ServingTarget:
         name: what clients call it.
         obj: the object.
         accelerator: what it runs on, if the program brings one.
+        make: makes both for the namespace of a tenant, in the place of ``obj``.
     """
 
     name: str
     obj: Any
     accelerator: Accelerator | None = None
+    make: Callable[[str], Any] | None = None
+
+    def for_tenant(self, namespace: str) -> tuple[Any, Accelerator | None]:
+        """Return the object of a tenant and its accelerator, if the program brings one."""
+        if self.make is None:
+            return self.obj, self.accelerator
+        return _split(self.make(namespace), self.name)
 
 
 def find_target(
@@ -36,30 +46,46 @@ def find_target(
 ) -> ServingTarget:
     """Import what a command names; the working directory is searched first.
 
-    A function without arguments is called for the object, and a pair is an object with its
-    accelerator. Exceptions of the imported module pass through.
+    A function without arguments is called for the object, one of ``namespace`` for that of each
+    tenant, and a pair is an object with its accelerator. Exceptions of the imported module pass
+    through.
 
     Raises:
         ConfigError: there is no such module or name, or it is not what it should be.
     """
-    found = _find(spec)
+    found, make = _find(spec), None
     if inspect.isfunction(found):
-        found = _made(spec, found)
+        if _arguments(spec, found) == [_NAMESPACE]:
+            found, make = None, found
+        else:
+            found = found()
+    found, paired = _split(found, spec)
     given = None if accelerator_spec is None else _find(accelerator_spec)
-    if isinstance(found, tuple) and len(found) == 2:
-        if given is not None:
-            raise ConfigError(
-                "there are two accelerators", where=spec, hint="leave --accelerator out"
-            )
-        found, given = found
-    if given is not None and not isinstance(given, Accelerator):
-        raise ConfigError(
-            "this is no accelerator",
-            where=accelerator_spec or spec,
-            found=type(given).__name__,
-            valid="an Accelerator",
-        )
-    return ServingTarget(model_name or spec.rpartition(":")[2], found, given)
+    if accelerator_spec is not None and not isinstance(given, Accelerator):
+        raise _no_accelerator(accelerator_spec, given)
+    if given is not None and (paired is not None or make is not None):
+        raise ConfigError("there are two accelerators", where=spec, hint="leave --accelerator out")
+    name = model_name or spec.rpartition(":")[2]
+    return ServingTarget(name, found, given or paired, make)
+
+
+def _split(found: Any, where: str) -> tuple[Any, Accelerator | None]:
+    """Return an object and its accelerator, if it is a pair of them."""
+    if not (isinstance(found, tuple) and len(found) == 2):
+        return found, None
+    obj, accelerator = found
+    if not isinstance(accelerator, Accelerator):
+        raise _no_accelerator(where, accelerator)
+    return obj, accelerator
+
+
+def _no_accelerator(where: str, found: Any) -> ConfigError:
+    return ConfigError(
+        "this is no accelerator",
+        where=where,
+        found=type(found).__name__,
+        valid="an Accelerator",
+    )
 
 
 def _find(spec: str) -> Any:
@@ -85,18 +111,19 @@ def _find(spec: str) -> Any:
         ) from None
 
 
-def _made(spec: str, factory: Any) -> Any:
+def _arguments(spec: str, factory: Any) -> list[str]:
+    """Return the arguments that a function needs: none, or the namespace."""
     required = [
         parameter.name
         for parameter in inspect.signature(factory).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    if required or inspect.iscoroutinefunction(factory):
+    if required not in ([], [_NAMESPACE]) or inspect.iscoroutinefunction(factory):
         raise ConfigError(
-            "a function that makes the object takes no arguments and is not async",
+            "a function that makes the object takes no argument, or namespace, and is not async",
             where=spec,
             found=", ".join(required) or "async def",
             hint="serve what it returns, or wrap a step of a chain in RunnableLambda",
         )
-    return factory()
+    return required

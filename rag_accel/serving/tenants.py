@@ -77,14 +77,14 @@ class ServedTenants:
             accelerator.close()
 
     def _make(self, namespace: str) -> Served:
-        obj, given = self._target.obj, self._target.accelerator
+        obj, given = self._target.for_tenant(namespace)
         if isinstance(obj, ServedProgram | ServedEmbedder):
             return obj
         # A new request that an embedder would answer too late is refused, not held.
         on = given or Accelerator(options=Options.load(namespace=namespace, on_full="raise"))
         try:
             terms = ServingTerms(on, self._inputs, self._plain)
-            served = serve_native(obj, given, terms) or self._offer(terms)
+            served = serve_native(obj, given, terms) or self._offer(obj, terms)
         except BaseException:
             if given is None:
                 on.close()
@@ -95,17 +95,17 @@ class ServedTenants:
             on.close()
         return served
 
-    def _offer(self, terms: ServingTerms) -> Served:
+    def _offer(self, obj: Any, terms: ServingTerms) -> Served:
         missing: list[str] = []
         for name in self._registry.names():
             try:
-                served = self._registry.get(name)(self._target.obj, terms)
+                served = self._registry.get(name)(obj, terms)
             except ImportError as error:  # another framework, most likely
                 missing.append(f"{name}: {error}")
                 continue
             if served is not None:
                 return served
-        kind = type(self._target.obj)
+        kind = type(obj)
         raise ConfigError(
             "this object cannot be served",
             where=self._target.name,

@@ -148,6 +148,9 @@ def make():
 def make_for(tenant):
     return pair
 
+def make_of(namespace):
+    return namespace, accelerator
+
 async def make_later():
     return pair
 """
@@ -177,6 +180,9 @@ def test_an_object_is_found_alone_in_a_pair_or_made() -> None:
         assert target.obj == "object"
         assert isinstance(target.accelerator, Accelerator)
     assert find_target("served_objects:thing", model_name="bot").name == "bot"
+    obj, accelerator = find_target("served_objects:make_of").for_tenant("anna")
+    assert obj == "anna"
+    assert isinstance(accelerator, Accelerator)
 
 
 @pytest.mark.usefixtures("app_module")
@@ -191,6 +197,7 @@ def test_an_object_is_found_alone_in_a_pair_or_made() -> None:
         ("served_objects:make_later", None),
         ("served_objects:thing", "served_objects:number"),
         ("served_objects:pair", "served_objects:accelerator"),
+        ("served_objects:make_of", "served_objects:accelerator"),
     ],
 )
 def test_a_wrong_name_is_an_error_that_names_it(spec: str, accelerator: str | None) -> None:

@@ -184,6 +184,29 @@ async def test_a_tenant_that_cannot_be_served_is_not_let_in_by_a_reload(tmp_path
     assert (refused.status_code, answer.status_code) == (401, 200)
 
 
+async def test_a_function_makes_a_graph_with_its_accelerator_for_each_tenant(
+    tmp_path: Path,
+) -> None:
+    def make(namespace: str) -> Any:
+        graph = RAGraph()
+        graph.add_generation(0, prompt="{input}", output="said")
+        graph.add_edge(START, 0).add_edge(0, END)
+        accelerator = Accelerator(llm=lambda prompt: f"{namespace}: {prompt}", namespace=namespace)
+        made.append(accelerator)
+        return graph, accelerator
+
+    made: list[Accelerator] = []
+    tokens = TokenFile(token_file(tmp_path, f"{ANNA} anna\n{BERT} bert\n"))
+    tenants = ServedTenants(ServingTarget("bot", None, make=make))
+    async with client_of(ServingApp(tenants, ServingOptions(), tokens)) as client:
+        for token, tenant in ((ANNA, "anna"), (BERT, "bert")):
+            answer = await client.post("/invoke", json={"input": "hi"}, headers=bearing(token))
+            assert answer.json() == {"output": f"{tenant}: hi"}
+    assert len(made) == 2
+    for accelerator in made:
+        accelerator.close()
+
+
 def test_an_object_that_is_served_as_it_is_knows_no_tenants(tmp_path: Path) -> None:
     tokens = TokenFile(token_file(tmp_path, f"{ANNA} anna\n{BERT} bert\n"))
     with pytest.raises(ConfigError, match="knows no tenants"):
