@@ -23,7 +23,8 @@
     |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
     |-- WeightsFileError       kept int8 weights are damaged, foreign or too new
-    `-- DocumentError          a document cannot be read
+    |-- DocumentError          a document cannot be read
+    `-- ServedRequestError     a client's HTTP request cannot be served as it is
 
 Four warnings are this package's own, each a UserWarning: ``UncheckedReuseWarning``,
 ``UncheckedWeightsWarning``, ``LoopLimitWarning`` and ``UnreadOptionWarning``.
@@ -273,6 +274,19 @@ class DocumentError(RagAccelError):
     """One document cannot be read."""
 
     code = "RA510"
+
+
+class ServedRequestError(RagAccelError, ValueError):
+    """An HTTP request to a served object is refused before it reaches the object.
+
+    ``status`` is the HTTP status of the answer.
+    """
+
+    code = "RA520"
+
+    def __init__(self, what: str, *, status: int = 400, **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.status = status
 
 
 class UncheckedReuseWarning(UserWarning):

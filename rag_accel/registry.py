@@ -23,6 +23,7 @@ from rag_accel.errors import ConfigError
 ENGINES = "rag_accel.engines"
 COMMANDS = "rag_accel.commands"
 AUTOMATIC = "rag_accel.automatic"
+SERVED = "rag_accel.served"
 
 T = TypeVar("T", bound=Callable[..., object])
 
@@ -135,6 +136,11 @@ def command_registry() -> Registry[Callable[..., Any]]:
 def automatic_registry() -> Registry[Callable[[], object]]:
     """Return the registry of what accelerates a framework in the whole process."""
     return Registry(AUTOMATIC)
+
+
+def served_registry() -> Registry[Callable[..., Any]]:
+    """Return the registry of factories that make a framework's objects answer over HTTP."""
+    return Registry(SERVED)
 
 
 def _describe(entry: EntryPoint) -> str:

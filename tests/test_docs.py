@@ -107,6 +107,7 @@ def test_every_extra_is_described(extra: str) -> None:
             registry.ENGINES,
             registry.COMMANDS,
             registry.AUTOMATIC,
+            registry.SERVED,
             *PROJECT["entry-points"],
         }
     ),

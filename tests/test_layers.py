@@ -101,8 +101,16 @@ def test_a_contract_breaks_when_it_is_broken(contract: str, checkout: Path) -> N
         ("recognition", "rag_accel.accelerator"),
         ("interception", "rag_accel.adoption.owned_embedding"),
         ("adoption", "rag_accel.testing"),
+        ("serving", "rag_accel.cli.run"),
     ],
-    ids=["a sibling", "a higher room", "the accelerator", "its own calls", "the test kit"],
+    ids=[
+        "a sibling",
+        "a higher room",
+        "the accelerator",
+        "its own calls",
+        "the test kit",
+        "the command line",
+    ],
 )
 def test_a_room_must_not_import(room: str, imported: str, checkout: Path) -> None:
     with _planted(checkout / "rag_accel" / room / "planted.py", imported):

@@ -15,14 +15,16 @@ from rag_accel.registry import (
     AUTOMATIC,
     COMMANDS,
     ENGINES,
+    SERVED,
     Registry,
     automatic_registry,
     command_registry,
     engine_registry,
+    served_registry,
 )
 
 GROUP = "rag_accel_test.plugins"
-GROUPS = (ENGINES, COMMANDS, AUTOMATIC)
+GROUPS = (ENGINES, COMMANDS, AUTOMATIC, SERVED)
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 BUILT_IN = [
     EntryPoint(name, value, group)
@@ -154,7 +156,12 @@ def test_a_registry_made_later_sees_what_was_installed_in_between(install: Insta
 
 
 def test_every_group_has_its_own_registry() -> None:
-    registries = (engine_registry(), command_registry(), automatic_registry())
+    registries = (
+        engine_registry(),
+        command_registry(),
+        automatic_registry(),
+        served_registry(),
+    )
     assert tuple(registry.group for registry in registries) == GROUPS
 
 

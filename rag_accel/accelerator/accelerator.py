@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rag_accel.accelerator.embedder_lists import ListedEmbedders
+from rag_accel.accelerator.embedder_lists import ListedEmbedders, names_of
 from rag_accel.accelerator.engine_pools import pooled
 from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.found_devices import is_auto
@@ -192,9 +192,16 @@ class Accelerator(ProgramRequests):
 
     def _engines_for(self, graph: FrozenRAGraph) -> Mapping[str, NamedEngine]:
         """Return the engines that a graph may name; those that wait for it are made."""
-        for name, engine in self._listed.wanted(graph):
+        return self._engines_named(names_of(graph))
+
+    def _engines_named(self, names: Set[str]) -> Mapping[str, NamedEngine]:
+        for name, engine in self._listed.wanted(names):
             self._keep_engine(name, owned(self._driver.add_engine(name, engine), engine))
         return self._bound
+
+    def named_engine(self, name: str) -> NamedEngine | None:
+        """Return the engine that stages use by this name, made on first use; None without one."""
+        return self._engines_named({name}).get(name)
 
     def _keep_engine(self, name: str, engine: NamedEngine) -> None:
         # Always another mapping: what was compiled for the one before is compiled again.

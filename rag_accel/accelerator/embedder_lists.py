@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from functools import partial
 from typing import Any
 
@@ -72,20 +72,24 @@ class ListedEmbedders:
         if name == _EMBEDDER and devices is not None and isinstance(given, devices.DeviceGroup):
             self.programs.group = (engine, given)
 
-    def wanted(self, graph: FrozenRAGraph) -> Iterator[tuple[str, Engine]]:
-        """Yield the engines that a graph names and that are not made yet, by name.
+    def wanted(self, names: Set[str]) -> Iterator[tuple[str, Engine]]:
+        """Yield the engines among these names that are not made yet.
 
         Raises:
             ConfigError, ImportError: what ``device_group`` raises.
         """
         if not self._waiting:
             return
-        names = {name for stage in graph.stages for name in _names(stage)}
         with self._lock:
             for name in [name for name in self._waiting if name in names]:
                 engine = self._waiting[name]()
                 del self._waiting[name]
                 yield name, engine
+
+
+def names_of(graph: FrozenRAGraph) -> Set[str]:
+    """Return the names of engines that the stages of a graph use."""
+    return {name for stage in graph.stages for name in _names(stage)}
 
 
 def component_devices(given: Any, where: str) -> tuple[Any, ...] | None:

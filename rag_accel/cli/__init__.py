@@ -12,6 +12,7 @@ from typing import Any
 from rag_accel.cli.cache import add_cache_command
 from rag_accel.cli.doctor import add_doctor_command
 from rag_accel.cli.run import run_program
+from rag_accel.cli.serve import add_serve_command
 from rag_accel.cli.tune import add_tune_command
 from rag_accel.errors import RagAccelError
 from rag_accel.profile.profile import profile_events
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.set_defaults(run=_trace)
     add_cache_command(commands)
     add_tune_command(commands)
+    add_serve_command(commands)
     run = commands.add_parser(
         RUN, help="run a Python program with what it uses accelerated: run SCRIPT|-m MODULE ..."
     )

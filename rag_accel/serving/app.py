@@ -1,0 +1,329 @@
+"""The endpoints of a served object, as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.errors import ClosedError, ServedRequestError
+from rag_accel.serving.chat_answers import completion, completion_events, embeddings
+from rag_accel.serving.event_stream import EventStream, event
+from rag_accel.serving.http_errors import ErrorAnswer, answer_error
+from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, ServingCollector
+from rag_accel.serving.plain_values import as_json, parse_object
+from rag_accel.serving.request_body import ClientGoneError, deadline_of, in_time, read_body
+from rag_accel.serving.request_values import chat_request, embedding_request, program_values
+from rag_accel.serving.served import ServedEmbedder, ServedPiece, ServedProgram, chat_input
+from rag_accel.serving.serving_options import ServingOptions
+from rag_accel.serving.tenants import ServedTenants
+from rag_accel.serving.tokens import TokenFile
+from rag_accel.serving.turns import RequestTurns
+
+T = TypeVar("T")
+
+CLIENT_GONE = 499
+"""The status under which requests are counted whose client has left."""
+
+Respond = Callable[[Request, str, Send], Awaitable[int]]
+"""Answers a request of a tenant and returns the status."""
+
+
+class ServingApp:
+    """The endpoints in front of one object.
+
+    Args:
+        tenants: what answers.
+        options: the bounds.
+        tokens: who may ask; None lets everybody ask as ``options.namespace``.
+        clock: measures durations.
+    """
+
+    def __init__(
+        self,
+        tenants: ServedTenants,
+        options: ServingOptions,
+        tokens: TokenFile | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._tenants, self._options, self._tokens = tenants, options, tokens
+        self._clock = clock or MonotonicClock()
+        self._created = int(time.time())
+        self.http = HTTPMetrics()
+        #: set once the server stops: nothing more is taken
+        self.is_draining = False
+        tenants.add((options.namespace,) if tokens is None else tokens.tenants)
+        taken = [on.options.max_requests for on in tenants.accelerators.values()]
+        self.turns = RequestTurns(min([options.max_requests, *taken]), self._clock)
+
+    def asgi(self) -> Starlette:
+        """Return the application; its shutdown closes the accelerators that serve it."""
+        posts: dict[str, Respond] = {}
+        first = self._tenants.of(self._any_tenant())
+        if isinstance(first, ServedEmbedder):
+            posts["/v1/embeddings"] = self._embeddings
+        else:
+            posts |= {"/invoke": self._invoke, "/stream": self._stream}
+            if chat_input(first) is not None:
+                posts["/v1/chat/completions"] = self._chat
+        gets: dict[str, Respond] = {"/v1/models": self._models, "/metrics": self._metrics}
+        routes = [
+            *(
+                Route(path, _Endpoint(self, path, respond), methods=["POST"])
+                for path, respond in posts.items()
+            ),
+            *(
+                Route(path, _Endpoint(self, path, respond), methods=["GET"])
+                for path, respond in gets.items()
+            ),
+            Route("/healthz", self._healthz, methods=["GET"]),
+        ]
+        app = Starlette(
+            routes=routes,
+            exception_handlers={HTTPException: _no_such_route},
+            lifespan=self._lifespan,
+        )
+        app.router.redirect_slashes = False  # a redirect would name the host that a client claims
+        return app
+
+    @property
+    def shutdown_s(self) -> float:
+        """Return how long closing the accelerators may take, in seconds."""
+        accelerators = self._tenants.accelerators.values()
+        return max((on.options.shutdown_s for on in accelerators), default=0.0)
+
+    def reload_tokens(self) -> None:
+        """Read the tokens again. Raises ConfigError, and then those from before stay."""
+        if self._tokens is not None:
+            self._tokens.reload(self._tenants.add)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self._tenants.close)
+
+    def _any_tenant(self) -> str:
+        return self._options.namespace if self._tokens is None else self._tokens.tenants[0]
+
+    async def serve(
+        self, route: str, respond: Respond, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer one request, or say why not."""
+        request = Request(scope, receive)
+        try:
+            namespace = self._admit(request)
+        except Exception as error:
+            await _send_error(answer_error(error), scope, receive, send)
+            return
+        began, status, has_begun = self._clock.now(), 500, False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        self.http.begin(namespace)
+        try:
+            status = await respond(request, namespace, noting_send)
+        except ClientGoneError:
+            status = CLIENT_GONE
+        except asyncio.CancelledError:  # the time to drain is over
+            status = 503
+            if not has_begun:
+                await _send_error(answer_error(_stopping()), scope, receive, send)
+            raise
+        except Exception as error:
+            answer = answer_error(error)
+            status = answer.status
+            if has_begun:  # only ending the connection tells that the answer is not whole
+                raise
+            await _send_error(answer, scope, receive, send)
+        finally:
+            self.http.end(namespace, route, status, self._clock.now() - began)
+
+    def _admit(self, request: Request) -> str:
+        """Return the tenant who asks."""
+        if self.is_draining:
+            raise _stopping()
+        if self._tokens is None:
+            return self._options.namespace
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        tenant = self._tokens.tenant_of(token.strip()) if kind.lower() == "bearer" else None
+        if tenant is None:
+            raise ServedRequestError(
+                "the request has no valid token",
+                status=401,
+                where="Authorization",
+                valid="Bearer TOKEN",
+            )
+        return tenant
+
+    async def _body(self, request: Request, namespace: str) -> dict[str, Any]:
+        body = await read_body(request, self._options.max_body_bytes)
+        # A refused request is known by it when it comes back.
+        asked = f"{namespace}\n{request.scope['path']}\n".encode()
+        request.state.key = hashlib.blake2b(asked + body, digest_size=16).digest()
+        return parse_object(body)
+
+    async def _in_turn(
+        self, request: Request, work: Callable[[float | None], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Return what the work returns, once it is its turn, within the request's deadline."""
+        deadline_s = deadline_of(request, self._options.deadline_s)
+        until = None if deadline_s is None else self._clock.now() + deadline_s
+
+        async def wait_and_work() -> T:
+            async with self.turns.turn(request.state.key):
+                left_s = None if until is None else max(0.0, until - self._clock.now())
+                return await work(left_s)
+
+        return await in_time(request, deadline_s, wait_and_work())
+
+    async def _invoke(self, request: Request, namespace: str, send: Send) -> int:
+        program = self._program(namespace)
+        values = program_values(await self._body(request, namespace), program.inputs)
+        answer = await self._in_turn(request, lambda left_s: program.answer(values, left_s))
+        return await _send_json({"output": as_json(answer.output)}, request, send)
+
+    async def _stream(self, request: Request, namespace: str, send: Send) -> int:
+        program = self._program(namespace)
+        values = program_values(await self._body(request, namespace), program.inputs)
+        return await self._send_events(
+            request, send, lambda left_s: _piece_events(program.stream(values, left_s)), "error"
+        )
+
+    async def _chat(self, request: Request, namespace: str, send: Send) -> int:
+        program = self._program(namespace)
+        name = self._tenants.name
+        chat = chat_request(await self._body(request, namespace), program, name)
+        if not chat.is_stream:
+            answer = await self._in_turn(
+                request, lambda left_s: program.answer(chat.values, left_s)
+            )
+            return await _send_json(completion(answer, name), request, send)
+        return await self._send_events(
+            request,
+            send,
+            lambda left_s: completion_events(
+                program.stream(chat.values, left_s), name, chat.with_usage
+            ),
+        )
+
+    async def _embeddings(self, request: Request, namespace: str, send: Send) -> int:
+        embedder = cast("ServedEmbedder", self._tenants.of(namespace))
+        name = self._tenants.name
+        asked = embedding_request(await self._body(request, namespace), name)
+        given = await self._in_turn(request, lambda _: _embed(embedder, asked.texts, asked.role))
+        answer = embeddings(given, len(asked.texts), name, asked.is_base64)
+        return await _send_json(answer, request, send)
+
+    async def _models(self, request: Request, namespace: str, send: Send) -> int:
+        model = {
+            "id": self._tenants.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "rag-accel",
+        }
+        return await _send_json({"object": "list", "data": [model]}, request, send)
+
+    async def _metrics(self, request: Request, namespace: str, send: Send) -> int:
+        shown = {
+            name: accelerator
+            for name, accelerator in self._tenants.accelerators.items()
+            if name == namespace
+        }
+        collector = ServingCollector(self.http, self.turns.admission, shown, (namespace,))
+        response = Response(collector.text(), media_type=CONTENT_TYPE)
+        await response(request.scope, request.receive, send)
+        return 200
+
+    async def _healthz(self, request: Request) -> Response:
+        """Tell whether requests are taken; open to everybody, so it names no tenant."""
+        if self.is_draining:
+            return JSONResponse({"state": "draining"}, 503, {"Connection": "close"})
+        found = [accelerator.health() for accelerator in self._tenants.accelerators.values()]
+        bad = next((health for health in found if not health.is_ready), None)
+        if bad is None:
+            return JSONResponse({"state": "ready"})
+        shown = {"state": bad.state} if self._tokens else {"state": bad.state, "why": bad.why}
+        return JSONResponse(shown, 503)
+
+    def _program(self, namespace: str) -> ServedProgram:
+        return cast("ServedProgram", self._tenants.of(namespace))
+
+    async def _send_events(
+        self,
+        request: Request,
+        send: Send,
+        events: Callable[[float | None], AsyncIterator[bytes]],
+        error_name: str | None = None,
+    ) -> int:
+        stream = EventStream(send)
+        try:
+            await self._in_turn(request, lambda left_s: stream.run(events(left_s)))
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            if not stream.has_begun:
+                raise
+            await stream.fail(event(answer_error(error).body, error_name))
+        return 200
+
+
+class _Endpoint:
+    """One route, as the ASGI application that Starlette calls."""
+
+    def __init__(self, app: ServingApp, path: str, respond: Respond) -> None:
+        self._app, self._path, self._respond = app, path, respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app.serve(self._path, self._respond, scope, receive, send)
+
+
+async def _embed(embedder: ServedEmbedder, texts: list[str], role: Any) -> Any:
+    return await embedder.embed(texts, role)
+
+
+async def _piece_events(pieces: AsyncIterator[ServedPiece]) -> AsyncIterator[bytes]:
+    closing: Any = pieces
+    async with aclosing(closing):
+        async for piece in pieces:
+            if piece.text:
+                yield event({"text": piece.text})
+            elif piece.step is not None:
+                yield event({"step": as_json(piece.step)})
+
+
+async def _send_json(value: Any, request: Request, send: Send) -> int:
+    await JSONResponse(value)(request.scope, request.receive, send)
+    return 200
+
+
+async def _send_error(answer: ErrorAnswer, scope: Scope, receive: Receive, send: Send) -> None:
+    await JSONResponse(answer.body, answer.status, answer.headers)(scope, receive, send)
+
+
+def _stopping() -> ClosedError:
+    return ClosedError("the server is stopping", hint="ask another one")
+
+
+async def _no_such_route(_: Request, error: Exception) -> Response:
+    found = cast("HTTPException", error)
+    what = {404: "there is no such path", 405: "this path has no such method"}
+    refused = ServedRequestError(
+        what.get(found.status_code, found.detail), status=found.status_code
+    )
+    return JSONResponse(answer_error(refused).body, found.status_code, found.headers)

@@ -1,0 +1,118 @@
+"""The seam between HTTP and the object that answers; knows neither HTTP nor a framework."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from rag_accel.accelerator import Accelerator
+
+MESSAGES = "messages"
+"""The input that takes the messages of a chat."""
+
+TEXT = "input"
+"""The input of a program that takes one text and names no inputs."""
+
+EmbeddedRole = Literal["query", "document"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingTerms:
+    """The conditions under which a factory makes an object answer for one tenant.
+
+    Args:
+        accelerator: the tenant's.
+        inputs: the names that a client may set; None if the command names none.
+        plain: leave the object as it is.
+    """
+
+    accelerator: Accelerator
+    inputs: tuple[str, ...] | None = None
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServedUsage:
+    """The tokens of one answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAnswer:
+    """An answer.
+
+    Args:
+        output: of any type that ``plain_values.as_json`` knows.
+        text: the answer as a chat shows it.
+        usage: its tokens; None if they are not known.
+    """
+
+    output: Any
+    text: str
+    usage: ServedUsage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPiece:
+    """A piece of an answer in the making: text, a step of the program, or the tokens of it all."""
+
+    text: str = ""
+    step: Any = None
+    usage: ServedUsage | None = None
+
+
+@runtime_checkable
+class ServedProgram(Protocol):
+    """An object that answers questions, for one tenant.
+
+    ``inputs`` are the names of all values that ``answer`` needs. One called ``messages`` is a list
+    of ``{"role": "system" | "user" | "assistant", "content": str}``, the last of the user.
+    ``deadline_s`` is for a scheduler; the caller cancels what is late in any case.
+    """
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of the inputs."""
+        ...
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """Return what schedules it; None if nothing does."""
+        ...
+
+    async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
+        """Return the answer."""
+        ...
+
+    def stream(
+        self, values: Mapping[str, Any], deadline_s: float | None
+    ) -> AsyncIterator[ServedPiece]:
+        """Yield the answer as it is made."""
+        ...
+
+
+@runtime_checkable
+class ServedEmbedder(Protocol):
+    """An object that embeds texts, for one tenant."""
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """Return what schedules it; None if nothing does."""
+        ...
+
+    async def embed(self, texts: Sequence[str], role: EmbeddedRole) -> Any:
+        """Return ``[len(texts), dim]``, float32 or lists of floats."""
+        ...
+
+
+Served = ServedProgram | ServedEmbedder
+
+
+def chat_input(program: ServedProgram) -> str | None:
+    """Return the input that a chat's messages or its last question become; None if none does."""
+    if MESSAGES in program.inputs:
+        return MESSAGES if len(program.inputs) == 1 else None
+    return program.inputs[0] if len(program.inputs) == 1 else None

@@ -1,0 +1,143 @@
+"""The served object of each tenant, each on an accelerator with the tenant's namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+from rag_accel.errors import ConfigError
+from rag_accel.registry import Registry, served_registry
+from rag_accel.serving.native import serve_native
+from rag_accel.serving.served import Served, ServedEmbedder, ServedProgram, ServingTerms
+from rag_accel.serving.target import ServingTarget
+
+MOST_TENANTS = 256
+"""Most tenants of one server; each has engines of its own."""
+
+
+class ServedTenants:
+    """The objects that answer, by tenant; the accelerators made here are closed with it.
+
+    Args:
+        target: the object.
+        inputs: the names that a client may set; None if the command names none.
+        plain: leave the object as it is.
+        registry: the factories; by default the installed ones.
+    """
+
+    def __init__(
+        self,
+        target: ServingTarget,
+        *,
+        inputs: tuple[str, ...] | None = None,
+        plain: bool = False,
+        registry: Registry[Any] | None = None,
+    ) -> None:
+        self.name = target.name
+        self._target, self._inputs, self._plain = target, inputs, plain
+        self._registry = registry or served_registry()
+        self._served: dict[str, Served] = {}
+        self._made: list[Accelerator] = []
+
+    def add(self, namespaces: Iterable[str]) -> None:
+        """Make the object answer for further tenants; those that are there stay.
+
+        Raises:
+            ConfigError: the object cannot be served, or not to several tenants.
+        """
+        served, num_made = dict(self._served), len(self._made)
+        try:
+            for namespace in namespaces:
+                if namespace not in served:
+                    _check_room(served)
+                    served[namespace] = self._make(namespace)
+            self._check_alone(served)
+        except BaseException:
+            for accelerator in self._made[num_made:]:
+                accelerator.close()
+            del self._made[num_made:]
+            raise
+        self._served = served
+
+    def of(self, namespace: str) -> Served:
+        """Return what answers for a tenant that was added."""
+        return self._served[namespace]
+
+    @property
+    def accelerators(self) -> dict[str, Accelerator]:
+        """Return what schedules the work, by tenant; without those served as they are."""
+        found = {name: served.accelerator for name, served in self._served.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def close(self) -> None:
+        """Close the accelerators that were made here."""
+        for accelerator in self._made:
+            accelerator.close()
+
+    def _make(self, namespace: str) -> Served:
+        obj, given = self._target.for_tenant(namespace)
+        if isinstance(obj, ServedProgram | ServedEmbedder):
+            return obj
+        # A new request that an embedder would answer too late is refused, not held.
+        on = given or Accelerator(options=Options.load(namespace=namespace, on_full="raise"))
+        try:
+            terms = ServingTerms(on, self._inputs, self._plain)
+            served = serve_native(obj, given, terms) or self._offer(obj, terms)
+        except BaseException:
+            if given is None:
+                on.close()
+            raise
+        if given is None and served.accelerator is on:
+            self._made.append(on)
+        elif given is None:
+            on.close()
+        return served
+
+    def _offer(self, obj: Any, terms: ServingTerms) -> Served:
+        missing: list[str] = []
+        for name in self._registry.names():
+            try:
+                served = self._registry.get(name)(obj, terms)
+            except ImportError as error:  # another framework, most likely
+                missing.append(f"{name}: {error}")
+                continue
+            if served is not None:
+                return served
+        kind = type(obj)
+        raise ConfigError(
+            "this object cannot be served",
+            where=self._target.name,
+            found=f"{kind.__module__}.{kind.__qualname__}",
+            valid="a RAGraph with an accelerator, an Accelerator(embedder=...), or an object of "
+            + (", ".join(self._registry.names()) or "no installed integration"),
+            hint="; ".join(missing) or "serve a chain, a graph or an engine that answers",
+        )
+
+    def _check_alone(self, served_by: Mapping[str, Served]) -> None:
+        """Refuse several tenants on one accelerator, whose results they would share."""
+        for namespace, served in served_by.items():
+            on = served.accelerator
+            if on is not None and on.options.namespace != namespace:
+                raise ConfigError(
+                    "the object has an accelerator of its own, which serves one tenant",
+                    where=self.name,
+                    found=f"tenant {namespace!r} and namespace {on.options.namespace!r}",
+                    valid=f"--namespace {on.options.namespace!r}, and no other tenant",
+                    hint="serve the object without its accelerator, and each tenant gets one",
+                )
+            if on is None and len(served_by) > 1:
+                raise ConfigError(
+                    "an object that is served as it is knows no tenants",
+                    where="--token-file",
+                    found=f"{len(served_by)} tenants",
+                    valid="one tenant",
+                )
+
+
+def _check_room(served_by: Mapping[str, Served]) -> None:
+    if len(served_by) >= MOST_TENANTS:
+        raise ConfigError(
+            "there are too many tenants", where="--token-file", valid=f"up to {MOST_TENANTS}"
+        )

@@ -1,0 +1,138 @@
+"""Who is let in under overload, and who is told when to come back: tables of times."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+
+import pytest
+
+from rag_accel.errors import BusyError
+from rag_accel.serving.admission import LONGEST_S, RequestAdmission
+
+
+def refused_for(admission: RequestAdmission, now: float, key: object) -> float:
+    with pytest.raises(BusyError) as raised:
+        admission.arrive(now, key)
+    assert raised.value.retry_after_s is not None
+    return raised.value.retry_after_s
+
+
+def busy(duration_s: float, most: int = 1) -> RequestAdmission:
+    """Return an admission whose places are taken by requests of a known duration."""
+    admission = RequestAdmission(most)
+    admission.arrive(0.0, "before")
+    admission.end(duration_s)
+    for number in range(most):
+        assert admission.arrive(0.0, number) == "run"
+    return admission
+
+
+def test_places_are_given_until_all_are_taken() -> None:
+    admission = RequestAdmission(2)
+    assert [admission.arrive(0.0, "a"), admission.arrive(0.0, "b")] == ["run", "run"]
+    assert admission.arrive(0.0, "c") == "wait"  # a second's work at the first guess of one second
+    assert (admission.running, admission.waiting) == (2, 1)
+    admission.end(1.0)
+    admission.begin()
+    assert (admission.running, admission.waiting) == (2, 0)
+
+
+def test_each_refused_is_told_a_turn_behind_those_before() -> None:
+    admission = busy(2.0)
+    assert [refused_for(admission, 0.0, key) for key in "abc"] == [2.0, 4.0, 6.0]
+    assert admission.num_promised == 3
+
+
+def test_who_comes_back_in_time_waits_and_a_newcomer_is_refused() -> None:
+    admission = busy(2.0)
+    refused_for(admission, 0.0, "a")
+    assert refused_for(admission, 1.0, "b") == 3.0
+    assert admission.arrive(2.0, "a") == "wait"
+    assert admission.num_promised == 1
+
+
+def test_who_comes_back_too_early_is_told_the_rest_and_keeps_the_turn() -> None:
+    admission = busy(2.0)
+    refused_for(admission, 0.0, "a")
+    refused_for(admission, 0.0, "b")
+    assert refused_for(admission, 1.0, "b") == 3.0
+    assert admission.num_promised == 2
+    assert refused_for(admission, 1.0, "c") == 5.0  # behind both
+
+
+def test_equal_requests_have_a_turn_each() -> None:
+    admission = busy(2.0)
+    refused_for(admission, 0.0, "a")
+    admission.end(2.0)
+    assert admission.arrive(0.0, "x") == "run"
+    assert admission.arrive(2.0, "a") == "wait"
+    assert refused_for(admission, 2.0, "a") >= 2.0
+
+
+def test_a_turn_that_nobody_takes_ends() -> None:
+    admission = busy(2.0)
+    refused_for(admission, 0.0, "a")
+    refused_for(admission, 12.5, "b")
+    assert admission.num_promised == 1  # of the second one
+    assert refused_for(admission, 12.6, "a") == 4.0  # as a newcomer
+
+
+def test_an_early_one_runs_where_a_place_is_free() -> None:
+    admission = busy(2.0)
+    refused_for(admission, 0.0, "a")
+    admission.end(2.0)
+    assert admission.arrive(0.1, "a") == "run"
+    assert admission.num_promised == 0
+
+
+def test_the_time_to_stay_away_is_bounded_and_so_are_the_turns() -> None:
+    admission = busy(10.0)
+    told = [refused_for(admission, 0.0, ("client", number)) for number in range(1000)]
+    assert told == sorted(told)
+    assert max(told) == LONGEST_S
+    assert admission.num_promised == LONGEST_S / 10
+
+
+@pytest.mark.parametrize("most", [1, 4, 32])
+@pytest.mark.parametrize("duration_s", [0.05, 0.5, 3.0])
+def test_of_those_that_come_back_at_three_times_capacity_nearly_all_are_served(
+    most: int, duration_s: float
+) -> None:
+    """A played minute: clients three times as many as places arrive at random, and return."""
+    rng, admission, number = random.Random(0), RequestAdmission(most), itertools.count()
+    rate = 3 * most / duration_s
+    events: list[tuple[float, int, str, int]] = []
+    now = 0.0
+    while now < 60 and len(events) < 20_000:
+        now += rng.expovariate(rate)
+        heapq.heappush(events, (now, next(number), "new", len(events)))
+    last = now
+    back = served = num_ended = 0
+    while events:
+        now, _, what, client = heapq.heappop(events)
+        if now > last:  # later there is no load any more
+            break
+        if what == "end":
+            num_ended += 1
+            admission.end(duration_s)
+            if admission.waiting:
+                admission.begin()
+                heapq.heappush(events, (now + duration_s, next(number), "end", 0))
+            continue
+        back += what == "back"
+        try:
+            verdict = admission.arrive(now, client)
+        except BusyError as error:
+            if what == "new":
+                at = now + (error.retry_after_s or 0.0) + rng.uniform(0.0, 0.05)
+                heapq.heappush(events, (at, next(number), "back", client))
+            continue
+        served += what == "back"
+        if verdict == "run":
+            heapq.heappush(events, (now + duration_s, next(number), "end", 0))
+    assert served >= 0.95 * back, (served, back)
+    assert back > 0
+    # and the places were in use meanwhile
+    assert num_ended >= 0.85 * last * most / duration_s, (num_ended, last)
