@@ -155,7 +155,7 @@ class Accelerator(ProgramRequests):
         """
         if name == "embedder":
             self.lists_embedders = isinstance(engine, list | tuple) or is_auto(engine)
-        pool = pooled(name, engine, self._llm_engine)
+        pool = pooled(name, engine, self._llm_engine, self.options.step_timeout_s)
         engine = pool if pool is not None else self._listed.engine(name, engine)
         if engine is None:  # one that is made for the first graph that names it
             return

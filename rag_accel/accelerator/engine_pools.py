@@ -14,13 +14,16 @@ POOLED: Final = frozenset({"llm", "index", "reranker"})
 """Names under which a list is a pool; elsewhere one of engines that do not embed is."""
 
 
-def pooled(name: str, given: Any, make_llm: Callable[[Any], Engine]) -> Engine | None:
+def pooled(
+    name: str, given: Any, make_llm: Callable[[Any], Engine], step_timeout_s: float
+) -> Engine | None:
     """Return the pool that a list becomes; None for anything else.
 
     Args:
         name: what stages call it.
         given: what the user gave.
         make_llm: makes an engine of a language model that users name.
+        step_timeout_s: after so much time a step of a member is lost, and the member with it.
 
     Raises:
         ConfigError: a member of such a list is no engine, or they do not do the same.
@@ -35,7 +38,7 @@ def pooled(name: str, given: Any, make_llm: Callable[[Any], Engine]) -> Engine |
     engines: list[Engine] = []
     try:
         engines.extend(_engine(name, member, make_llm) for member in members)
-        return EnginePool(engines)
+        return EnginePool(engines, step_timeout_s=step_timeout_s)
     except BaseException:
         for engine in engines:
             engine.close()

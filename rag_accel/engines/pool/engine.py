@@ -35,6 +35,8 @@ _OF_ANY = frozenset({Capability.HINT, Capability.SHARES_CORES})
 #: Abilities that change what a search is asked: all members have them, or none.
 _OF_ALL = (Capability.EMBEDS, Capability.READS_TEXT)
 _CLOSE_S = 10.0
+#: How often members are looked at that may hang, in seconds.
+LOOK_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +78,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         members: engines; the pool alone uses them from then on, and closes them.
         names: what they are called in reports, in their order; by default their class and place.
         keys: tells the parts of a work by which members know its prompt; by default nothing.
+        step_timeout_s: a member whose step takes longer is lost, with what it has streamed.
         clock: measures service and pauses.
 
     Raises:
@@ -88,6 +91,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         *,
         names: Sequence[str] | None = None,
         keys: Keys | None = None,
+        step_timeout_s: float = 120.0,
         clock: Clock | None = None,
     ) -> None:
         profile = pool_profile(members)
@@ -97,9 +101,10 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         self._clock = clock or MonotonicClock()
         self._placement = PoolPlacement(len(members))
         self._members = [
-            PoolMember(at, engine, lambda report: self._outbox.put([report]))
+            PoolMember(at, engine, lambda report: self._outbox.put([report]), self._clock)
             for at, engine in enumerate(members)
         ]
+        self._step_timeout_s = step_timeout_s
         self._moved = 0
 
     def __repr__(self) -> str:
@@ -134,7 +139,26 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         local = sum(1 for member in self._members if member.profile.max_threads)
         for member in self._members:
             member.threads = max(1, budget.threads // max(1, local))
-        return super().step(budget)
+        return [*super().step(budget), *self._given_up()]
+
+    def _wait_s(self, most: float | None) -> float:
+        """Return the seconds that a step waits: a member that hangs is noticed in between."""
+        return LOOK_S if most is None else min(most, LOOK_S)
+
+    def _given_up(self) -> Iterable[EngineOutput]:
+        """Give up members whose step hangs; return the ends of works that cannot go elsewhere."""
+        found: list[EngineOutput] = []
+        for member in self._members:
+            if member.place in self._placement.open_members() and member.hangs(
+                self._step_timeout_s
+            ):
+                held = [job.request.id for job in self._held_by(member.place)]
+                found += self._outputs_of(MemberReport(member.place, is_over=True))
+                member.cancel(held)
+        return found
+
+    def _held_by(self, place: int) -> list[PoolJob]:
+        return [job for job in self._jobs.values() if job.member == place]
 
     def release(self, handles: Sequence[Handle]) -> None:
         """Free state at the members that have it."""
@@ -217,8 +241,14 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         if not report.is_over:
             return report.outputs
         self._placement.close(report.member)
-        held = [job for job in self._jobs.values() if job.member == report.member]
-        return [EngineOutput(job.request.id, "error", error=self._all_lost()) for job in held]
+        lost = EngineLostError(
+            "a member of a pool takes no work any more",
+            where=self.names[report.member],
+            found=f"its step took longer than {self._step_timeout_s:g} s, or it was closed",
+            hint="make the accelerator again; step_timeout_s says how long a step may take",
+        )
+        held = self._held_by(report.member)
+        return [EngineOutput(job.request.id, "error", error=lost) for job in held]
 
     def _told(
         self, job: PoolJob, output: EngineOutput, again: list[PoolJob], *, is_broken: bool
@@ -268,7 +298,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     def _member_health(self, member: PoolMember) -> Health:
         name, load = self.names[member.place], self._placement.loads[member.place]
         if load.is_closed:
-            return Health(name, "lost", "it is closed")
+            return Health(name, "lost", "it is closed, or its step hangs")
         left_s = load.paused_until - self._clock.now()
         if left_s > 0:
             return Health(name, "paused", f"it failed; tried again in {left_s:.1f} s")

@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rag_accel.clock import Clock
 from rag_accel.engine_api import (
+    Capability,
     Engine,
     EngineOutput,
     EngineProfile,
@@ -54,14 +56,20 @@ class PoolMember:
         place: which member of its pool it is.
         engine: from then on used by this thread alone.
         report: takes what a step gave, on that thread.
+        clock: tells how long a step has taken.
     """
 
-    def __init__(self, place: int, engine: Engine, report: Callable[[MemberReport], None]) -> None:
+    def __init__(
+        self, place: int, engine: Engine, report: Callable[[MemberReport], None], clock: Clock
+    ) -> None:
         self.place = place
         self.engine = engine
         self.profile: EngineProfile = engine.profile
         self.threads = 1
         self._report = report
+        self._clock = clock
+        #: when the running step began, on the clock
+        self._began: float | None = None
         self._wake = threading.Condition()
         self._orders = _Orders([], [], [])
         self._is_waiting = False
@@ -84,6 +92,14 @@ class PoolMember:
     def release(self, handles: Sequence[Handle]) -> None:
         """Let the engine free state."""
         self._order(lambda orders: orders.released.extend(handles))
+
+    def hangs(self, step_timeout_s: float) -> bool:
+        """Tell whether its step takes longer than this, beyond what it may wait."""
+        began = self._began
+        if began is None or Capability.BOUNDS_ITS_WORK in self.profile.capabilities:
+            return False
+        waits_s = STEP_S if self.profile.interruptible else 0.0
+        return self._clock.now() - began > step_timeout_s + waits_s
 
     def close(self) -> None:
         """Let the engine be closed behind its running step."""
@@ -185,7 +201,11 @@ class PoolMember:
 
     def _stepped(self) -> Sequence[EngineOutput]:
         budget = StepBudget(STEP_S if self.profile.interruptible else None, self.threads)
-        return self.engine.step(budget)
+        self._began = self._clock.now()
+        try:
+            return self.engine.step(budget)
+        finally:
+            self._began = None
 
     def _tell(self, outputs: Sequence[EngineOutput], held: dict[WorkId, EngineRequest]) -> None:
         for output in outputs:

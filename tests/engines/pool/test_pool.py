@@ -23,7 +23,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.pool.engine import EnginePool
 from rag_accel.errors import ClosedError, ConfigError, EngineError, EngineLostError
-from rag_accel.testing import FAKE_PROFILE, EngineContract, FakeEngine, Faults, compute
+from rag_accel.testing import FAKE_PROFILE, EngineContract, FakeEngine, Faults, ManualClock, compute
 
 WAIT = StepBudget(10.0, 2)
 STEPPED = replace(FAKE_PROFILE, interruptible=True)
@@ -250,3 +250,46 @@ def test_texts_are_for_no_pool_of_embedders() -> None:
     with pool(FakeEngine()) as engine:
         engine.submit([EngineRequest(WorkId("w"), "r", PrimitiveKind.EMBEDDING, batch)])
         assert [output.kind for output in engine.step(WAIT)] == ["final"]
+
+
+def test_a_member_whose_step_hangs_is_given_up_and_its_work_goes_elsewhere() -> None:
+    may_go, clock = threading.Event(), ManualClock()
+    hanging, other = FakeEngine(faults=Faults(hang=may_go)), FakeEngine()
+    engine = EnginePool([hanging, other], step_timeout_s=30.0, clock=clock)
+    try:
+        engine.submit([request("a"), request("b")])
+        assert set(outcomes(engine, 1)) == {"b"}
+        wait_for_a_step(engine)
+        clock.advance(31.0)
+        assert outcomes(engine, 1) == {"a": answer("a")}
+        assert [part.state for part in engine.health().parts] == ["lost", "ready"]
+        engine.submit([request(f"c{n}") for n in range(4)])
+        assert len(outcomes(engine, 4)) == 4
+    finally:
+        may_go.set()
+        engine.close()
+
+
+def test_a_request_ends_where_every_member_hangs() -> None:
+    may_go, clock = threading.Event(), ManualClock()
+    engine = EnginePool([FakeEngine(faults=Faults(hang=may_go))], step_timeout_s=30.0, clock=clock)
+    try:
+        engine.submit([request("a")])
+        wait_for_a_step(engine)
+        clock.advance(31.0)
+        assert isinstance(outcomes(engine, 1)["a"], EngineLostError)
+        engine.submit([request("b")])
+        assert isinstance(outcomes(engine, 1)["b"], EngineLostError)
+        assert engine.health().state == "lost"
+    finally:
+        may_go.set()
+        engine.close()
+
+
+def wait_for_a_step(engine: EnginePool) -> None:
+    """Return once a member is in a step."""
+    for _ in range(4000):
+        if any(member.hangs(-1.0) for member in engine._members):
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError("no step has begun")
