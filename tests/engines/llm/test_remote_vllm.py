@@ -80,6 +80,17 @@ def test_default_options_ask_nothing(make_server: MakeServer, make_engine: MakeE
     assert not {"priority", "kv_transfer_params", "cache_salt"} & server.bodies[0].keys()
 
 
+def test_a_server_without_priorities_is_sent_none_again(
+    make_server: MakeServer, make_engine: MakeEngine
+) -> None:
+    server = make_server()
+    server.priority_status = 400
+    engine = make_engine(server.base_url, vllm=VllmServerOptions(priority=True))
+    for id in ("a", "b"):
+        assert run(engine, replace(work(id), depth=3)).value.text == "an answer"
+    assert ["priority" in body for body in server.bodies] == [True, False, False]
+
+
 def test_priority_is_of_deadline_and_depth(
     make_server: MakeServer, make_engine: MakeEngine
 ) -> None:

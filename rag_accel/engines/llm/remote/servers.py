@@ -38,6 +38,8 @@ class ModelServer(ForkedAnew):
         self.base_url = base_url
         self._is_vllm: bool | None = None
         self._silent = 0
+        #: whether a request may carry a priority; a server started without them refuses it
+        self.takes_priority = True
         if _is_other(base_url):
             self._is_vllm = False
         super().__init__()
@@ -92,6 +94,10 @@ class ModelServer(ForkedAnew):
             if self._is_vllm is None:
                 self._is_vllm = _owned_by_vllm(models)
             self._known.set()
+
+    def note_no_priority(self) -> None:
+        """Note that it has refused a request for its priority."""
+        self.takes_priority = False
 
     def note_answer(self, says_texts: bool, texts: Sequence[str]) -> None:
         """Note whether an answer to a request with texts said how they were computed.

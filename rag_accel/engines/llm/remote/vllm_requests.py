@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import EngineRequest, GenerationOutput
@@ -12,6 +14,7 @@ from rag_accel.engines.llm.remote.completions import request_body
 from rag_accel.engines.llm.remote.server_load import ServerAdmission
 from rag_accel.engines.llm.remote.servers import PROBE_S, SERVERS, ModelServer
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
+from rag_accel.errors import RemoteEngineError
 from rag_accel.kv.reuse_request import ReuseRequest
 
 
@@ -72,8 +75,24 @@ class VllmRequests:
         if self._admission is not None:
             await self._admission.room()
         texts = call.texts if server.takes_texts else None
-        fields = {} if texts is None else texts.fields()
-        fields |= self._options.priority_of(call.request, self._clock.now())
+        fields: dict[str, Any] = {} if texts is None else dict(texts.fields())
+        priority: Mapping[str, Any] = {}
+        if server.takes_priority:
+            priority = self._options.priority_of(call.request, self._clock.now())
+        try:
+            output = await self._sent(plain, call, {**fields, **priority}, emit)
+        except RemoteEngineError as error:
+            if not priority or not _refuses_priority(error):
+                raise
+            server.note_no_priority()
+            output = await self._sent(plain, call, fields, emit)
+        if texts is not None and not plain.stream:
+            server.note_answer(output.use is not None, texts.texts)
+        return output
+
+    async def _sent(
+        self, plain: ChatCall, call: VllmServerCall, fields: Mapping[str, Any], emit: Emit
+    ) -> GenerationOutput:
         body = request_body(
             call.request.payload,
             self._model,
@@ -81,10 +100,7 @@ class VllmRequests:
             stream_usage=call.stream_usage,
             fields=fields,
         )
-        output = await self._client.complete(ChatCall(body, plain.stream), emit)
-        if texts is not None and not plain.stream:
-            server.note_answer(output.use is not None, texts.texts)
-        return output
+        return await self._client.complete(ChatCall(body, plain.stream), emit)
 
     async def _known_server(self) -> ModelServer | None:
         """Return the server, once it has said what it is or refused to."""
@@ -100,3 +116,8 @@ class VllmRequests:
         finally:  # also where the first call is cancelled: it was asked, and is not asked again
             server.note_models(models)
         return server
+
+
+def _refuses_priority(error: RemoteEngineError) -> bool:
+    """Tell whether a server refused a request for its priority: it was started without them."""
+    return error.status == 400 and "priority" in str(error).lower()

@@ -27,7 +27,7 @@ class VllmServerOptions:
             two are approximate. ``exact`` names no text.
         recompute_ratio: of ``fused``, the share of the texts' tokens that are computed again.
         priority: whether requests carry one, of their deadline and their remaining depth; for
-            servers with ``--scheduling-policy priority``.
+            servers with ``--scheduling-policy priority``; one that refuses it is sent none again.
         most_waiting: the most requests that may wait in the server before further ones wait here,
             where they can still be cancelled for nothing; None reads no metrics.
 
