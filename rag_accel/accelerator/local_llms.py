@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rag_accel.engines.llm.local.options import LocalOptions
     from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
+    from rag_accel.engines.llm.remote.remote_llm import RemoteModel
 
 
 def as_local_llm(name: str, given: Any) -> NamedLLM | None:
@@ -72,6 +73,27 @@ class LocalLLMs:
     def are_given(self) -> bool:
         """Tell whether a model was given to the accelerator."""
         return bool(self._given)
+
+    def served_by(self, base_url: str, name: str) -> RemoteModel | None:
+        """Return the given model of several servers that one of these is; None for none.
+
+        Args:
+            base_url: of the server that a program asks.
+            name: of the model that it asks for.
+        """
+        for llm in self._given:
+            model: Any = self.model(llm)
+            servers = getattr(model, "servers", ())
+            if len(servers) > 1 and any(
+                server.base_url == base_url and server.model == name for server in servers
+            ):
+                return model
+        return None
+
+    @property
+    def has_servers(self) -> bool:
+        """Tell whether a model of several servers was given."""
+        return any(len(getattr(self.model(llm), "servers", ())) > 1 for llm in self._given)
 
     def model(self, llm: NamedLLM) -> RunnableLLM:
         """Return what is run for a component's model, the same for all that come to the same.

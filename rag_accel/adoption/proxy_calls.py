@@ -127,8 +127,11 @@ class _Asking:
             self._note()
         return local_llms.generate(self.identity, model, self.holder, call)
 
-    def reuses_served(self) -> bool:
-        return served_llms.reuse_of(self.identity.accelerator) is not None
+    def changes_served(self) -> bool:
+        return served_llms.changes(self.identity.accelerator)
+
+    def place_of(self, prompt: ServedPrompt, model: object) -> served_llms.ServerPlace | None:
+        return served_llms.place_of(self.identity, prompt, model)
 
     def texts_of(self, prompt: ServedPrompt) -> served_llms.PromptTexts | None:
         return served_llms.texts_of(self.identity, prompt)

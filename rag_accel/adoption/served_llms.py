@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.engine_api import GenerationInput
+from rag_accel.engine_api.transient import is_transient, retry_after_s
+from rag_accel.engines.llm.remote.remote_llm import RemoteModel, keys_of
 from rag_accel.engines.llm.remote.servers import SERVERS, ModelServer
 from rag_accel.interception.fallback import fail_open
 from rag_accel.kv.prompt_chunks import locate_chunks
@@ -52,15 +55,92 @@ def reuse_of(accelerator: Accelerator) -> ServedReuse | None:
     return reuse if reuse in ("full", "fused") else None
 
 
+def changes(accelerator: Accelerator) -> bool:
+    """Tell whether calls of models on servers are changed at all."""
+    return reuse_of(accelerator) is not None or accelerator.local_llms.has_servers
+
+
 def describe(accelerator: Accelerator) -> str | None:
     """Return how a model on a server runs; None where it is a leaf like any other."""
-    reuse = reuse_of(accelerator)
-    if reuse is None:
+    if not changes(accelerator):
         return None
-    return (
-        f"recognised model on a server: its own methods run; a server of vLLM's is told of"
-        f" retrieved texts (kv_reuse is {reuse}, approximate)"
-    )
+    reuse = reuse_of(accelerator)
+    told = ["recognised model on a server: its own methods run"]
+    if reuse is not None:
+        told.append(
+            f"a server of vLLM's is told of retrieved texts (kv_reuse is {reuse}, approximate)"
+        )
+    if accelerator.local_llms.has_servers:
+        told.append("calls of a server of a RemoteLLM go to any of its servers")
+    return "; ".join(told)
+
+
+class ServerPlace:
+    """One of the servers of a model, for one call of a program's client.
+
+    Args:
+        model: the servers.
+        at: which one.
+        keys: by which they know the prompt.
+        tried: those that have failed it.
+    """
+
+    def __init__(
+        self, model: RemoteModel, at: int, keys: Mapping[Hashable, int], tried: frozenset[int]
+    ) -> None:
+        server = model.servers[at]
+        self.base_url, self.api_key = server.base_url, server.api_key
+        self.model = server.model or ""
+        self.is_last = len(tried) + 1 >= len(model.servers)
+        self._model, self._at, self._keys, self._tried = model, at, keys, tried
+        self._began = model.placement.clock.now()
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def ended(self) -> None:
+        """Note that the whole answer is there, or that nobody waits for it; more than once."""
+        if self._leaves():
+            placement = self._model.placement
+            placement.succeeded(self._at, 1, placement.clock.now() - self._began)
+
+    def failed(self, error: Exception) -> ServerPlace | None:
+        """Note an error before anything of the answer; return the next server, None for none."""
+        if not self._leaves() or not is_transient(error):
+            return None
+        self._model.placement.failed(self._at, retry_after_s(error))
+        return _place(self._model, self._keys, self._tried | {self._at})
+
+    def _leaves(self) -> bool:
+        """Give the place back; tell whether it was there."""
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+        if is_first:
+            self._model.placement.left(self._at, 1)
+        return is_first
+
+
+def place_of(identity: RequestIdentity, prompt: ServedPrompt, name: object) -> ServerPlace | None:
+    """Return the server for a prompt; None where it is the program's own alone."""
+    if not isinstance(name, str):
+        return None
+    model = identity.accelerator.local_llms.served_by(prompt.base_url.rstrip("/"), name)
+    if model is None:
+        return None
+    try:
+        located = locate_chunks(
+            GenerationInput(prompt.messages), identity.retrieved.texts(), identity.retrieved.asked
+        )
+        return _place(model, keys_of(located, identity.accelerator.options.namespace), frozenset())
+    except Exception as error:  # the prompt goes to the program's own server
+        fail_open(identity.accelerator, error, _WHERE)
+        return None
+
+
+def _place(
+    model: RemoteModel, keys: Mapping[Hashable, int], tried: frozenset[int]
+) -> ServerPlace | None:
+    at = model.placement.take(keys, 1, tried)
+    return None if at is None else ServerPlace(model, at, keys, tried)
 
 
 def texts_of(identity: RequestIdentity, prompt: ServedPrompt) -> PromptTexts | None:

@@ -51,11 +51,47 @@ class TextsOfPrompt(Protocol):
         ...
 
 
-class AskServed(Protocol):
-    """A function that tells servers of texts, for one run."""
+class ServedPlace(Protocol):
+    """One of several servers, for one call of a program's client."""
 
-    def reuses_served(self) -> bool:
-        """Tell whether servers are told of texts at all."""
+    @property
+    def base_url(self) -> str:
+        """Return the server's base URL."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """Return the model's name there."""
+        ...
+
+    @property
+    def api_key(self) -> str | None:
+        """Return the key that the server is sent, where it is not the program's own server."""
+        ...
+
+    @property
+    def is_last(self) -> bool:
+        """Tell whether no other server is left for the call."""
+        ...
+
+    def ended(self) -> None:
+        """Note that the whole answer is there, or that nobody waits for it; more than once."""
+        ...
+
+    def failed(self, error: Exception) -> ServedPlace | None:
+        """Note an error before anything of the answer; return the next server, None for none."""
+        ...
+
+
+class AskServed(Protocol):
+    """A function that tells servers of texts, and chooses among several, for one run."""
+
+    def changes_served(self) -> bool:
+        """Tell whether calls of models on servers are changed at all."""
+        ...
+
+    def place_of(self, prompt: ServedPrompt, model: object) -> ServedPlace | None:
+        """Return the server for a prompt; None where it is the program's own alone."""
         ...
 
     def texts_of(self, prompt: ServedPrompt) -> TextsOfPrompt | None:

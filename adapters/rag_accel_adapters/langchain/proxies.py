@@ -137,7 +137,7 @@ def _is_served(llm: Any) -> bool:
 
 
 def _served(llm: Any, ask: Ask) -> Any:
-    if not ask.reuses_served():
+    if not ask.changes_served():
         return llm
     reports = ServedReports()
     client, resources = llm.client._client, {}

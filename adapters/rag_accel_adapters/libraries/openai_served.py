@@ -5,15 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
 from rag_accel.engine_api import Message
 from rag_accel.recognition.served_models import (
     AskServed,
+    ServedPlace,
     ServedPrompt,
     ServedReports,
     TextsOfPrompt,
+)
+from rag_accel_adapters.libraries.openai_places import (
+    arguments_at,
+    client_at,
+    held,
+    may_be_sent_elsewhere,
+    resource_at,
 )
 
 #: Most seconds of the one question to a server what it is.
@@ -53,24 +62,46 @@ def telling_resource(
             return None
         return ServedPrompt(base_url, messages, lambda: _models(get_client()))
 
-    def tell(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def tell(method: str, *args: Any, **kwargs: Any) -> Any:
         prompt = None if args else prompt_of(kwargs)
-        texts = None if prompt is None else ask.texts_of(prompt)
-        if texts is None:
-            return send(*args, **kwargs)
-        return _read(send(**_with_fields(kwargs, texts)), texts, reports)
+        if prompt is None:
+            return getattr(resource, method)(*args, **kwargs)
+        place = _place(resource, ask, prompt, kwargs)
+        while True:
+            target = resource if place is None else resource_at(resource, place)
+            there = prompt if place is None else _prompt_at(prompt, place, get_client)
+            try:
+                texts = ask.texts_of(there)
+                answer = getattr(target, method)(**_kwargs_at(resource, kwargs, place, texts))
+            except BaseException as error:
+                place = _next(place, error)
+                if place is None:
+                    raise
+            else:
+                return held(answer if texts is None else _read(answer, texts, reports), place)
 
-    async def atell(send: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def atell(method: str, *args: Any, **kwargs: Any) -> Any:
         prompt = None if args else prompt_of(kwargs)
-        texts = None if prompt is None else await ask.atexts_of(prompt)
-        if texts is None:
-            return await send(*args, **kwargs)
-        return _read(await send(**_with_fields(kwargs, texts)), texts, reports)
+        if prompt is None:
+            return await getattr(resource, method)(*args, **kwargs)
+        place = _place(resource, ask, prompt, kwargs)
+        while True:
+            target = resource if place is None else resource_at(resource, place)
+            there = prompt if place is None else _prompt_at(prompt, place, get_client)
+            try:
+                texts = await ask.atexts_of(there)
+                answer = await getattr(target, method)(**_kwargs_at(resource, kwargs, place, texts))
+            except BaseException as error:
+                place = _next(place, error)
+                if place is None:
+                    raise
+            else:
+                return held(answer if texts is None else _read(answer, texts, reports), place)
 
     telling = atell if type(resource).__name__.startswith("Async") else tell
     for name in _SENDING:
         if (send := getattr(resource, name, None)) is not None:
-            vars(other)[name] = wraps(send)(partial(telling, send))
+            vars(other)[name] = wraps(send)(partial(telling, name))
     vars(other)["reports"] = reports
     return other
 
@@ -113,6 +144,44 @@ class TellingClient:
         if not is_openai_resource(resource):
             return resource
         return telling_resource(resource, self._get_client, self._ask, self.reports)
+
+
+def _place(
+    resource: Any, ask: AskServed, prompt: ServedPrompt, kwargs: Mapping[str, Any]
+) -> ServedPlace | None:
+    """Return the server of a call; None where only the program's own may be sent it."""
+    return ask.place_of(prompt, kwargs.get("model")) if may_be_sent_elsewhere(resource) else None
+
+
+def _prompt_at(
+    prompt: ServedPrompt, place: ServedPlace, get_client: Callable[[], Any]
+) -> ServedPrompt:
+    """Return a prompt for a server, which is asked what it is as it will be sent it."""
+    return replace(
+        prompt,
+        base_url=place.base_url,
+        get_models=lambda: _models(client_at(get_client(), place)),
+    )
+
+
+def _kwargs_at(
+    resource: Any,
+    kwargs: Mapping[str, Any],
+    place: ServedPlace | None,
+    texts: TextsOfPrompt | None,
+) -> dict[str, Any]:
+    sent = dict(kwargs) if texts is None else _with_fields(kwargs, texts)
+    return sent if place is None else arguments_at(resource._client, place, sent)
+
+
+def _next(place: ServedPlace | None, error: BaseException) -> ServedPlace | None:
+    """Return the server to try after an error; None where it is the caller's."""
+    if place is None:
+        return None
+    if isinstance(error, Exception):
+        return place.failed(error)
+    place.ended()
+    return None
 
 
 def _models(client: Any) -> Any:

@@ -109,7 +109,7 @@ def _is_served(llm: Any) -> bool:
 
 
 def _served(llm: Any, ask: Ask) -> Any:
-    if not ask.reuses_served():
+    if not ask.changes_served():
         return llm
     reports = ServedReports()
     client = TellingClient(llm._get_client, llm._get_client, ask, reports)

@@ -24,7 +24,7 @@ from rag_accel.engine_api.health import ReportingEngine
 from rag_accel.engine_api.transient import is_transient, retry_after_s
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.pool.member import MemberReport, PoolMember
-from rag_accel.engines.pool.placement import PoolPlacement
+from rag_accel.engines.pool.shared import SharedPlacement
 from rag_accel.errors import ConfigError, EngineLostError
 
 Keys = Callable[[EngineRequest], Mapping[Hashable, int]]
@@ -79,6 +79,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         names: what they are called in reports, in their order; by default their class and place.
         keys: tells the parts of a work by which members know its prompt; by default nothing.
         step_timeout_s: a member whose step takes longer is lost, with what it has streamed.
+        placement: chooses members, where others choose them too; by default one of its own.
         clock: measures service and pauses.
 
     Raises:
@@ -92,6 +93,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         names: Sequence[str] | None = None,
         keys: Keys | None = None,
         step_timeout_s: float = 120.0,
+        placement: SharedPlacement | None = None,
         clock: Clock | None = None,
     ) -> None:
         profile = pool_profile(members)
@@ -99,7 +101,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         self.names = names or [f"{type(one).__name__} {at}" for at, one in enumerate(members, 1)]
         self._keys = keys or (lambda request: {})
         self._clock = clock or MonotonicClock()
-        self._placement = PoolPlacement(len(members))
+        self._placement = placement or SharedPlacement(len(members), self._clock)
         self._members = [
             PoolMember(at, engine, lambda report: self._outbox.put([report]), self._clock)
             for at, engine in enumerate(members)
@@ -204,14 +206,15 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         chosen: dict[int, list[EngineRequest]] = {}
         now = self._clock.now()
         for job in jobs:
-            at = job.pinned
-            if at is None:
-                at = self._placement.choose(job.keys, now, job.tried)
+            at, size = job.pinned, job.request.size
+            if at is not None:
+                self._placement.pin(at, size, job.keys)
+            else:
+                at = self._placement.take(job.keys, size, job.tried)
             if at is None:
                 self._end(job, job.first_error or self._all_lost())
                 continue
             job.member, job.began_at = at, now
-            self._placement.began(at, job.request.size, job.keys)
             chosen.setdefault(at, []).append(job.request)
         for at, work in chosen.items():
             self._members[at].submit(work)
@@ -266,7 +269,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         if output.kind == "final" or error is None:
             self._placement.succeeded(at, job.request.size, now - job.began_at)
         elif is_broken or is_transient(error):
-            self._placement.failed(at, now, retry_after_s(error))
+            self._placement.failed(at, retry_after_s(error))
             job.tried.add(at)
             job.first_error = job.first_error or error
             if self._may_move(job):
@@ -296,7 +299,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         )
 
     def _member_health(self, member: PoolMember) -> Health:
-        name, load = self.names[member.place], self._placement.loads[member.place]
+        name, load = self.names[member.place], self._placement.load(member.place)
         if load.is_closed:
             return Health(name, "lost", "it is closed, or its step hangs")
         left_s = load.paused_until - self._clock.now()

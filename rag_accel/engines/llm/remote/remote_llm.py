@@ -15,6 +15,7 @@ from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.engines.pool.engine import EnginePool
+from rag_accel.engines.pool.shared import SharedPlacement
 from rag_accel.errors import ConfigError
 from rag_accel.kv.reuse_request import ServedReuse
 from rag_accel.system.locks import RenewedLock
@@ -87,14 +88,16 @@ class RemoteModel:
     def __init__(
         self, servers: Sequence[RemoteServer], options: RemoteOptions, bounds: RemoteBounds
     ) -> None:
-        self._servers = servers
+        self.servers = servers
         self._options = options
         self.bounds = bounds
+        #: chooses servers for its engines, and for clients of a program that ask them
+        self.placement = SharedPlacement(len(servers))
 
     @property
     def name(self) -> str:
         """Return the model's name at the first server."""
-        return self._servers[0].model or ""
+        return self.servers[0].model or ""
 
     @property
     def reuses_texts(self) -> bool:
@@ -103,7 +106,7 @@ class RemoteModel:
 
     def describe_parts(self) -> tuple[str, ...]:
         """Return a line for each server."""
-        return tuple(f"served by {server.base_url} as {server.model}" for server in self._servers)
+        return tuple(f"served by {server.base_url} as {server.model}" for server in self.servers)
 
     def make(self, options: Options) -> Engine:
         """Return an engine; no server is asked.
@@ -111,11 +114,14 @@ class RemoteModel:
         Raises:
             ImportError: ``openai`` is not installed.
         """
-        clients = [self._client(server) for server in self._servers]
+        clients = [self._client(server) for server in self.servers]
         if len(clients) == 1:
             return clients[0]
         return EnginePool(
-            clients, names=[server.base_url for server in self._servers], keys=prompt_keys
+            clients,
+            names=[server.base_url for server in self.servers],
+            keys=prompt_keys,
+            placement=self.placement,
         )
 
     def _client(self, server: RemoteServer) -> OpenAICompatibleEngine:
@@ -266,16 +272,19 @@ def prompt_keys(request: EngineRequest) -> Mapping[Hashable, int]:
     keeps nothing.
     """
     payload = request.payload
-    if not isinstance(payload, GenerationInput):
-        return {}
+    return keys_of(payload, request.namespace) if isinstance(payload, GenerationInput) else {}
+
+
+def keys_of(payload: GenerationInput, namespace: str) -> Mapping[Hashable, int]:
+    """Return the keys of a tenant's prompt."""
     keys: dict[Hashable, int] = {}
-    beginning = hash(request.namespace)
+    beginning = hash(namespace)
     for message in payload.messages:
         beginning = hash((beginning, message.role, message.content))
         keys["beginning", beginning] = len(message.content)
     for span in payload.chunk_spans:
         text = payload.messages[span.message].content[span.start : span.stop]
-        keys["text", hash((request.namespace, text))] = len(text)
+        keys["text", hash((namespace, text))] = len(text)
     return keys
 
 
