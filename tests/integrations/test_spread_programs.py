@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ pytest.importorskip("langchain_openai")
 sys.path.append(str(Path(__file__).parents[1] / "engines" / "llm"))
 
 from langchain_openai import ChatOpenAI
-from named_servers import NamedServer
+from named_servers import NamedServer, wait_for_prompts
 
 import langchain_rag_accel
 from rag_accel import Accelerator
@@ -91,7 +92,14 @@ def test_calls_go_to_the_server_that_answers(
 
 def test_users_share_both_servers(servers: list[NamedServer], accelerator: Accelerator) -> None:
     fast = langchain_rag_accel.accelerate(chat(servers[0]), accelerator=accelerator)
-    found = [message.content for message in fast.batch([f"prompt {n}" for n in range(12)])]
+    for server in servers:
+        server.may_end.clear()
+    with ThreadPoolExecutor(1) as threads:
+        batch = threads.submit(fast.batch, [f"prompt {n}" for n in range(4)])
+        wait_for_prompts(*servers)
+        for server in servers:
+            server.may_end.set()
+        found = [message.content for message in batch.result(20)]
     assert set(found) == {"a", "b"}
     assert loads(accelerator) == [0, 0]
 

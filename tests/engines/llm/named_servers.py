@@ -22,6 +22,7 @@ class NamedServer(LoopbackServer):
         self.keys: list[str | None] = []
         self.headers: list[dict[str, str]] = []
         self.models: list[str] = []
+        #: until it is set, no answer ends
         self.may_end = threading.Event()
         self.may_end.set()
         self.status = 200
@@ -40,6 +41,7 @@ class NamedServer(LoopbackServer):
         if call.get("stream"):
             return await self._stream(request)
         message = {"role": "assistant", "content": self.name}
+        await asyncio.to_thread(self.may_end.wait, 20.0)
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return web.json_response({**_HEAD, "object": "chat.completion", "choices": [choice]})
 
@@ -54,3 +56,12 @@ class NamedServer(LoopbackServer):
             await asyncio.to_thread(self.may_end.wait, 20.0)
         await response.write(b"data: [DONE]\n\n")
         return response
+
+
+def wait_for_prompts(*servers: NamedServer) -> None:
+    """Return once each of these servers was asked something."""
+    for _ in range(4000):
+        if all(server.prompts for server in servers):
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError(f"only {[server.name for server in servers if server.prompts]} were asked")

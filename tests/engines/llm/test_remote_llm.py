@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llm_harness import PATIENCE_S
-from named_servers import NamedServer
+from named_servers import NamedServer, wait_for_prompts
 
 from rag_accel import END, START, Accelerator, Input, RAGraph
 from rag_accel.engine_api import (
@@ -48,8 +48,14 @@ def ask(accelerator: Accelerator, *prompts: str) -> list[str]:
 
 
 def test_servers_share_the_requests(servers: list[NamedServer]) -> None:
+    for server in servers:
+        server.may_end.clear()
     with Accelerator(llm=model(servers)) as accelerator:
-        answers = ask(accelerator, *(f"prompt {number}" for number in range(20)))
+        handles = [accelerator.submit(asking(), input=f"q{n}", most=3) for n in range(20)]
+        wait_for_prompts(*servers)
+        for server in servers:
+            server.may_end.set()
+        answers = [handle.result(PATIENCE_S) for handle in handles]
     assert len(answers) == 20
     assert set(answers) == {"a", "b"}
 
