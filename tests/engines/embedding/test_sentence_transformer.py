@@ -360,3 +360,15 @@ def test_a_model_off_the_cpu_takes_no_threads_unless_some_are_named(
         assert engine.profile.max_threads == expected
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize(("named", "expected"), [(None, 256), (48, 48)])
+def test_a_model_off_the_cpu_takes_more_texts_a_step_unless_some_are_named(
+    small_model: Any, monkeypatch: pytest.MonkeyPatch, named: int | None, expected: int
+) -> None:
+    monkeypatch.setattr("rag_accel.engines.embedding.engine.runs_on_cpu", lambda model: False)
+    engine = SentenceTransformerEngine(small_model, max_batch=named, runtime="torch")
+    try:
+        assert engine.profile.max_batch == expected
+    finally:
+        engine.close()

@@ -16,6 +16,9 @@ from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector, scored_
 KvRecipe = Literal["alone", "neighbours"]
 RunnerName = Literal["auto", "torch", "paged"]
 WeightsName = Literal["own", "int8"]
+#: Rows of a forward, if no number is given, on processors and on other devices. On a device a small
+#: forward takes the time of its calls: for one of 512 rows as long as for one of 2,048.
+STEP_TOKENS, DEVICE_STEP_TOKENS = 512, 2048
 #: The bytes of keys and values, if none are given.
 POOL_BYTES = 1 << 30
 #: The bytes kept of retrieved texts, if none are given.
@@ -38,8 +41,9 @@ class LocalOptions:
         max_tokens_default: most tokens of a completion whose request does not say.
         pool_bytes: most bytes of keys and values, of prompts under way and kept; 1 GiB by default.
         step_tokens: rows of a forward, about: every sequence that decodes has one, and prompts are
-            computed in pieces of what is left. An interrupt is obeyed between forwards. A prompt
-            that is alone may have four times as many in a forward, if they keep to ``stall_s``.
+            computed in pieces of what is left; None for 512, and for 2,048 where the model is on a
+            CUDA device. An interrupt is obeyed between forwards. A prompt that is alone may have
+            four times as many in a forward, if they keep to ``stall_s``.
         stall_s: seconds that decoding may be held up by a forward, about, by those before it.
             Pieces of prompts are cut smaller to keep to it; where nothing decodes, a forward may
             take four times as long.
@@ -89,7 +93,7 @@ class LocalOptions:
 
     max_tokens_default: int = 512
     pool_bytes: int = POOL_BYTES
-    step_tokens: int = 512
+    step_tokens: int | None = None
     stall_s: float = 0.25
     max_requests: int = 64
     prefix_lanes: int = PREFIX_LANES
@@ -110,6 +114,12 @@ class LocalOptions:
     kv_max_age_s: float | None = None
     kv_recipe: KvRecipe = "alone"
     least_chunk_tokens: int = 8
+
+    def rows(self, *, on_cpu: bool) -> int:
+        """Return the rows of a forward of a model on the CPU, or on a device."""
+        if self.step_tokens is not None:
+            return self.step_tokens
+        return STEP_TOKENS if on_cpu else DEVICE_STEP_TOKENS
 
     def __post_init__(self) -> None:
         whole = (

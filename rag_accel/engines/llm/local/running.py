@@ -56,7 +56,8 @@ class RunningWorks:
         self._clock = clock
         self._report = report
         self._schedule = Schedule(self._admit)
-        self._forward_cost = ForwardCost(options.step_tokens, options.stall_s)
+        rows = options.rows(on_cpu=runner.pool.on_cpu)
+        self._forward_cost = ForwardCost(rows, options.stall_s)
         self._works: dict[WorkId, LocalWork] = {}
         self._running: dict[TokenSequence, LocalWork] = {}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,13 +19,14 @@ from fake_runner import finish, tokenizer, value
 from real_model import chat
 from real_model import model as real_model
 from real_model import tokenizer as real_tokenizer
-from tiny_models import MODELS, fresh, ids_of, own_logits, packed_logits, runner_for
+from tiny_models import MODELS, fresh, ids_of, own_logits, packed_logits, part, runner_for
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.config import Options
 from rag_accel.engine_api import EngineRequest, GenerationInput, Message, PrimitiveKind, WorkId
 from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
+from rag_accel.engines.llm.local.model import attention, cuda_attention
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
@@ -85,6 +88,72 @@ def test_packed_rows_in_float32_are_the_models_own(name: str) -> None:
     for ids, logits in zip(PROMPTS, found, strict=True):
         assert logits.device.type == "cuda"
         assert (logits - own_logits(source, ids)).abs().max() <= CLOSE
+
+
+@pytest.fixture
+def fresh_proof() -> Iterator[None]:
+    cuda_attention._is_proved.cache_clear()
+    yield
+    cuda_attention._is_proved.cache_clear()
+
+
+def in_pieces(source: Any, ids: list[int], ends: list[int]) -> Any:
+    """Return the logits of a prompt, computed by packed rows up to one end after the other."""
+    runner = runner_for(source)
+    lane = runner.pool.take(len(ids))
+    return torch.cat([runner.run([part(lane, ids, *piece)]) for piece in pairwise(ends)])
+
+
+def close(found: Any, expected: Any, dtype: str) -> bool:
+    share = {"float32": CLOSE, "bfloat16": 2**-4}[dtype]
+    return bool((found - expected).abs().max() <= share * max(1.0, float(expected.abs().max())))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pieces_of_a_long_prompt_need_no_mask(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def masked(*_: Any) -> None:
+        raise AssertionError("a prompt's rows were computed with a mask")
+
+    source, ids = fresh("llama", getattr(torch, dtype)).to("cuda"), ids_of(90, 1)
+    expected = own_logits(source, ids)
+    monkeypatch.setattr(attention, "masked_attention", masked)
+    with unchanged_switches():
+        for ends in ([0, 90], [0, 33, 80, 90]):
+            assert close(in_pieces(source, ids, ends), expected, dtype)
+
+
+@pytest.mark.usefixtures("fresh_proof")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fault", ["missing", "other"])
+def test_a_kernel_that_is_not_proved_is_not_used(
+    dtype: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = cuda_attention.causal_attention
+
+    def faulty(*given: Any) -> Any:
+        if fault == "missing":
+            raise AttributeError("no such operator")
+        return kernel(*given) + 1
+
+    for module in (attention, cuda_attention):
+        monkeypatch.setattr(module, "causal_attention", faulty)
+    source, ids = fresh("llama", getattr(torch, dtype)).to("cuda"), ids_of(90, 1)
+    assert not cuda_attention.can_leave_out_masks(source.device, source.dtype, 16)
+    assert close(in_pieces(source, ids, [0, 33, 90]), own_logits(source, ids), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernels_that_the_program_switches_off_are_not_used(dtype: str) -> None:
+    backends = torch.backends.cuda
+    backends.enable_flash_sdp(False)
+    backends.enable_mem_efficient_sdp(False)
+    try:
+        source, ids = fresh("llama", getattr(torch, dtype)).to("cuda"), ids_of(90, 1)
+        assert not cuda_attention.can_leave_out_masks(source.device, source.dtype, 16)
+        assert close(in_pieces(source, ids, [0, 33, 90]), own_logits(source, ids), dtype)
+    finally:
+        backends.enable_flash_sdp(True)
+        backends.enable_mem_efficient_sdp(True)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -4,7 +4,7 @@ A model calls the registered function in each layer with the queries, keys and v
 already rotated. The function writes keys and values to the pool and lets each row look at its own
 lane. Rows of decoding sequences are one padded product over neighbouring lanes; rows of a prompt
 are taken in blocks, each over the part of its lane that it can see. Where all rows of a block see
-what lies before them, they need no mask (``split_attention``).
+what lies before them, they need no mask (``split_attention``, ``cuda_attention``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,20 @@ from typing import Any
 
 import torch
 
-from rag_accel.engines.llm.local.batching.rows import SequenceRows
-from rag_accel.engines.llm.local.model.blocks import Block, placed, row_blocks
+from rag_accel.engines.llm.local.batching.rows import SequenceRows, Subtrees
+from rag_accel.engines.llm.local.model.blocks import (
+    Block,
+    placed,
+    prompt_blocks,
+    single_row_blocks,
+    whole_block,
+)
+from rag_accel.engines.llm.local.model.cuda_attention import (
+    aligned_zeros,
+    can_leave_out_masks,
+    causal_attention,
+    masked_attention,
+)
 from rag_accel.engines.llm.local.model.pool import TensorPool
 from rag_accel.engines.llm.local.model.split_attention import can_split, split_attention
 
@@ -97,7 +109,7 @@ class Packed:
         self._slots = _indices((slot for row in rows for slot in row.slots), device)
         self._lanes = _indices((row.lane for row in rows for _ in row.ids), device)
         pool.claim(self._lanes, self._slots, self.positions)
-        self._parts = [_Part(block, pool, self.positions) for block in row_blocks(rows, pool)]
+        self._parts = list(_parts(rows, pool, self.positions))
         self._written = _written(rows, self._lanes, self._slots)
         self._probed = [
             (item.probe, item.lane, [start + row for row in item.probe.rows])
@@ -121,7 +133,8 @@ class Packed:
         out = torch.empty_like(by_row, memory_format=torch.contiguous_format)
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         for part in self._parts:
-            part.put(out, part.attend(by_row, keys, values, scaling, window))
+            for piece in part.pieces(window):
+                piece.put(out, piece.attend(by_row, keys, values, scaling, window))
         for probe, lane, rows in self._probed:
             if probe.layer == layer:
                 probe.scores = self._looks(by_row[rows], rows, keys[lane], lane, scaling, window)
@@ -203,10 +216,42 @@ def _written(rows: Sequence[SequenceRows], lanes: torch.Tensor, slots: torch.Ten
     return _Written(runs, _Scattered(at, lanes[at], slots[at]))
 
 
-class _Part:
-    """A block with its tensors; what its rows see is looked up once for all layers."""
+def _parts(
+    rows: Sequence[SequenceRows], pool: TensorPool, positions: torch.Tensor
+) -> Iterator[_Part]:
+    """Yield the parts of a forward, those of decoding sequences first."""
+    for block in single_row_blocks(rows, pool):
+        yield _Part(block, pool, positions)
+    has_kernel = can_leave_out_masks(positions.device, pool.dtype, pool.keys.shape[-1])
+    for item, start in placed(rows):
+        if len(item) == 1:
+            continue
+        parts = [_Part(block, pool, positions) for block in prompt_blocks(item, start, pool)]
+        if has_kernel and not isinstance(item.visible, Subtrees):
+            # One product takes less time than the calls of several do.
+            yield _Part(whole_block(item, start, pool), pool, positions, parts)
+        else:
+            yield from parts
 
-    def __init__(self, block: Block, pool: TensorPool, positions: torch.Tensor) -> None:
+
+class _Part:
+    """A block with its tensors; what its rows see is looked up once for all layers.
+
+    Args:
+        block: the block.
+        pool: holds keys, values and positions.
+        positions: of the rows of the forward.
+        divided: the same rows in smaller blocks, whose masks are smaller where they need any.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        pool: TensorPool,
+        positions: torch.Tensor,
+        divided: Sequence[_Part] = (),
+    ) -> None:
+        self._divided = divided
         first, behind = block.lanes
         self._lanes = slice(first, behind)
         self._reach = block.reach
@@ -223,6 +268,12 @@ class _Part:
         self._is_decoding = self._own.shape[2] == 1
         self._masks: dict[int | None, torch.Tensor] = {}
         self._least_window = self._window_without_mask(pool.dtype)
+
+    def pieces(self, window: int | None) -> Sequence[_Part]:
+        """Return what is computed: the block, or its division where it needs a mask."""
+        if not self._divided or self._needs_no_mask(window):
+            return (self,)
+        return self._divided
 
     def put(self, out: torch.Tensor, outputs: torch.Tensor) -> None:
         """Put outputs of the rows that are kept into those of the forward, ``[row, head, dim]``."""
@@ -246,8 +297,8 @@ class _Part:
         window: int | None,
     ) -> torch.Tensor:
         """Return outputs ``[row, head, dim]`` of the rows that are kept."""
-        if self._least_window is not None and (window is None or window >= self._least_window):
-            return self._attend_split(queries, keys, values, scaling)
+        if self._needs_no_mask(window):
+            return self._attend_unmasked(queries, keys, values, scaling)
         kv_heads = keys.shape[1]
         seen = [tensor[self._lanes, :, : self._reach] for tensor in (keys, values)]
         grouped = self._own_queries(queries, kv_heads)
@@ -256,21 +307,23 @@ class _Part:
             grouped = grouped.permute(2, 1, 0, 3)
             seen = [tensor.expand(len(grouped), -1, -1, -1) for tensor in seen]
         mask = self._mask(window, queries.dtype)
-        out = torch.nn.functional.scaled_dot_product_attention(
-            grouped, *seen, attn_mask=mask, scale=scaling
-        )
+        out = masked_attention(grouped, seen[0], seen[1], mask, scaling)
         by_row = out if self._is_decoding else out.permute(2, 1, 0, 3)
         merged = by_row.flatten(1, 2)
         return merged if self._kept is None else merged.index_select(0, self._kept)
 
-    def _attend_split(
+    def _needs_no_mask(self, window: int | None) -> bool:
+        return self._least_window is not None and (window is None or window >= self._least_window)
+
+    def _attend_unmasked(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
         seen_keys, seen_values = (
             tensor[self._lanes.start, :, : self._reach] for tensor in (keys, values)
         )
         grouped = self._own_queries(queries, keys.shape[1])
-        out = split_attention(grouped.permute(1, 2, 0, 3), seen_keys, seen_values, scaling)
+        attend = causal_attention if self._divided else split_attention
+        out = attend(grouped.permute(1, 2, 0, 3), seen_keys, seen_values, scaling)
         return out.permute(2, 0, 1, 3).flatten(1, 2)
 
     def _window_without_mask(self, dtype: torch.dtype) -> int | None:
@@ -281,14 +334,16 @@ class _Part:
         """
         own, held = self._own.flatten(), self._held.flatten()
         before = self._reach - len(own)
-        if self._is_decoding or self._tree is not None or not can_split(own.device, dtype):
+        if self._is_decoding or self._tree is not None:
             return None
-        if before < LEAST_BEFORE or len(own) < LEAST_ROWS:
+        if not self._divided and (
+            before < LEAST_BEFORE or len(own) < LEAST_ROWS or not can_split(own.device, dtype)
+        ):
             return None
         if not torch.equal(held[before:].long(), own) or not bool((own.diff() > 0).all()):
             return None
         first, last = int(own[0]), int(own[-1])
-        if int(held[:before].max()) >= first:
+        if before and int(held[:before].max()) >= first:
             return None
         return last - int(held.min()) + 1
 
@@ -302,6 +357,6 @@ class _Part:
                 slots = self._tree.slots
                 hidden = torch.from_numpy(~self._tree.seen).to(unseen.device)
                 unseen[..., slots.start : slots.stop] |= hidden
-            mask = torch.zeros(unseen.shape, dtype=dtype, device=unseen.device)
+            mask = aligned_zeros(unseen.shape, dtype, unseen.device)
             self._masks[window] = mask.masked_fill_(unseen, -torch.inf)
         return self._masks[window]

@@ -69,6 +69,12 @@ def prompt_blocks(rows: SequenceRows, start: int, pool: TensorPool) -> Iterator[
         first = behind
 
 
+def whole_block(rows: SequenceRows, start: int, pool: TensorPool) -> Block:
+    """Return all rows of one sequence, which begin at row ``start`` of the forward, as a block."""
+    reach = pool.reach(rows.lane, max(rows.positions))
+    return Block((rows.lane, rows.lane + 1), reach, range(start, start + len(rows)))
+
+
 def _block_end(positions: Sequence[int], first: int) -> int:
     near = positions[first] + BLOCK_SPAN
     behind = min(first + LEAST_BLOCK, len(positions))
@@ -116,12 +122,12 @@ def placed(rows: Sequence[SequenceRows]) -> list[tuple[SequenceRows, int]]:
     return list(zip(rows, starts, strict=False))
 
 
-def row_blocks(rows: Sequence[SequenceRows], pool: TensorPool) -> list[Block]:
-    """Return the blocks of all rows of a forward, those of decoding sequences first."""
-    decoding = [
-        (item.lane, pool.reach(item.lane, item.positions[0]), start)
-        for item, start in placed(rows)
-        if len(item) == 1
-    ]
-    prompts = [prompt_blocks(item, start, pool) for item, start in placed(rows) if len(item) > 1]
-    return [*decoding_blocks(decoding), *(block for blocks in prompts for block in blocks)]
+def single_row_blocks(rows: Sequence[SequenceRows], pool: TensorPool) -> Iterator[Block]:
+    """Yield the blocks of sequences with one row each in a forward."""
+    return decoding_blocks(
+        [
+            (item.lane, pool.reach(item.lane, item.positions[0]), start)
+            for item, start in placed(rows)
+            if len(item) == 1
+        ]
+    )

@@ -66,6 +66,9 @@ class PackedRunner:
             logits_to_keep=torch.tensor(asked, dtype=torch.int64, device=device),
             rag_accel_rows=packed,
         )
+        if device.type == "cuda":
+            # The call returns before the device is done: its time says how large a forward may be.
+            torch.cuda.current_stream(device).synchronize()
         return output.logits[0].float()
 
 

@@ -22,6 +22,7 @@ from fake_runner import (
 from rag_accel.engine_api import (
     Engine,
     EngineRequest,
+    GenerationInput,
     Handle,
     Message,
     PrimitiveKind,
@@ -614,4 +615,20 @@ def test_a_model_off_the_cpu_takes_no_threads_unless_some_are_named(
     monkeypatch.setattr(runner.pool, "on_cpu", False)
     engine = LocalLLMEngine(runner, tokenizer(), options=LocalOptions(max_threads=named))
     assert engine.profile.max_threads == expected
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "named", "rows"), [(True, None, 512), (False, None, 2048), (False, 700, 700)]
+)
+def test_the_first_forward_of_a_long_prompt_is_as_large_as_where_it_runs_allows(
+    monkeypatch: pytest.MonkeyPatch, on_cpu: bool, named: int | None, rows: int
+) -> None:
+    runner = FakeRunner(pool_size=1 << 16, context=1 << 16)
+    monkeypatch.setattr(runner.pool, "on_cpu", on_cpu)
+    engine = LocalLLMEngine(runner, tokenizer(), options=LocalOptions(step_tokens=named))
+    prompt = GenerationInput((Message("user", "word " * 2600),), max_tokens=1)
+    engine.submit([EngineRequest(WorkId("a"), "a", PrimitiveKind.DECODING, prompt)])
+    engine.step(StepBudget(time_s=0.0))
+    assert sum(map(len, runner.forwards[0])) == rows
     engine.close()
