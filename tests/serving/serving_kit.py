@@ -108,7 +108,7 @@ def client_of(app: ServingApp | Starlette, **arguments: Any) -> httpx.AsyncClien
     """Return a client that talks to an application without a network."""
     asgi: Any = app.asgi() if isinstance(app, ServingApp) else app
     transport = httpx.ASGITransport(asgi, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://served", **arguments)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", **arguments)
 
 
 class AsgiCall:
@@ -132,7 +132,11 @@ class AsgiCall:
             "scheme": "http",
             "server": ("served", 80),
             "client": ("test", 1),
-            "headers": [(b"content-type", b"application/json"), *headers],
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-type", b"application/json"),
+                *headers,
+            ],
         }
         self.task = asyncio.ensure_future(asgi(scope, self._received.get, self._send))
 

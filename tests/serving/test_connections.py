@@ -144,7 +144,7 @@ def is_closed(connection: socket.socket) -> bool:
 def request_head(path: str, length: int, *others: str) -> bytes:
     lines = [
         f"POST {path} HTTP/1.1",
-        "Host: served",
+        "Host: localhost",
         "Content-Type: application/json",
         f"Content-Length: {length}",
         *others,
