@@ -83,7 +83,7 @@ async def test_two_hosts_and_none_are_refused() -> None:
 
 
 async def test_a_name_that_was_allowed_is_answered() -> None:
-    allowed = {"allow_hosts": ("Rag.Example.org", "[fe80::1]")}
+    allowed: dict[str, Any] = {"allow_hosts": ("Rag.Example.org", "[fe80::1]")}
     assert await status_of("rag.example.org:443", **allowed) == 200
     assert await status_of("[fe80::1]", **allowed) == 200
     assert await status_of("localhost", **allowed) == 200
@@ -97,7 +97,7 @@ async def test_with_tokens_any_name_is_answered_unless_some_are_listed(tmp_path:
     assert await status_of("anything", tokens=TokenFile(path)) == 200
     assert await status_of("[", tokens=TokenFile(path)) == 200
     assert await status_of("[", "/invoke/", tokens=TokenFile(path)) == 404
-    listed = {"tokens": TokenFile(path), "allow_hosts": ("known",)}
+    listed: dict[str, Any] = {"tokens": TokenFile(path), "allow_hosts": ("known",)}
     assert await status_of("known", **listed) == 200
     assert await status_of("anything", **listed) == 421
 
