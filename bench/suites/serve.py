@@ -44,8 +44,9 @@ from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.objects import INPUTS, NO_OP, RETRIEVAL
 from bench.serving.processes import Client, FastAPIEndpoint, InProcess, ServeCommand
 from langchain_rag_accel.demo.load import Load
+from langchain_rag_accel.demo.material import prepare
 from rag_accel.errors import EngineError
-from rag_accel.sample import corpus_questions, read_corpus
+from rag_accel.system.files import user_cache
 
 IN_PROCESS, OURS, FASTAPI = "in process", "rag-accel serve", "FastAPI endpoint"
 WORKLOADS = {NO_OP: "chain that does nothing", RETRIEVAL: "demo's chain"}
@@ -99,7 +100,8 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
 
 def _questions(count: int) -> list[str]:
     """Return so many of the demo's questions, from the first again where there are fewer."""
-    known = [question.text for question in corpus_questions(read_corpus().documents, count)]
+    # Also makes the index, which the processes then read from the cache.
+    known = prepare(None, None, user_cache(), progress=False).questions
     return [known[at % len(known)] for at in range(count)]
 
 

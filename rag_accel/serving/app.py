@@ -23,9 +23,9 @@ from rag_accel.serving.chat_answers import completion, completion_events, embedd
 from rag_accel.serving.event_stream import EventStream, event
 from rag_accel.serving.http_errors import ErrorAnswer, answer_error
 from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, ServingCollector
-from rag_accel.serving.known_hosts import KnownHosts
 from rag_accel.serving.plain_values import as_json, parse_object
 from rag_accel.serving.request_body import ClientGoneError, deadline_of, in_time, read_body
+from rag_accel.serving.request_guard import RequestGuard
 from rag_accel.serving.request_values import chat_request, embedding_request, program_values
 from rag_accel.serving.served import (
     ServedAnswer,
@@ -102,18 +102,16 @@ class ServingApp:
         app = Starlette(
             routes=routes,
             exception_handlers={HTTPException: _no_such_route},
-            middleware=self._guards(),
+            middleware=[Middleware(RequestGuard, allowed=self._allowed_hosts())],
             lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False  # a redirect would name the host that a client claims
         return app
 
-    def _guards(self) -> list[Middleware]:
-        """Return what refuses hosts: all but the known ones, unless tokens decide alone."""
+    def _allowed_hosts(self) -> tuple[str, ...] | None:
+        """Return the hosts besides those of loopback; None for any, where tokens decide alone."""
         allowed = self._options.allow_hosts
-        if self._tokens is not None and not allowed:
-            return []
-        return [Middleware(KnownHosts, allowed=allowed)]
+        return None if self._tokens is not None and not allowed else allowed
 
     @property
     def shutdown_s(self) -> float:
