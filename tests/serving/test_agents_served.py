@@ -19,7 +19,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError
 from rag_accel.serving.served import ServingTerms
 
-# LlamaIndex's agents look at all their attributes while they are made, deprecated ones of pydantic too.
+# LlamaIndex looks at all attributes of an agent it makes, deprecated ones of pydantic too.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
 
 

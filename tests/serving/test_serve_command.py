@@ -37,7 +37,8 @@ chain = ChatPromptTemplate.from_template("Answer: {question}") | model
 @pytest.mark.timeout(120)
 def test_a_chain_answers_streams_and_drains(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(CHAIN)
-    with serving_process(tmp_path, "app:chain", "--input", "question") as (process, url):
+    options = ("--allow-host", "rag.example.org", "--max-requests-per-tenant", "4")
+    with serving_process(tmp_path, "app:chain", "--input", "question", *options) as (process, url):
         asked = {"question": "When was it built?"}
         with httpx.Client(base_url=url, timeout=30) as client:
             whole = client.post("/invoke", json=asked)
@@ -50,6 +51,9 @@ def test_a_chain_answers_streams_and_drains(tmp_path: Path) -> None:
             assert "".join(texts) == "Built in 1932 of steel."
             assert client.get("/healthz").json() == {"state": "ready"}
             assert "server" not in whole.headers
+            for host, status in (("rag.example.org", 200), ("other.example.org", 421)):
+                answer = client.post("/invoke", json=asked, headers={"Host": host})
+                assert answer.status_code == status
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as bot:
             answer = bot.chat.completions.create(
                 model="chain", messages=[{"role": "user", "content": "When?"}]
