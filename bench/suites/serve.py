@@ -77,7 +77,7 @@ class Sizes:
     repeats: int = 11
 
 
-QUICK = Sizes(alone={NO_OP: 200, RETRIEVAL: 48}, loaded={NO_OP: 640, RETRIEVAL: 128}, repeats=5)
+QUICK = Sizes(alone={NO_OP: 200, RETRIEVAL: 32}, loaded={NO_OP: 480, RETRIEVAL: 80}, repeats=5)
 FULL = Sizes()
 
 
