@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from langchain_rag_accel.demo.load import Load
 from rag_accel.errors import EngineError
@@ -64,17 +64,24 @@ class LineProcess:
         return self.said()
 
 
-class Server(LineProcess):
-    """A server of the chain, plain or accelerated."""
+class ServerProcess(LineProcess):
+    """A server whose first line ends with its port."""
 
-    def __init__(self, *arguments: str) -> None:
-        super().__init__("bench.serving.server", *arguments)
+    def __init__(self, module: str, *arguments: str) -> None:
+        super().__init__(module, *arguments)
         self._port = ""
 
     def url(self, path: str) -> str:
         """Return where a path is served; waits until it is."""
-        self._port = self._port or self.said().strip()
+        self._port = self._port or self.said().strip().rpartition(":")[2]
         return f"http://127.0.0.1:{self._port}{path}"
+
+
+class Server(ServerProcess):
+    """A server of the chain, plain or accelerated."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__("bench.serving.server", *arguments)
 
 
 class Client(LineProcess):
@@ -83,8 +90,51 @@ class Client(LineProcess):
     def __init__(self) -> None:
         super().__init__("bench.serving.client")
 
-    def load(self, url: str, questions: Sequence[str], connections: int) -> Load:
-        """Ask the questions over so many connections."""
-        spec = {"url": url, "questions": list(questions), "connections": connections}
-        found = json.loads(self.asked(json.dumps(spec)))
-        return Load(tuple(found["answers"]), tuple(found["latencies_s"]), found["wall_s"])
+    def load(
+        self, url: str, questions: Sequence[str], connections: int, input_name: str | None = None
+    ) -> Load:
+        """Ask the questions over so many connections; with ``input_name`` as JSON."""
+        spec: dict[str, Any] = {
+            "url": url,
+            "questions": list(questions),
+            "connections": connections,
+            "input_name": input_name,
+        }
+        return _load_of(self.asked(json.dumps(spec)))
+
+
+class InProcess(LineProcess):
+    """A process that has an object of ``bench.serving.objects`` and calls it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("bench.serving.in_process", name)
+
+    def load(self, questions: Sequence[str], connections: int) -> Load:
+        """Have so many callers ask the questions."""
+        spec = {"questions": list(questions), "connections": connections}
+        return _load_of(self.asked(json.dumps(spec)))
+
+
+class FastAPIEndpoint(ServerProcess):
+    """An endpoint of FastAPI in front of such an object."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("bench.serving.fastapi_endpoint", name)
+
+
+class ServeCommand(ServerProcess):
+    """``rag-accel serve`` in front of such an object."""
+
+    def __init__(self, name: str, *arguments: str) -> None:
+        spec = f"bench.serving.objects:{name}"
+        super().__init__("rag_accel.cli", "serve", spec, *arguments, "--port", "0")
+
+    def __exit__(self, *raised: Any) -> None:
+        """Have it drain, and wait for its end."""
+        self._process.terminate()
+        super().__exit__(*raised)
+
+
+def _load_of(line: str) -> Load:
+    found = json.loads(line)
+    return Load(tuple(found["answers"]), tuple(found["latencies_s"]), found["wall_s"])

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for _ in range(2):
             run_load(chain, material.questions[:WARM_UP], WARM_UP, "threads")
             wait_until_compiled(PATIENCE_S)
-        _serve(make_app(chain))
+        serve_app(make_app(chain))
 
 
 def open_listener() -> socket.socket:
@@ -82,7 +82,8 @@ def open_listener() -> socket.socket:
     return listener
 
 
-def _serve(app: FastAPI) -> None:
+def serve_app(app: FastAPI) -> None:
+    """Print the port of an application, and serve it until standard input ends."""
     listener = open_listener()
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 

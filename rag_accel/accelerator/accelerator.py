@@ -34,7 +34,7 @@ from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
 from rag_accel.profile.profile import Profile, profile_of
 from rag_accel.requests.engines import NamedEngine, is_engine, owned, role_engine
-from rag_accel.requests.execution import CompiledGraph, Execution, Graph, RunHandle
+from rag_accel.requests.execution import CompiledGraph, CountedResult, Execution, Graph, RunHandle
 from rag_accel.requests.kinds import check_output
 from rag_accel.requests.plan import USER_CODE
 from rag_accel.requests.streams import LIST_ITEMS
@@ -247,6 +247,12 @@ class Accelerator(ProgramRequests):
     ) -> Any:
         """Run a graph without blocking the loop; async stages run on it. Raises as ``run``."""
         return await self._execution.arun(graph, inputs, outputs, deadline_s)
+
+    async def arun_counted(
+        self, graph: Graph, inputs: Mapping[str, Any], *, deadline_s: float | None = None
+    ) -> CountedResult:
+        """Run a graph as ``arun``; return its result with its retries and fallbacks by stage."""
+        return await self._execution.arun_counted(graph, inputs, deadline_s)
 
     def stream(
         self, graph: Graph, /, *, deadline_s: float | None = None, **inputs: Any

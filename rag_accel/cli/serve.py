@@ -14,6 +14,7 @@ _BOUNDS: dict[str, tuple[type, str, str]] = {
     "token_file": (Path, "FILE", "bearer tokens: a line TOKEN or TOKEN TENANT each; mode 600"),
     "namespace": (str, "NAME", "tenant of requests whose token names none"),
     "max_requests": (int, "N", "requests under way at once; beyond, HTTP 429; 256"),
+    "max_requests_per_tenant": (int, "N", "of these, those of one tenant; by default any number"),
     "max_connections": (int, "N", "open connections; 1024"),
     "max_body_bytes": (int, "N", "largest body of a request; 1048576"),
     "deadline_s": (float, "S", "longest that a request may take, whatever it asks for"),
@@ -34,6 +35,13 @@ def add_serve_command(commands: Any) -> None:
         metavar="NAME",
         action="append",
         help="an input that a client sets; repeatable; 'messages' takes a chat",
+    )
+    serve.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a name that clients may call the server by, besides those of loopback; repeatable",
     )
     serve.add_argument("--model-name", metavar="NAME", help="what clients call it; by default NAME")
     serve.add_argument("--plain", action="store_true", help="leave the object unaccelerated")
@@ -65,7 +73,10 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.WARNING)
     given = {name: getattr(arguments, name) for name in _BOUNDS}
-    options = ServingOptions(**{name: value for name, value in given.items() if value is not None})
+    options = ServingOptions(
+        **{name: value for name, value in given.items() if value is not None},
+        allow_hosts=tuple(arguments.allow_host),
+    )
     tokens = options.token_file and TokenFile(options.token_file, options.namespace)
     target = find_target(arguments.object, arguments.accelerator, arguments.model_name)
     tenants = ServedTenants(

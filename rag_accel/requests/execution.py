@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.config import OnFull, Options
@@ -24,6 +25,21 @@ from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
 from rag_accel.system.loops import runs_in_loop
 
 Graph = RAGraph | FrozenRAGraph
+
+
+@dataclass(frozen=True, slots=True)
+class CountedResult:
+    """A request's result, with how often its stages failed.
+
+    Args:
+        output: the value before END.
+        retries: further attempts that its stages had, by stage.
+        fallbacks: how often the fallbacks of its stages ran, by stage.
+    """
+
+    output: Any
+    retries: Mapping[str, int]
+    fallbacks: Mapping[str, int]
 
 
 class RunHandle:
@@ -156,12 +172,29 @@ class Execution:
         deadline_s: float | None,
     ) -> Any:
         """Return the request's result; async user code runs on this loop."""
+        run = await self._awaited(graph, inputs, outputs, deadline_s)
+        return run.result(outputs)
+
+    async def arun_counted(
+        self, graph: Graph, inputs: Mapping[str, Any], deadline_s: float | None
+    ) -> CountedResult:
+        """Return the request's result with its retries and fallbacks. Else as ``arun``."""
+        run = await self._awaited(graph, inputs, None, deadline_s)
+        return CountedResult(run.result(), dict(run.retries), dict(run.fallbacks))
+
+    async def _awaited(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float | None,
+    ) -> GraphRequest:
         run = self._make(graph, inputs, outputs)
         async with self._async_host(run) as host:
             self._start(run, deadline_s, self._options.on_full)
             while not run.is_over:
                 await host.attend()
-        return run.result(outputs)
+        return run
 
     async def astream(
         self, graph: Graph, inputs: Mapping[str, Any], deadline_s: float | None

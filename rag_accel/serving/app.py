@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -24,12 +25,19 @@ from rag_accel.serving.http_errors import ErrorAnswer, answer_error
 from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, ServingCollector
 from rag_accel.serving.plain_values import as_json, parse_object
 from rag_accel.serving.request_body import ClientGoneError, deadline_of, in_time, read_body
+from rag_accel.serving.request_guard import RequestGuard
 from rag_accel.serving.request_values import chat_request, embedding_request, program_values
-from rag_accel.serving.served import ServedEmbedder, ServedPiece, ServedProgram, chat_input
+from rag_accel.serving.served import (
+    ServedAnswer,
+    ServedEmbedder,
+    ServedPiece,
+    ServedProgram,
+    chat_input,
+)
 from rag_accel.serving.serving_options import ServingOptions
 from rag_accel.serving.tenants import ServedTenants
 from rag_accel.serving.tokens import TokenFile
-from rag_accel.serving.turns import RequestTurns
+from rag_accel.serving.turns import TenantTurns
 
 T = TypeVar("T")
 
@@ -65,7 +73,9 @@ class ServingApp:
         self.is_draining = False
         tenants.add((options.namespace,) if tokens is None else tokens.tenants)
         taken = [on.options.max_requests for on in tenants.accelerators.values()]
-        self.turns = RequestTurns(min([options.max_requests, *taken]), self._clock)
+        self.turns = TenantTurns(
+            min([options.max_requests, *taken]), options.max_requests_per_tenant, self._clock
+        )
 
     def asgi(self) -> Starlette:
         """Return the application; its shutdown closes the accelerators that serve it."""
@@ -92,10 +102,16 @@ class ServingApp:
         app = Starlette(
             routes=routes,
             exception_handlers={HTTPException: _no_such_route},
+            middleware=[Middleware(RequestGuard, allowed=self._allowed_hosts())],
             lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False  # a redirect would name the host that a client claims
         return app
+
+    def _allowed_hosts(self) -> tuple[str, ...] | None:
+        """Return the hosts besides those of loopback; None for any, where tokens decide alone."""
+        allowed = self._options.allow_hosts
+        return None if self._tokens is not None and not allowed else allowed
 
     @property
     def shutdown_s(self) -> float:
@@ -176,6 +192,7 @@ class ServingApp:
         # A refused request is known by it when it comes back.
         asked = f"{namespace}\n{request.scope['path']}\n".encode()
         request.state.key = hashlib.blake2b(asked + body, digest_size=16).digest()
+        request.state.turns = self.turns.of(namespace)
         return parse_object(body)
 
     async def _in_turn(
@@ -186,7 +203,7 @@ class ServingApp:
         until = None if deadline_s is None else self._clock.now() + deadline_s
 
         async def wait_and_work() -> T:
-            async with self.turns.turn(request.state.key):
+            async with request.state.turns.turn(request.state.key):
                 left_s = None if until is None else max(0.0, until - self._clock.now())
                 return await work(left_s)
 
@@ -196,7 +213,7 @@ class ServingApp:
         program = self._program(namespace)
         values = program_values(await self._body(request, namespace), program.inputs)
         answer = await self._in_turn(request, lambda left_s: program.answer(values, left_s))
-        return await _send_json({"output": as_json(answer.output)}, request, send)
+        return await _send_json(_told(answer), request, send)
 
     async def _stream(self, request: Request, namespace: str, send: Send) -> int:
         program = self._program(namespace)
@@ -245,7 +262,8 @@ class ServingApp:
             for name, accelerator in self._tenants.accelerators.items()
             if name == namespace
         }
-        collector = ServingCollector(self.http, self.turns.admission, shown, (namespace,))
+        waiting = self.turns.of(namespace).waiting
+        collector = ServingCollector(self.http, waiting, shown, (namespace,))
         response = Response(collector.text(), media_type=CONTENT_TYPE)
         await response(request.scope, request.receive, send)
         return 200
@@ -291,6 +309,15 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app.serve(self._path, self._respond, scope, receive, send)
+
+
+def _told(answer: ServedAnswer) -> dict[str, Any]:
+    """Return an answer as the JSON object of ``/invoke``; counts only where there are any."""
+    counts = {"retries": answer.retries, "fallbacks": answer.fallbacks}
+    return {
+        "output": as_json(answer.output),
+        **{name: dict(by_stage) for name, by_stage in counts.items() if by_stage},
+    }
 
 
 async def _embed(embedder: ServedEmbedder, texts: list[str], role: Any) -> Any:

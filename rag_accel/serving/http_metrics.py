@@ -14,7 +14,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from rag_accel.serving.admission import RequestAdmission
 from rag_accel.telemetry import Metrics
 from rag_accel.telemetry.metrics import HELD, HistogramSnapshot, Snapshot
 
@@ -57,7 +56,7 @@ class ServingCollector(Collector):
 
     Args:
         http: the server's counts.
-        admission: whom it lets in.
+        waiting: requests that wait for a place.
         accelerators: by tenant, those whose values are shown.
         namespaces: the tenants whose counts are shown.
     """
@@ -65,11 +64,11 @@ class ServingCollector(Collector):
     def __init__(
         self,
         http: HTTPMetrics,
-        admission: RequestAdmission,
+        waiting: int,
         accelerators: Mapping[str, Accelerator],
         namespaces: tuple[str, ...],
     ) -> None:
-        self._http, self._admission = http, admission
+        self._http, self._waiting = http, waiting
         self._accelerators, self._namespaces = accelerators, namespaces
 
     def text(self) -> bytes:
@@ -94,7 +93,7 @@ class ServingCollector(Collector):
         waiting = GaugeMetricFamily(
             "rag_accel_http_requests_waiting", "Requests that wait for a place."
         )
-        waiting.add_metric([], self._admission.waiting)
+        waiting.add_metric([], self._waiting)
         yield waiting
 
     def _collect_http(self, families: dict[str, Family], name: str) -> None:

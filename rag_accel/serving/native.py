@@ -35,18 +35,23 @@ class ServedRAGraph:
         self._graph = graph.freeze()
         accelerator.compile(self._graph)  # says now what is wrong with it
         self.accelerator: Accelerator | None = accelerator
-        self._run, self._stream = accelerator.arun, accelerator.astream
+        self._run, self._stream = accelerator.arun_counted, accelerator.astream
         self.inputs = tuple(map(str, self._graph.inputs))
 
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
-        """Return the value before END.
+        """Return the value before END, with the retries and fallbacks of its stages.
 
         Raises:
             ServedRequestError: an option of a stage cannot have the value that the client gives.
         """
         self._check_options(values)
-        output = await self._run(self._graph, deadline_s=deadline_s, **values)
-        return ServedAnswer(output, as_answer_text(output))
+        found = await self._run(self._graph, values, deadline_s=deadline_s)
+        return ServedAnswer(
+            found.output,
+            as_answer_text(found.output),
+            retries=found.retries,
+            fallbacks=found.fallbacks,
+        )
 
     async def stream(
         self, values: Mapping[str, Any], deadline_s: float | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from rag_accel.accelerator import Accelerator
@@ -48,11 +48,15 @@ class ServedAnswer:
         output: of any type that ``plain_values.as_json`` knows.
         text: the answer as a chat shows it.
         usage: its tokens; None if they are not known.
+        retries: further attempts that stages had, by stage.
+        fallbacks: how often the fallbacks of stages ran, by stage.
     """
 
     output: Any
     text: str
     usage: ServedUsage | None = None
+    retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    fallbacks: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

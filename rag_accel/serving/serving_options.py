@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,15 @@ from typing import Any
 from rag_accel.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
+
+
+def host_name(header: str) -> str | None:
+    """Return the name in a ``Host`` header, without its port; None if it has none."""
+    found = _HOST.fullmatch(header.strip().lower())
+    return found and found[1]
 
 
 def _bounded(default: float | None, low: float, high: float) -> Any:
@@ -23,9 +33,12 @@ class ServingOptions:
     Args:
         host: the address; another than loopback needs ``token_file``.
         port: 0 for any that is free.
+        allow_hosts: names that clients may call the server by, besides those of loopback; with
+            ``token_file`` and none of these, by any name.
         token_file: bearer tokens, see ``TokenFile``.
         namespace: the tenant of requests whose token names none.
         max_requests: requests that may be under way at once.
+        max_requests_per_tenant: of these, those of one tenant; None leaves them to whoever comes.
         max_connections: open connections; beyond, one that has sent no whole request is closed.
         max_body_bytes: the largest body of a request.
         deadline_s: the longest that a request may take, whatever it asks for; None for no bound.
@@ -40,9 +53,11 @@ class ServingOptions:
 
     host: str = "127.0.0.1"
     port: int = _bounded(8000, 0, 65_535)
+    allow_hosts: tuple[str, ...] = ()
     token_file: Path | None = None
     namespace: str = ""
     max_requests: int = _bounded(256, 1, 1_000_000)
+    max_requests_per_tenant: int | None = _bounded(None, 1, 1_000_000)
     max_connections: int = _bounded(1024, 1, 1_000_000)
     max_body_bytes: int = _bounded(1 << 20, 1, 1 << 30)
     deadline_s: float | None = _bounded(None, 0.001, 86_400)
@@ -63,6 +78,14 @@ class ServingOptions:
                     where=f"--{spec.name.replace('_', '-')}",
                     found=repr(value),
                     valid=f"from {bounds['low']} to {bounds['high']}",
+                )
+        for name in self.allow_hosts:
+            if host_name(name) != name.lower():
+                raise ConfigError(
+                    "this names no host",
+                    where="--allow-host",
+                    found=repr(name),
+                    valid="a name or an address without a port, such as rag.example.org or [::1]",
                 )
         if self.host not in LOOPBACK and self.token_file is None:
             raise ConfigError(

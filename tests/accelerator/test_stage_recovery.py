@@ -58,6 +58,23 @@ def test_a_fallback_answers_from_the_same_values_and_is_told_of() -> None:
         assert accelerator.run(whole(ask()), input="why") == found
 
 
+async def test_a_counted_run_has_the_result_and_the_counts_of_its_own_stages() -> None:
+    graph = whole(ask(retry=Retry(1, backoff_s=0.0), fallback="spare"))
+    with Accelerator(llm=dead(), engines={"spare": FakeEngine()}) as accelerator:
+        whole_result = await accelerator.arun(graph, input="why")
+        found = await asyncio.gather(
+            *(accelerator.arun_counted(graph, {"input": "why"}) for _ in range(3))
+        )
+        for counted in found:
+            assert counted.output == whole_result
+            assert (counted.retries, counted.fallbacks) == ({"answer": 1}, {"answer": 1})
+        with pytest.raises(GraphError):
+            await accelerator.arun_counted(graph, {"other": "why"})
+        assert accelerator.is_idle
+    with Accelerator(llm=dead()) as accelerator, pytest.raises(ConnectionResetError):
+        await accelerator.arun_counted(whole(ask()), {"input": "why"})
+
+
 @pytest.mark.parametrize("spare", ["owned", "callable", "coroutine"])
 @pytest.mark.parametrize("first", ["owned", "callable"])
 def test_each_form_of_engine_may_replace_each_other(first: str, spare: str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -17,7 +19,9 @@ import httpx
 from starlette.applications import Starlette
 
 from rag_accel.accelerator import Accelerator
+from rag_accel.clock import Clock
 from rag_accel.serving.app import ServingApp
+from rag_accel.serving.http_server import DrainingServer, open_socket
 from rag_accel.serving.served import ServedAnswer, ServedPiece, ServedUsage
 from rag_accel.serving.serving_options import ServingOptions
 from rag_accel.serving.target import ServingTarget
@@ -25,6 +29,7 @@ from rag_accel.serving.tenants import ServedTenants
 from rag_accel.serving.tokens import TokenFile
 
 ROOT = Path(__file__).parents[2]
+HANG_S = 30.0
 SERVED = {
     "langchain": "langchain_rag_accel.served:serve_object",
     "llama-index": "llama_index_rag_accel.served:serve_object",
@@ -97,18 +102,22 @@ class ScriptedEmbedder:
 
 
 def serving_app(
-    obj: Any, tokens: TokenFile | None = None, name: str = "bot", **options: Any
+    obj: Any,
+    tokens: TokenFile | None = None,
+    name: str = "bot",
+    clock: Clock | None = None,
+    **options: Any,
 ) -> ServingApp:
     """Return the application in front of an object."""
     tenants = ServedTenants(ServingTarget(name, obj))
-    return ServingApp(tenants, ServingOptions(**options), tokens)
+    return ServingApp(tenants, ServingOptions(**options), tokens, clock)
 
 
 def client_of(app: ServingApp | Starlette, **arguments: Any) -> httpx.AsyncClient:
     """Return a client that talks to an application without a network."""
     asgi: Any = app.asgi() if isinstance(app, ServingApp) else app
     transport = httpx.ASGITransport(asgi, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://served", **arguments)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", **arguments)
 
 
 class AsgiCall:
@@ -132,7 +141,11 @@ class AsgiCall:
             "scheme": "http",
             "server": ("served", 80),
             "client": ("test", 1),
-            "headers": [(b"content-type", b"application/json"), *headers],
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-type", b"application/json"),
+                *headers,
+            ],
         }
         self.task = asyncio.ensure_future(asgi(scope, self._received.get, self._send))
 
@@ -162,6 +175,63 @@ async def until(is_so: Callable[[], bool], turns: int = 10_000) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError("it never came to be")
+
+
+@contextmanager
+def served(
+    program: Any, clock: Clock | None = None, **options: Any
+) -> Iterator[tuple[str, int, DrainingServer]]:
+    """Serve in a thread of this process; give the host, the port and the server."""
+    bounds = ServingOptions(port=0, **options)
+    opened = open_socket(bounds)
+    host, port = opened.getsockname()
+    is_up = threading.Event()
+    server = DrainingServer(
+        serving_app(program, clock=clock, **options), bounds, lambda url: is_up.set()
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
+    thread.start()
+    try:
+        assert is_up.wait(HANG_S)
+        yield host, port, server
+    finally:
+        server.should_exit = True
+        thread.join(HANG_S)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def connected(program: Any, **options: Any) -> Iterator[socket.socket]:
+    """Serve, and give a connection on which nothing was sent."""
+    with (
+        served(program, **options) as (host, port, _),
+        socket.create_connection((host, port), HANG_S) as connection,
+    ):
+        yield connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait until the server has ended a connection; tell whether it did before the bound."""
+    connection.settimeout(HANG_S)
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def request_head(path: str, length: int, *others: str) -> bytes:
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {length}",
+        *others,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 @contextmanager

@@ -5,23 +5,31 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
-from serving_kit import ScriptedEmbedder, ScriptedProgram, serving_app
+from serving_kit import (
+    HANG_S,
+    ScriptedEmbedder,
+    ScriptedProgram,
+    connected,
+    is_closed,
+    request_head,
+    served,
+)
 
 from rag_accel.engines.devices.remote import RemoteMember
 from rag_accel.errors import ConfigError
 from rag_accel.serving.connections import ConnectionWatch, Phase
-from rag_accel.serving.http_server import DrainingServer, open_socket
+from rag_accel.serving.http_server import open_socket
 from rag_accel.serving.served import ServedPiece
 from rag_accel.serving.serving_options import ServingOptions
 
-HANG_S = 30.0
 #: longer than any test may take
 NEVER_S = 600.0
 
@@ -97,59 +105,6 @@ class Flood(ScriptedProgram):
                 await asyncio.sleep(0)
         finally:
             self.closed.set()
-
-
-@contextmanager
-def served(program: Any, **options: Any) -> Iterator[tuple[str, int, DrainingServer]]:
-    """Serve in a thread of this process; give the host, the port and the server."""
-    bounds = ServingOptions(port=0, **options)
-    opened = open_socket(bounds)
-    host, port = opened.getsockname()
-    is_up = threading.Event()
-    server = DrainingServer(serving_app(program, **options), bounds, lambda url: is_up.set())
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
-    thread.start()
-    try:
-        assert is_up.wait(HANG_S)
-        yield host, port, server
-    finally:
-        server.should_exit = True
-        thread.join(HANG_S)
-        assert not thread.is_alive()
-
-
-@contextmanager
-def connected(program: Any, **options: Any) -> Iterator[socket.socket]:
-    """Serve, and give a connection on which nothing was sent."""
-    with (
-        served(program, **options) as (host, port, _),
-        socket.create_connection((host, port), HANG_S) as connection,
-    ):
-        yield connection
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Wait until the server has ended a connection; tell whether it did before the bound."""
-    connection.settimeout(HANG_S)
-    try:
-        while connection.recv(65536):
-            pass
-    except ConnectionError:
-        return True
-    except TimeoutError:
-        return False
-    return True
-
-
-def request_head(path: str, length: int, *others: str) -> bytes:
-    lines = [
-        f"POST {path} HTTP/1.1",
-        "Host: served",
-        "Content-Type: application/json",
-        f"Content-Length: {length}",
-        *others,
-    ]
-    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def test_half_open_connections_stop_nobody() -> None:
@@ -301,3 +256,40 @@ def test_what_outlasts_the_time_to_drain_is_told() -> None:
         asking.join(HANG_S)
     assert [answer.status_code for answer in answers] == [503]
     assert program.num_cancelled == 1
+
+
+class Stepped(ScriptedProgram):
+    """A program that streams a word, then waits for the next step until it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self.closed = threading.Event()
+
+    async def stream(
+        self, values: Mapping[str, Any], deadline_s: float | None
+    ) -> AsyncIterator[ServedPiece]:
+        try:
+            for word in ("one", "two"):
+                self.steps.append(word)
+                yield ServedPiece(word)
+                await asyncio.Event().wait()
+        finally:
+            self.closed.set()
+
+
+def test_a_client_of_openai_that_leaves_in_mid_stream_has_its_request_cancelled() -> None:
+    program = Stepped()
+    with (
+        served(program) as (host, port, _),
+        openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="none", max_retries=0) as client,
+    ):
+        stream = client.chat.completions.create(
+            model="bot", messages=[{"role": "user", "content": "hi"}], stream=True
+        )
+        with stream:
+            said = next(part.choices[0].delta.content for part in stream if part.choices)
+        assert program.closed.wait(HANG_S)  # within the step that it was in
+        assert program.steps == ["one"]
+        assert client.models.list().data[0].id == "bot"  # the server goes on
+    assert said == "one"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from serving_kit import client_of, serving_app
 
+from rag_accel import Constant, Retry
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import EngineProfile, PrimitiveKind
 from rag_accel.errors import ConfigError
@@ -50,6 +51,40 @@ async def test_a_graph_answers_on_its_accelerator_and_shows_its_counters() -> No
     )
 
 
+def fails_first() -> Any:
+    """Return a model whose first call fails as a connection does."""
+    calls: list[str] = []
+
+    def answer(prompt: str) -> str:
+        calls.append(prompt)
+        if len(calls) == 1:
+            raise ConnectionError("the server went away")
+        return prompt.upper()
+
+    return answer
+
+
+def away(query: str, k: int) -> Any:
+    raise TimeoutError("the index is away")
+
+
+async def test_retries_and_fallbacks_are_told_with_the_answer_and_counted() -> None:
+    graph = RAGraph().add_retrieval("search", output="docs", fallback=Constant(()))
+    graph.add_generation("say", "{docs}{input}", retry=Retry(2, backoff_s=0.0))
+    graph.add_edge(START, "search").add_edge("search", "say").add_edge("say", END)
+    with Accelerator(llm=fails_first(), index=away) as accelerator:
+        tenants = ServedTenants(ServingTarget("bot", graph, accelerator))
+        async with client_of(ServingApp(tenants, ServingOptions())) as client:
+            told = [(await client.post("/invoke", json={"input": "why?"})).json() for _ in "ab"]
+            metrics = (await client.get("/metrics")).text
+    assert told == [
+        {"output": "WHY?", "retries": {"say": 1}, "fallbacks": {"search": 1}},
+        {"output": "WHY?", "fallbacks": {"search": 1}},
+    ]
+    assert 'rag_accel_retries_total{namespace="",path="say"} 1.0' in metrics
+    assert 'rag_accel_fallbacks_total{namespace="",path="search"} 2.0' in metrics
+
+
 async def test_an_option_that_a_client_sets_wrongly_is_the_clients_mistake() -> None:
     graph = RAGraph(inputs=["input", "k"])
     graph.add_retrieval(0, query="input", top_k=Input("k"), output="docs")
@@ -80,7 +115,7 @@ def test_no_more_run_at_once_than_the_accelerator_takes() -> None:
         with Accelerator(llm=str.upper, max_requests=10) as accelerator:
             tenants = ServedTenants(ServingTarget("bot", echo_graph(), accelerator))
             app = ServingApp(tenants, ServingOptions(max_requests=most))
-            assert app.turns.admission.most == expected
+            assert app.turns.most == expected
 
 
 async def test_health_is_that_of_the_accelerator() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,7 +37,8 @@ chain = ChatPromptTemplate.from_template("Answer: {question}") | model
 @pytest.mark.timeout(120)
 def test_a_chain_answers_streams_and_drains(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(CHAIN)
-    with serving_process(tmp_path, "app:chain", "--input", "question") as (process, url):
+    options = ("--allow-host", "rag.example.org", "--max-requests-per-tenant", "4")
+    with serving_process(tmp_path, "app:chain", "--input", "question", *options) as (process, url):
         asked = {"question": "When was it built?"}
         with httpx.Client(base_url=url, timeout=30) as client:
             whole = client.post("/invoke", json=asked)
@@ -49,6 +51,9 @@ def test_a_chain_answers_streams_and_drains(tmp_path: Path) -> None:
             assert "".join(texts) == "Built in 1932 of steel."
             assert client.get("/healthz").json() == {"state": "ready"}
             assert "server" not in whole.headers
+            for host, status in (("rag.example.org", 200), ("other.example.org", 421)):
+                answer = client.post("/invoke", json=asked, headers={"Host": host})
+                assert answer.status_code == status
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as bot:
             answer = bot.chat.completions.create(
                 model="chain", messages=[{"role": "user", "content": "When?"}]
@@ -180,15 +185,23 @@ def test_curl_and_openai_as_the_page_shows_them(tmp_path: Path) -> None:
     assert client is not None
     with serving_process(tmp_path, *shlex.split(line[1])) as (_, url):
         words = shlex.split(asked[1].replace("http://127.0.0.1:8000", url))
-        headers = dict([words[words.index("-H") + 1].split(": ")])
-        data = words[words.index("-d") + 1]
-        answer = httpx.post(words[1], content=data, headers=headers, timeout=60)
-        assert answer.text == asked[2]
+        assert asked_by(words) == asked[2]
         names = {"openai": openai}
         exec(client[1].replace("http://127.0.0.1:8000", url), names)
         with names["client"]:
             made = eval(client[2], names)
         assert made.choices[0].message.content == json.loads(asked[2])["output"]
+
+
+def asked_by(words: list[str]) -> str:
+    """Return what a line of ``curl`` prints, or would print where there is none."""
+    if shutil.which(words[0]):
+        command = [*words, "--silent", "--show-error", "--noproxy", "*"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
+    headers = dict([words[words.index("-H") + 1].split(": ")])
+    data = words[words.index("-d") + 1]
+    return httpx.post(words[1], content=data, headers=headers, timeout=60).text
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
@@ -206,3 +219,34 @@ def is_open(url: str) -> bool:
     except OSError:
         return False
     return True
+
+
+STUCK = """
+import pathlib, threading
+from langchain_core.runnables import RunnableLambda
+from rag_accel.serving import http_server
+
+http_server._LAST_S = 6.0  # else this test would last longer
+
+def answer(text):
+    pathlib.Path(f"begun-{text}").touch()
+    threading.Event().wait()
+
+chain = RunnableLambda(answer)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_thread_that_is_stuck_beyond_the_time_to_drain_ends_the_process(
+    is_plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_ACCEL_SHUTDOWN_S", "0.2")
+    (tmp_path / "app.py").write_text(STUCK)
+    arguments = ("app:chain", "--drain-s", "0.2", *["--plain"] * is_plain)
+    with serving_process(tmp_path, *arguments) as (process, url), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx.post, f"{url}/invoke", json={"input": "a"}, timeout=60)
+        wait_for((tmp_path / "begun-a").exists)
+        process.send_signal(signal.SIGTERM)
+        assert asked.result().status_code == 503  # told before the end
+        assert process.wait(60) == 1
