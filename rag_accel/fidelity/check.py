@@ -10,8 +10,9 @@ from typing import Any
 
 from rag_accel.clock import Clock
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
-from rag_accel.engines.llm.local.options import POOL_BYTES, LocalOptions, check_share
+from rag_accel.engines.llm.local.options import POOL_BYTES, LocalOptions
 from rag_accel.engines.llm.local.text.tokens import TokenInput
+from rag_accel.engines.option_checks import check_share
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.check_plan import (
     COUNT,

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.model.loading import LoadedModel
-from rag_accel.engines.llm.local.options import check_least, check_share
+from rag_accel.engines.option_checks import check_least, check_share
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 from rag_accel.kv.segments import SegmentedPrompt

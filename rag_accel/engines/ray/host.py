@@ -51,7 +51,10 @@ class EngineHost:
         self._threads = threads
         self._clock = clock or MonotonicClock()
         self._incarnation = uuid.uuid4().hex
-        self._wake = threading.Condition()
+        lock = threading.Lock()
+        #: the engine's thread waits for the one, whoever polls for the other: a needless wake costs
+        self._wake = threading.Condition(lock)
+        self._told = threading.Condition(lock)
         self._commands: list[Callable[[], object]] = []
         self._reports: deque[bytes] = deque()
         self._first = 0
@@ -76,8 +79,18 @@ class EngineHost:
         return self._started.result()
 
     def submit(self, work: Sequence[HostedWork]) -> None:
-        """Take work."""
-        self._post(lambda steps: steps.take(work))
+        """Take work; a process that was not started yet is not the one that it was sent to."""
+        if self._thread is not None:
+            self._post(lambda steps: steps.take(work))
+
+    def exchange(self, work: Sequence[HostedWork], acknowledged: int, wait_s: float) -> HostReports:
+        """Take work, then ``poll``: one call for both.
+
+        Raises:
+            EngineLostError: the engine's thread has ended.
+        """
+        self.submit(work)
+        return self.poll(acknowledged, wait_s)
 
     def cancel(self, numbers: Sequence[int]) -> None:
         """Forget work by its numbers."""
@@ -112,7 +125,7 @@ class EngineHost:
             while self._reports and self._first < acknowledged:
                 self._reports.popleft()
                 self._first += 1
-            self._wake.wait_for(lambda: self._reports or not self._is_alive, wait_s)
+            self._told.wait_for(lambda: self._reports or not self._is_alive, wait_s)
             if not self._is_alive and not self._reports:
                 raise EngineLostError("the thread of the engine has ended", where=WHERE)
             began = self._step_began
@@ -172,8 +185,8 @@ class EngineHost:
                 self._step(steps)
         finally:
             engine.close()
-            with self._wake:
-                self._wake.notify_all()
+            with self._told:
+                self._told.notify_all()
 
     def _next(self, steps: HostedSteps) -> bool:
         """Run the commands, waiting for one where there is no work; False at the end."""
@@ -200,9 +213,9 @@ class EngineHost:
         if not outputs:
             return
         body = pack_outputs(outputs)
-        with self._wake:
+        with self._told:
             self._reports.append(body)
-            self._wake.notify_all()
+            self._told.notify_all()
 
     def _info(self, engine: Engine) -> HostInfo:
         return HostInfo(

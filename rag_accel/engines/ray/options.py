@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_accel.engines.llm.local.options import check_least, check_whole
+from rag_accel.engines.option_checks import check_least, check_whole
 from rag_accel.errors import ConfigError
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, Handle, Health
+from rag_accel.engines.ray.channel import WorkChannel
 from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError, failure_of
 from rag_accel.engines.ray.flight import Forgetting, ReplicaFlight, ReplicaState
 from rag_accel.engines.ray.jobs import HostedJob, ReplicaReport
@@ -21,8 +22,6 @@ from rag_accel.engines.ray.replica_errors import (
 )
 from rag_accel.errors import EngineError
 
-#: Seconds that a poll waits in the actor.
-_POLL_S = 0.5
 #: Seconds between questions whether an actor runs again.
 _AGAIN_S = 0.1
 
@@ -64,6 +63,7 @@ class Replica:
         self._idle = idle
         self._lock = threading.Lock()
         self._flight = ReplicaFlight()
+        self._channel = WorkChannel(actor, options.lost_after_s)
         self._closing = threading.Event()
         self._settled = threading.Event()
         self._close_call: ActorCall | None = None
@@ -109,7 +109,7 @@ class Replica:
                 job.sent_at = now
                 self._flight.jobs[job.work.number] = job
         # A process that goes meanwhile is noticed by the thread, which reports these as lost.
-        call = self._call("submit", [job.work for job in jobs])
+        call = self._channel.send([job.work for job in jobs])
         for job in jobs:
             job.call = call
         return True
@@ -121,17 +121,17 @@ class Replica:
             gone = [number for number in numbers if self._flight.jobs.pop(number, None) is not None]
             self._note_idle()
         if gone:
-            self._call("cancel", gone)
+            self._channel.begin("cancel", gone)
 
     def release(self, incarnation: str, handles: Sequence[Handle]) -> None:
         """Free state of a process, if it is still the one."""
         if self.info is not None and self.info.incarnation == incarnation:
-            self._call("release", list(handles))
+            self._channel.begin("release", list(handles))
 
     def hint(self, documents: Sequence[str], namespace: str) -> None:
         """Pass a hint on, where the actor runs; from any thread."""
         if self._flight.state == "ready":
-            self._call("hint", tuple(documents), namespace)
+            self._channel.begin("hint", tuple(documents), namespace)
 
     def forget(self, documents: Sequence[str], namespace: str) -> None:
         """Have texts forgotten now, or by the next process before it takes work.
@@ -168,7 +168,8 @@ class Replica:
             )
         if not self._closing.is_set():
             self._closing.set()
-            self._close_call = self._call("close") if self.info is not None else None
+            self._channel.end()
+            self._close_call = self._channel.begin("close") if self.info is not None else None
 
     def end_close(self) -> None:
         """Wait until the engine is freed, end the actor and the thread."""
@@ -184,12 +185,6 @@ class Replica:
         finally:
             self._close_call = None
             self._actor.end(restart=False)
-
-    def _call(self, method: str, *arguments: object) -> ActorCall | None:
-        try:
-            return self._actor.call(method, *arguments)
-        except HostGoneError:
-            return None  # the thread notices by itself
 
     def _main(self) -> None:
         try:
@@ -262,12 +257,10 @@ class Replica:
 
     def _serve(self, info: HostInfo) -> None:
         """Collect outputs until the process is gone, or this is closed."""
-        taken = 0
+        self._channel.restart()
         while not self._closing.is_set():
             try:
-                reports: HostReports = self._actor.call("poll", taken, _POLL_S).result(
-                    _POLL_S + self._options.lost_after_s
-                )
+                reports = self._channel.collect(self._is_idle)
             except HostGoneError as error:
                 if error.is_final:
                     raise lost_error(self.name, str(error)) from error
@@ -279,7 +272,6 @@ class Replica:
             if reports.incarnation != info.incarnation:
                 return self._restart(info, "its process was replaced by another one")
             self._take(info, reports)
-            taken = reports.end
             self._watch(info, is_idle=not reports.reports)
             if reports.step_s > self._options.work_timeout_s + self._options.lost_after_s:
                 self._actor.end(restart=True)
@@ -290,6 +282,10 @@ class Replica:
                 self.begin_close()
                 self._end_actor()
         return None
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            return not self._flight.jobs
 
     def _take(self, info: HostInfo, reports: HostReports) -> None:
         self.counts = dict(reports.counts)
@@ -322,7 +318,7 @@ class Replica:
                 known.append((job, output))
             self._note_idle()
         if unheld:
-            self._call("release", unheld)
+            self._channel.begin("release", unheld)
         return known
 
     def _watch(self, info: HostInfo, *, is_idle: bool) -> None:

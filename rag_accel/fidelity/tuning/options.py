@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from rag_accel.engines.llm.local.options import check_least, check_whole
+from rag_accel.engines.option_checks import check_least, check_whole
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.tuning.questions import GraphShape
 from rag_accel.kv.dependency.positions import PositionScheme, check_scheme

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rag_accel.engine_api import (
@@ -117,3 +118,22 @@ class GatedEngine(OwnEngine):
         with self.wake:
             self.interrupted = True
             self.wake.notify_all()
+
+
+class FileGatedEngine(FakeEngine):
+    """A fake engine that holds its work until a file is there, in whichever process it runs.
+
+    Args:
+        gate: the file.
+    """
+
+    def __init__(self, gate: str) -> None:
+        super().__init__(replace(FAKE_PROFILE, stepped=True))
+        self._gate = Path(gate)
+        self._pause = threading.Event()
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        if not self._gate.exists():
+            self._pause.wait(0.01)
+            return ()
+        return super().step(budget)

@@ -14,6 +14,8 @@ from rag_accel.engines.ray.host import EngineHost
 from rag_accel.engines.ray.options import RayOptions
 from rag_accel.engines.ray.spec import EngineSpec
 
+#: Methods of an actor that bring work.
+BRINGS_WORK = ("submit", "exchange")
 NODE = ClusterNode("here", {"CPU": 8.0, "GPU": 0.0})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import hosted_engines
 import numpy as np
 import pytest
-from in_process_cluster import PlainCluster
+from in_process_cluster import BRINGS_WORK, PlainCluster
 
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import (
@@ -297,7 +297,7 @@ def test_an_ingestion_is_never_sent_twice(host: Maker) -> None:
     gate = threading.Event()
     hosted = host()
     hosted.cluster.actors[0].before = lambda method: (
-        gate.wait(LONG_S) if method == "submit" else None
+        gate.wait(LONG_S) if method in BRINGS_WORK else None
     )
     batch = IngestBatch((Document("a", "text"),), np.zeros((1, 2), np.float32))
     hosted.engine.submit([EngineRequest(WorkId("w0"), "r", PrimitiveKind.INGESTION, batch)])
@@ -404,7 +404,7 @@ def test_a_replica_with_state_stays(host: Maker) -> None:
     hosted = host(steps=2, options=options)
     gate = threading.Event()
     hosted.cluster.actors[0].before = lambda method: (
-        gate.wait(LONG_S) if method == "submit" else None
+        gate.wait(LONG_S) if method in BRINGS_WORK else None
     )
     hosted.engine.submit([decoding(0)])
     hosted.wait(lambda: len(hosted.made) == 2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_process_cluster import PlainActor, PlainCluster
+from in_process_cluster import BRINGS_WORK, PlainActor, PlainCluster
 
 from rag_accel.engine_api import (
     Document,
@@ -320,7 +320,7 @@ def test_a_folder_changed_by_another_program_is_seen(shard: Maker) -> None:
 def test_closing_ends_a_change_that_waits(shard: Maker) -> None:
     sharded = shard()
     gate = threading.Event()
-    sharded.actors[0].before = lambda method: gate.wait(LONG_S) if method == "submit" else None
+    sharded.actors[0].before = lambda method: gate.wait(LONG_S) if method in BRINGS_WORK else None
     sharded.engine.submit([ingestion("i", documents(60, 3), vectors(60, 3))])
     threading.Timer(0.2, gate.set).start()
     sharded.engine.close()

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationOutput
+from rag_accel.engines.option_checks import check_least, check_share, check_whole, is_number_of
 from rag_accel.errors import ConfigError
 from rag_accel.kv.eviction import EvictionPolicy, check_policy
 from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector, scored_layer
@@ -235,30 +236,16 @@ class LocalOptions:
         }
 
 
-def check_least(where: str, value: Any, least: float) -> None:
-    """Raise ConfigError where something is given that is no number, or one that is too small."""
-    if value is not None and not (_is_a(Real, value) and value >= least):
-        valid = f"at least {least}"
-        raise ConfigError("option out of range", where=where, found=value, valid=valid)
-
-
-def check_whole(where: str, value: Any, least: int) -> None:
-    """Raise ConfigError where something is given that is no whole number, or a smaller one."""
-    if value is not None and not (_is_a(Integral, value) and value >= least):
-        valid = f"a whole number, at least {least}"
-        raise ConfigError("option out of range", where=where, found=repr(value), valid=valid)
-
-
 def whole_number(value: Any) -> Any:
     """Return a whole number or None as given; ConfigError on text, truth values and fractions."""
-    if value is not None and not _is_a(Integral, value):
+    if value is not None and not is_number_of(Integral, value):
         raise ConfigError("this is no whole number", found=repr(value), valid="a whole number")
     return value
 
 
 def number(value: Any) -> Any:
     """Return a number or None as given; ConfigError on text and truth values."""
-    if value is not None and not _is_a(Real, value):
+    if value is not None and not is_number_of(Real, value):
         raise ConfigError("this is no number", found=repr(value), valid="a number")
     return value
 
@@ -269,13 +256,3 @@ def _check_known(
     if value not in known:
         where, valid = f"LocalOptions.{option}", " | ".join(known)
         raise ConfigError(what, where=where, found=value, valid=valid, hint=hint)
-
-
-def check_share(where: str, value: Any) -> None:
-    """Raise ConfigError where something is given that is no share."""
-    if not (_is_a(Real, value) and 0 <= value <= 1):
-        raise ConfigError("option out of range", where=where, found=value, valid="0 to 1")
-
-
-def _is_a(kind: type, value: Any) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)

@@ -18,7 +18,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
-from rag_accel.engines.llm.local.options import LocalOptions, check_whole
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting, check_room
 from rag_accel.engines.llm.local.text.sampling import Choice, Sampler, read_options
 from rag_accel.engines.llm.local.text.stopping import CompletionText, Detokenizer, stop_strings
@@ -29,6 +29,7 @@ from rag_accel.engines.llm.local.text.tokens import (
     TokenInput,
     TokenOutput,
 )
+from rag_accel.engines.option_checks import check_whole
 from rag_accel.errors import EngineError
 from rag_accel.kv.dependency.prompt import DepPrompt
 from rag_accel.kv.dependency.tokens import TreePrompt

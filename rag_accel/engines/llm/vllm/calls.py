@@ -14,13 +14,13 @@ from rag_accel.engine_api import (
     PrimitiveKind,
     PromptUse,
 )
-from rag_accel.engines.llm.local.options import check_whole
 from rag_accel.engines.llm.local.text.prompting import Prompting, check_room
 from rag_accel.engines.llm.local.text.sampling import read_options
 from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.engines.llm.local.text.tokens import DependencyInput, EncodingInput, TokenInput
 from rag_accel.engines.llm.vllm.library import WHERE
 from rag_accel.engines.llm.vllm.options import VllmOptions
+from rag_accel.engines.option_checks import check_whole
 from rag_accel.errors import EngineError
 from rag_accel.kv.reuse_request import ENTRY, ReuseRequest, namespace_salt
 from rag_accel.kv.segments import SegmentedPrompt

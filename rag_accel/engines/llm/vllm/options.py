@@ -11,10 +11,8 @@ from rag_accel.engines.llm.local.options import (
     CHUNK_BYTES,
     DISK_BYTES,
     RECOMPUTE_RATIO,
-    check_least,
-    check_share,
-    check_whole,
 )
+from rag_accel.engines.option_checks import check_least, check_share, check_whole
 from rag_accel.errors import ConfigError
 from rag_accel.kv.reuse_request import AskedRows
 

@@ -1,5 +1,7 @@
-"""One Ray cluster on this machine for all live tests."""
+"""One Ray cluster on this machine for all live tests, which may add nodes and lose them."""
 
+# Ray has an environment of its own.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import os
@@ -10,23 +12,38 @@ from typing import Any
 
 import pytest
 
-HELPERS = str(Path(__file__).parents[1])
-sys.path.append(HELPERS)
+sys.path.append(str(Path(__file__).parents[1]))
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
-    """Start the cluster, whose workers import the helpers; stop it at the end."""
-    ray = pytest.importorskip("ray")
-    paths = [HELPERS, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+def nodes() -> Iterator[Any]:
+    """Start the cluster with a first node, and stop all its nodes at the end."""
+    pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    head = {
+        "num_cpus": 8,
+        "object_store_memory": 200 * 2**20,
+        "include_dashboard": False,
+        "resources": {"seat": 1},
+    }
+    made = Cluster(initialize_head=True, head_node_args=head)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="session")
+def cluster(nodes: Any) -> Iterator[Any]:
+    """Join the cluster, whose workers import the helpers."""
+    import ray
+    from worker_paths import worker_path
+
     ray.init(
-        num_cpus=8,
-        include_dashboard=False,
-        object_store_memory=200 * 2**20,
+        address=nodes.address,
         log_to_driver=False,
         configure_logging=False,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+        runtime_env={"env_vars": {"PYTHONPATH": worker_path()}},
     )
     yield ray
     ray.shutdown()

@@ -85,10 +85,9 @@ def test_a_killed_actor_serves_again_with_equal_results(cluster: Any) -> None:
         engine.submit([embedding(number) for number in range(8)])
         os.kill(victim, signal.SIGKILL)
         after = finish(engine, 8)
-        wait_until(engine, lambda: all(part.is_ready for part in engine.health().parts))
+        wait_until(engine, lambda: len(pids(engine)) == 2 and victim not in pids(engine))
+        assert all(part.is_ready for part in engine.health().parts)
         again = run(engine, [embedding(number) for number in range(8)])
-        assert victim not in pids(engine)
-        assert len(pids(engine)) == 2
         for id, end in before.items():
             np.testing.assert_array_equal(after[id].value, end.value)
             np.testing.assert_array_equal(again[id].value, end.value)

@@ -17,7 +17,7 @@ from rag_accel.engine_api import EngineRequest, Message, PrimitiveKind, StepBudg
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.families import ModelShape
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
-from rag_accel.engines.llm.local.options import DISK_BYTES, POOL_BYTES, LocalOptions, check_least
+from rag_accel.engines.llm.local.options import DISK_BYTES, POOL_BYTES, LocalOptions
 from rag_accel.engines.llm.local.prefill.fill_plan import (
     FillTask,
     FillText,
@@ -27,6 +27,7 @@ from rag_accel.engines.llm.local.prefill.fill_plan import (
 from rag_accel.engines.llm.local.prefill.fill_prompt import FillPrompt, prompt_of
 from rag_accel.engines.llm.local.reuse.chunk_store import disk_store
 from rag_accel.engines.llm.local.text.prompting import Prompting
+from rag_accel.engines.option_checks import check_least
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.kv.neighbours import NeighbourOrder, check_neighbours

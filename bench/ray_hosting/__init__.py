@@ -1,0 +1,1 @@
+"""The programs of the suite ``ray``, which run where Ray is installed."""

@@ -1,0 +1,86 @@
+"""The calls that take work to an actor and bring its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError
+from rag_accel.engines.ray.handover import CallHandover
+from rag_accel.engines.ray.messages import HostedWork, HostReports
+
+#: Seconds that a call waits in the actor for outputs, and between polls of one without work.
+POLL_S = 0.5
+
+
+class WorkChannel:
+    """Work on its way to an actor, and its outputs on theirs.
+
+    A poll waits in an actor that has work. One that has none is sent work by a call which also
+    returns the first outputs: a round trip is one call, not two that pass each other.
+
+    Args:
+        actor: hosts the engine.
+        lost_after_s: seconds of silence after which a call is given up.
+    """
+
+    def __init__(self, actor: HostActor, lost_after_s: float) -> None:
+        self._actor = actor
+        self._most_s = POLL_S + lost_after_s
+        self._handover = CallHandover()
+        self._taken = 0
+
+    def restart(self) -> None:
+        """Begin with the outputs of a new process."""
+        self._taken = 0
+
+    def send(self, work: Sequence[HostedWork]) -> ActorCall | None:
+        """Send work; None if the actor is gone. On any thread."""
+        if not self._handover.claim():
+            return self.begin("submit", work)
+        call = None
+        try:
+            call = self.begin("exchange", work, self._taken, POLL_S)
+        finally:
+            self._handover.put(call)
+        return call
+
+    def begin(self, method: str, *arguments: object) -> ActorCall | None:
+        """Begin a call of the actor; None if it is gone, which whoever collects will notice."""
+        try:
+            return self._actor.call(method, *arguments)
+        except HostGoneError:
+            return None
+
+    def collect(self, is_idle: Callable[[], bool]) -> HostReports:
+        """Wait for outputs, or a while; on one thread.
+
+        Args:
+            is_idle: tells whether the actor has no work.
+
+        Raises:
+            Exception: as ``ActorCall.result``.
+        """
+        reports = self._brought(self._handover.wait(POLL_S, is_idle))
+        if reports is None:
+            wait_s = 0.0 if is_idle() else POLL_S
+            reports = self._actor.call("poll", self._taken, wait_s).result(self._most_s)
+        self._taken = reports.end
+        return reports
+
+    def end(self) -> None:
+        """Let nobody wait for work any more."""
+        self._handover.end()
+
+    def _brought(self, call: ActorCall | None) -> HostReports | None:
+        """Return the outputs of a call that brought work.
+
+        None where it failed: a poll then tells of the actor, and the call of its work.
+        """
+        if call is None:
+            return None
+        try:
+            return call.result(self._most_s)
+        except HostGoneError:
+            raise
+        except Exception:
+            return None
