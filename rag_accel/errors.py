@@ -195,14 +195,23 @@ class EngineLostError(EngineError):
 class RemoteEngineError(EngineError):
     """A remote engine gave an answer that retrying does not mend, or none in time.
 
-    ``status`` is the HTTP status of an answer that was refused, else None.
+    ``status`` is the HTTP status of an answer that was refused, else None. ``retry_after_s`` is
+    when the server wants to be asked again, in seconds, if it said so.
     """
 
     code = "RA430"
 
-    def __init__(self, what: str, *, status: int | None = None, **parts: Any) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        **parts: Any,
+    ) -> None:
         super().__init__(what, **parts)
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class MemberPausedError(RemoteEngineError):
@@ -215,8 +224,7 @@ class MemberPausedError(RemoteEngineError):
     code = "RA435"
 
     def __init__(self, what: str, *, retry_after_s: float = 0.0, **parts: Any) -> None:
-        super().__init__(what, **parts)
-        self.retry_after_s = retry_after_s
+        super().__init__(what, retry_after_s=retry_after_s, **parts)
 
 
 class GraphLinkError(EngineError):

@@ -272,7 +272,7 @@ class DeviceGroup(OwnEngine):
     def _refused(self, task: Task, error: MemberPausedError) -> None:
         """Pause a member that refused a step, and let others take it."""
         self.count(task.batch.member, "refused_steps", 1)
-        until = self._clock.now() + error.retry_after_s
+        until = self._clock.now() + (error.retry_after_s or 0.0)
         self.report_failed(self._placement.refused(task.batch, until), error)
         self._bind()
         self._jobs.interrupt()  # a waiting step does not know when the pause ends

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.http.errors import ErrorWriter, Secret
 from rag_accel.engines.http.options import RemoteOptions
+from rag_accel.engines.http.retry_after import retry_after_s
 from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def failure(error: Exception, errors: ErrorWriter) -> RemoteEngineError | None:
     if isinstance(error, APIStatusError):
         response = error.response
         found = errors.status(response.status_code, response.content)
+        found.retry_after_s = retry_after_s(response.headers) or None
     elif isinstance(error, APIConnectionError):
         found = _no_connection(error, errors)
     else:

@@ -26,6 +26,7 @@ class NamedServer(LoopbackServer):
         self.may_end = threading.Event()
         self.may_end.set()
         self.status = 200
+        self.retry_after: str | None = None
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post("/v1/chat/completions", self._answer)
@@ -37,7 +38,9 @@ class NamedServer(LoopbackServer):
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         self.models.append(call["model"])
         if self.status != 200:
-            return web.json_response({"error": {"message": "down"}}, status=self.status)
+            headers = {} if self.retry_after is None else {"retry-after": self.retry_after}
+            error = {"error": {"message": "down"}}
+            return web.json_response(error, status=self.status, headers=headers)
         if call.get("stream"):
             return await self._stream(request)
         message = {"role": "assistant", "content": self.name}
