@@ -9,7 +9,6 @@ from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     KINDS,
     Capability,
-    CountingEngine,
     Engine,
     EngineOutput,
     EngineProfile,
@@ -117,9 +116,8 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         """Return the counts of the members, added up, and how many works have changed members."""
         total: dict[str, int] = {"moved_works": self._moved}
         for member in self._members:
-            if isinstance(member.engine, CountingEngine):
-                for name, count in member.engine.counts.items():
-                    total[name] = total.get(name, 0) + count
+            for name, count in member.counts.items():
+                total[name] = total.get(name, 0) + count
         return total
 
     def health(self) -> Health:
@@ -207,10 +205,13 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         now = self._clock.now()
         for job in jobs:
             at, size = job.pinned, job.request.size
-            if at is not None:
-                self._placement.pin(at, size, job.keys)
-            else:
+            if at is None:
                 at = self._placement.take(job.keys, size, job.tried)
+            elif at in self._placement.open_members():
+                self._placement.pin(at, size, job.keys)
+            else:  # its state is gone with the member
+                self._end(job, self._lost(at))
+                continue
             if at is None:
                 self._end(job, job.first_error or self._all_lost())
                 continue
@@ -244,14 +245,9 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         if not report.is_over:
             return report.outputs
         self._placement.close(report.member)
-        lost = EngineLostError(
-            "a member of a pool takes no work any more",
-            where=self.names[report.member],
-            found=f"its step took longer than {self._step_timeout_s:g} s, or it was closed",
-            hint="make the accelerator again; step_timeout_s says how long a step may take",
-        )
-        held = self._held_by(report.member)
-        return [EngineOutput(job.request.id, "error", error=lost) for job in held]
+        at = report.member
+        held = self._held_by(at)
+        return [EngineOutput(job.request.id, "error", error=self._lost(at)) for job in held]
 
     def _told(
         self, job: PoolJob, output: EngineOutput, again: list[PoolJob], *, is_broken: bool
@@ -289,6 +285,15 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         self._jobs.pop(job.request.id, None)
         self._rejected.append(EngineOutput(job.request.id, "error", error=error))
         self._outbox.interrupt()
+
+    def _lost(self, at: int) -> EngineLostError:
+        """Return an error for one work: no two requests share it."""
+        return EngineLostError(
+            "a member of a pool takes no work any more",
+            where=self.names[at],
+            found=f"its step took longer than {self._step_timeout_s:g} s, or it was closed",
+            hint="make the accelerator again; step_timeout_s says how long a step may take",
+        )
 
     def _all_lost(self) -> EngineLostError:
         return EngineLostError(

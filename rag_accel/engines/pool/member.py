@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import (
     Capability,
+    CountingEngine,
     Engine,
     EngineOutput,
     EngineProfile,
@@ -66,6 +67,8 @@ class PoolMember:
         self.engine = engine
         self.profile: EngineProfile = engine.profile
         self.threads = 1
+        #: those of the engine after its last step; replaced as a whole, for other threads
+        self.counts: Mapping[str, int] = {}
         self._report = report
         self._clock = clock
         #: when the running step began, on the clock
@@ -206,6 +209,8 @@ class PoolMember:
             return self.engine.step(budget)
         finally:
             self._began = None
+            if isinstance(self.engine, CountingEngine):
+                self.counts = dict(self.engine.counts)
 
     def _tell(self, outputs: Sequence[EngineOutput], held: dict[WorkId, EngineRequest]) -> None:
         for output in outputs:

@@ -286,6 +286,24 @@ def test_a_request_ends_where_every_member_hangs() -> None:
         engine.close()
 
 
+def test_state_of_a_member_that_hangs_is_not_waited_for() -> None:
+    may_go, clock = threading.Event(), ManualClock()
+    members = [FakeEngine(faults=Faults(hang=may_go)), FakeEngine()]
+    engine = EnginePool(members, step_timeout_s=30.0, clock=clock)
+    try:
+        engine.submit([request("a")])
+        wait_for_a_step(engine)
+        clock.advance(31.0)
+        assert outcomes(engine, 1) == {"a": answer("a")}
+        engine.submit([request("b", handle="0:fake-1"), request("c", handle="0:fake-2")])
+        found = outcomes(engine, 2)
+        assert all(isinstance(error, EngineLostError) for error in found.values())
+        assert found["b"] is not found["c"]
+    finally:
+        may_go.set()
+        engine.close()
+
+
 def wait_for_a_step(engine: EnginePool) -> None:
     """Return once a member is in a step."""
     for _ in range(4000):
