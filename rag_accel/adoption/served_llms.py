@@ -103,11 +103,16 @@ class ServerPlace:
             placement = self._model.placement
             placement.succeeded(self._at, 1, placement.clock.now() - self._began)
 
-    def failed(self, error: Exception) -> ServerPlace | None:
-        """Note an error before anything of the answer; return the next server, None for none."""
-        if not self._leaves() or not is_transient(error):
+    def failed(self, error: BaseException) -> None:
+        """Note that the call ended so: with an error of the server's, or that nobody waits."""
+        if self._leaves() and is_transient(error):
+            self._model.placement.failed(self._at, retry_after_s(error))
+
+    def another(self, error: BaseException) -> ServerPlace | None:
+        """Return the server to ask after an error before anything of the answer; None for none."""
+        self.failed(error)
+        if not is_transient(error):
             return None
-        self._model.placement.failed(self._at, retry_after_s(error))
         return _place(self._model, self._keys, self._tried | {self._at})
 
     def _leaves(self) -> bool:

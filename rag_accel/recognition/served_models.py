@@ -78,8 +78,12 @@ class ServedPlace(Protocol):
         """Note that the whole answer is there, or that nobody waits for it; more than once."""
         ...
 
-    def failed(self, error: Exception) -> ServedPlace | None:
-        """Note an error before anything of the answer; return the next server, None for none."""
+    def failed(self, error: BaseException) -> None:
+        """Note that the call ended so: with an error of the server's, or that nobody waits."""
+        ...
+
+    def another(self, error: BaseException) -> ServedPlace | None:
+        """Return the server to ask after an error before anything of the answer; None for none."""
         ...
 
 

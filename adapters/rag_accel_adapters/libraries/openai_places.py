@@ -99,8 +99,11 @@ class _SyncPlacedStream(_PlacedStream):
     def __next__(self) -> Any:
         try:
             return next(self._stream)
-        except BaseException:
+        except StopIteration:
             self._place.ended()
+            raise
+        except BaseException as error:
+            self._place.failed(error)
             raise
 
     def close(self) -> None:
@@ -126,8 +129,11 @@ class _AsyncPlacedStream(_PlacedStream):
     async def __anext__(self) -> Any:
         try:
             return await anext(self._stream)
-        except BaseException:
+        except StopAsyncIteration:
             self._place.ended()
+            raise
+        except BaseException as error:
+            self._place.failed(error)
             raise
 
     async def close(self) -> None:

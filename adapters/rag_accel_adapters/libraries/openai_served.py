@@ -176,12 +176,7 @@ def _kwargs_at(
 
 def _next(place: ServedPlace | None, error: BaseException) -> ServedPlace | None:
     """Return the server to try after an error; None where it is the caller's."""
-    if place is None:
-        return None
-    if isinstance(error, Exception):
-        return place.failed(error)
-    place.ended()
-    return None
+    return None if place is None else place.another(error)
 
 
 def _models(client: Any) -> Any:
