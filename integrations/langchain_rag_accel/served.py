@@ -13,9 +13,8 @@ from langchain_core.runnables import Runnable
 
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.runnables import AcceleratedRunnable
-from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError
-from rag_accel.interception.leaf_table import OWN, is_scheduled
 from rag_accel.serving.plain_values import as_answer_text
 from rag_accel.serving.served import (
     MESSAGES,
@@ -54,7 +53,11 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
             valid="a graph compiled without one",
             hint="take the whole chat from the client: messages",
         )
-    fast, accelerator = _accelerated(obj, terms)
+    fast: Any = obj
+    if isinstance(obj, AcceleratedRunnable) and not terms.plain:
+        accelerator = obj.accelerator
+    else:
+        fast, accelerator = terms.accelerated(obj, accelerate)
     if isinstance(obj, Embeddings):
         return LangChainServedEmbeddings(fast, accelerator)
     inputs = terms.inputs
@@ -63,18 +66,6 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
     if is_graph(obj):
         return LangGraphServed(fast, accelerator, inputs or _graph_inputs(obj))
     return LangChainServedChain(fast, accelerator, inputs)
-
-
-def _accelerated(obj: Any, terms: ServingTerms) -> tuple[Any, Accelerator | None]:
-    if terms.plain:
-        return obj, None
-    if isinstance(obj, AcceleratedRunnable):
-        return obj, obj.accelerator
-    if is_scheduled(type(obj)):
-        own = getattr(type(obj), OWN, None) or getattr(obj, "_accelerator", None)
-        if own is not None or not hasattr(obj, "scheduled_by"):
-            return obj, own or default_accelerator()
-    return accelerate(obj, accelerator=terms.accelerator), terms.accelerator
 
 
 def _graph_inputs(graph: Any) -> tuple[str, ...]:

@@ -19,9 +19,8 @@ from llama_index.core.memory import ChatMemoryBuffer, Memory
 from workflows import Workflow
 
 from llama_index_rag_accel.accelerate import accelerate
-from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError
-from rag_accel.interception.leaf_table import OWN, is_scheduled
 from rag_accel.serving.plain_values import as_answer_text
 from rag_accel.serving.served import (
     MESSAGES,
@@ -53,7 +52,7 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
             found=", ".join(terms.inputs),
             hint="leave --input out",
         )
-    fast, accelerator = _accelerated(obj, terms)
+    fast, accelerator = terms.accelerated(obj, accelerate)
     if isinstance(obj, BaseEmbedding):
         return LlamaIndexServedEmbedding(fast, accelerator)
     if isinstance(obj, BaseChatEngine):
@@ -61,16 +60,6 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
     if isinstance(obj, BaseQueryEngine):
         return LlamaIndexServedQuery(fast, accelerator)
     return LlamaIndexServedWorkflow(fast, accelerator, _workflow_inputs(obj, terms))
-
-
-def _accelerated(obj: Any, terms: ServingTerms) -> tuple[Any, Accelerator | None]:
-    if terms.plain:
-        return obj, None
-    if is_scheduled(type(obj)):
-        own = getattr(type(obj), OWN, None) or getattr(obj, "_accelerator", None)
-        if own is not None or not hasattr(obj, "scheduled_by"):
-            return obj, own or default_accelerator()
-    return accelerate(obj, accelerator=terms.accelerator), terms.accelerator
 
 
 def _is_agent(obj: Any) -> bool:

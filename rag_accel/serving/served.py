@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.interception.leaf_table import OWN, is_scheduled
 
 MESSAGES = "messages"
 """The input that takes the messages of a chat."""
@@ -30,6 +31,23 @@ class ServingTerms:
     accelerator: Accelerator
     inputs: tuple[str, ...] | None = None
     plain: bool = False
+
+    def accelerated(
+        self, obj: Any, accelerate: Callable[..., Any]
+    ) -> tuple[Any, Accelerator | None]:
+        """Return an object as it answers, with the accelerator that runs it, if one does.
+
+        Args:
+            obj: of a framework; one that is accelerated already keeps its accelerator.
+            accelerate: the framework's own.
+        """
+        if self.plain:
+            return obj, None
+        if is_scheduled(type(obj)):
+            own = getattr(type(obj), OWN, None) or getattr(obj, "_accelerator", None)
+            if own is not None or not hasattr(obj, "scheduled_by"):
+                return obj, own or default_accelerator()
+        return accelerate(obj, accelerator=self.accelerator), self.accelerator
 
 
 @dataclass(frozen=True, slots=True)
