@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from idle_accelerators import soon_idle
 
 from rag_accel import Accelerator, RAGraph, Retry, workflows
 from rag_accel.engine_api import Document, EngineRequest
@@ -91,7 +92,7 @@ def answer(graph: RAGraph | FrozenRAGraph, flaky: Flaky) -> Any:
     given = {"documents": ["About: why"]} if "documents" in frozen.inputs else {}
     with Accelerator(**engines(flaky)) as accelerator:
         found = accelerator.run(graph, input="What is it?", **given)
-        assert accelerator.is_idle
+        assert soon_idle(accelerator)
     return found
 
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from idle_accelerators import soon_idle
+
 from rag_accel import Accelerator, RAGraph
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.testing import FakeEngine, compute
@@ -66,7 +68,7 @@ def run(graph: RAGraph, inputs: Mapping[str, Any], **engines: Any) -> Any:
     """Run one request alone; nothing may live on."""
     with Accelerator(**engines) as accelerator:
         answer = accelerator.run(graph, **inputs)
-        assert accelerator.is_idle
+        assert soon_idle(accelerator)
         return answer
 
 
