@@ -219,13 +219,14 @@ def workflow(tokens: int) -> RAGraph:
         max_paths=MAX_PATHS,
     )
     graph.add_rerank("best", documents="found", top_n=KEPT, output="docs")
-    prompt = _filled(context="{docs}\n\n{facts}", question="{input}")
+    prompt = filled(context="{docs}\n\n{facts}", question="{input}")
     graph.add_generation("answer", prompt, system=SYSTEM, max_tokens=tokens)
     graph.add_edge(START, "search").add_edge("search", "best").add_edge(START, "facts")
     return graph.add_edge(["best", "facts"], "answer").add_edge("answer", END)
 
 
-def _filled(context: str, question: str) -> str:
+def filled(context: str, question: str) -> str:
+    """Return a prompt, or a template of one."""
     return QUESTION.replace("{context}", context).replace("{question}", question)
 
 
@@ -246,10 +247,11 @@ def _ragraph(material: Material, accelerator: Accelerator, tokens: int) -> Progr
     def ask(asked: Asked) -> str:
         return compiled.run(input=asked.text, entities=[asked.entity])
 
-    return partial(_plain_answer, material, tokens), ask
+    return partial(plain_answer, material, tokens), ask
 
 
-def _plain_answer(material: Material, tokens: int, asked: Asked) -> str:
+def plain_answer(material: Material, tokens: int, asked: Asked) -> str:
+    """Return the answer of the function that the graph stands for."""
     (vector,) = material.embed([asked.text])
     near: list[int] = np.argsort(-(material.vectors @ vector), kind="stable")[:FOUND].tolist()
     found = [Document(str(place), material.texts[place]) for place in near]
@@ -259,10 +261,11 @@ def _plain_answer(material: Material, tokens: int, asked: Asked) -> str:
     order = np.argsort(-(material.embed(paths) @ vector), kind="stable")[:FACTS].tolist()
     facts = [Document(str(place), paths[place]) for place in order]
     context = f"{as_text(best)}\n\n{as_text(facts)}"
-    return _generated(material, _filled(context, asked.text), tokens)
+    return generated(material, filled(context, asked.text), tokens)
 
 
-def _generated(material: Material, prompt: str, tokens: int) -> str:
+def generated(material: Material, prompt: str, tokens: int) -> str:
+    """Return the answer to a prompt by ``generate``."""
     turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}]
     given = material.tokenizer.apply_chat_template(
         turns, add_generation_prompt=True, return_tensors="pt", return_dict=True

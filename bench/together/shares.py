@@ -1,0 +1,64 @@
+"""What each mechanism is worth: by itself, and to the program that has all the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.measure import median
+from bench.together.parts import EXACT, Mechanism
+
+Times = Mapping[str, Sequence[float]]
+"""Seconds of each arm, turn by turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """How many times faster requests are with a mechanism; below 1 they are slower.
+
+    Args:
+        alone: than with none of them: time of none / with it alone, median over turns.
+        left_out: than with all of them but it: time without it / with all, median over turns.
+    """
+
+    alone: float
+    left_out: float
+
+    @property
+    def log(self) -> float:
+        """Return the logarithm of the geometric mean of both."""
+        return (math.log(self.alone) + math.log(self.left_out)) / 2
+
+
+def gain(times: Times, slow: str, fast: str) -> float:
+    """Return the time of one arm / that of another, turn by turn: the median."""
+    pairs = zip(times[slow], times[fast], strict=True)
+    return median([one / other for one, other in pairs])
+
+
+def worths(times: Times) -> dict[Mechanism, Worth]:
+    """Return what each mechanism is worth; to chunk reuse, all the others are all of them."""
+    found = {
+        one: Worth(gain(times, "none", f"{one} alone"), gain(times, f"all without {one}", "all"))
+        for one in EXACT
+    }
+    reuse = Mechanism.REUSE
+    by_itself = gain(times, f"{Mechanism.LOCAL_ENGINE} alone", f"{reuse} alone")
+    return {**found, reuse: Worth(by_itself, gain(times, "all", f"all and {reuse}"))}
+
+
+def shares(found: Mapping[Mechanism, Worth]) -> dict[Mechanism, float]:
+    """Return each exact mechanism's share of the gain of all.
+
+    It is the logarithm of the geometric mean of what it is worth by itself and to all the others,
+    of the sum of these. What makes requests slower has a share below 0.
+    """
+    total = sum(found[one].log for one in EXACT)
+    return {one: found[one].log / total if total else 0.0 for one in EXACT}
+
+
+def best_single(times: Times) -> str:
+    """Return the arm of one exact mechanism that is fastest by its median."""
+    names = [f"{one} alone" for one in EXACT]
+    return min(names, key=lambda name: median(times[name]))
