@@ -31,7 +31,7 @@ sequences at once and a query finds 4 passages, or nothing would ever queue for 
 latency counts from when the request was due, not from when it could be started. Both arms are ours.
 In the blind one 1 ms of waiting outweighs a level of depth: after a few milliseconds depth counts
 for nothing, and after 10 ms what was queued first goes before everything, whichever request it
-belongs to.
+belongs to. The quick form has one pair of runs.
 
 Ratios:
     vs_hand_parallel_langgraph: against a LangGraph program made parallel by hand (branches, Send,
@@ -119,12 +119,12 @@ class Sizes:
 QUICK = Sizes(
     documents=500,
     upload_words=3000,
-    repeats=5,
+    repeats=3,
     warm_up=1,
     loaded_places=4,
     load_share=0.95,
     loaded_requests=32,
-    loaded_repeats=2,
+    loaded_repeats=1,
 )
 FULL = Sizes(
     documents=2500,
