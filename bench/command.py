@@ -5,53 +5,86 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import subprocess
+import signal
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bench.all_suites import INTERRUPTED_CODE, is_folder, run_all
 from bench.environment import read_environment
-from bench.plots import draw
 from bench.processes import appendable, combined
 from bench.report import report
-from bench.results import SuiteResult, load, save
+from bench.results import SuiteResult
+from bench.running import keep, run_suite
 from bench.suites import Suite, load_suite, suite_names
 from rag_accel.errors import ConfigError, RagAccelError
 
 ALL = "all"
-QUICK_LIMIT_S, FULL_LIMIT_S = 600, 3600
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the arguments name.
 
     Returns:
-        0; 1 if an answer was wrong or a process of a suite failed; 2 on an error.
+        0; 1 if an answer was wrong or a process of a suite failed; 2 on an error; 130 if it was
+        interrupted.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if arguments.append and (arguments.suite == ALL or not arguments.json):
-        parser.error("--append needs one SUITE and --json FILE")
+    arguments = _parse(argv)
     # Nothing is fetched, and both arms run under the same settings: those the environment records.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.WARNING, format="  %(message)s", stream=sys.stderr)
     logging.getLogger("bench").setLevel(logging.INFO)
+    with _interruptible():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.append:
             return _run_more(arguments)
         if arguments.suite == ALL:
-            return _run_processes(suite_names(), arguments)
+            return run_all(suite_names(), arguments)
         if arguments.processes > 1:
-            return _run_processes([arguments.suite], arguments)
+            return _run_processes(arguments)
         return _run_one(arguments)
     except (RagAccelError, ImportError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return INTERRUPTED_CODE
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does: what was started is ended, nothing is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    is_all = arguments.suite == ALL
+    if arguments.append and (is_all or not arguments.json):
+        parser.error("--append needs one SUITE and --json FILE")
+    has_folder = is_all and arguments.json and is_folder(arguments.json)
+    if arguments.resume and (not has_folder or arguments.set):
+        parser.error("--resume needs all and --json FOLDER, without --set")
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,7 +111,18 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="add the processes to those in FILE, if they measure the same code in the same place",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the results there; with all into a file a suite, as soon as it has ended, if "
+        "this is a folder or has no .json at its end",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="with all and a folder: do not run what is there of the same code, place and form",
+    )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the figures there")
     return parser
 
@@ -113,7 +157,8 @@ def _run_one(arguments: argparse.Namespace, old: SuiteResult | None = None) -> i
         lines = "\n".join(f"  {one}" for one in result.wrong)
         print(f"bench: wrong answers in {arguments.suite}:\n{lines}", file=sys.stderr)
         return 1
-    _keep([result] if old is None else [combined([old, result])], arguments)
+    kept = result if old is None else combined([old, result])
+    keep([kept], arguments.json, arguments.plots)
     return 0
 
 
@@ -137,64 +182,19 @@ def _run_more(arguments: argparse.Namespace) -> int:
     old = appendable(arguments.json, arguments.suite, here)
     if arguments.processes == 1:
         return _run_one(arguments, old)
-    found = _run_suite(arguments.suite, arguments)
+    found = run_suite(arguments.suite, arguments)
     if found is None:
         return 1
-    _keep([found if old is None else combined([old, found])], arguments)
+    kept = found if old is None else combined([old, found])
+    keep([kept], arguments.json, arguments.plots)
     return 0
 
 
-def _run_processes(names: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Run each suite in processes of its own, so that none meets what another left behind."""
-    results: list[SuiteResult] = []
-    failed: list[str] = []
-    for name in names:
-        found = _run_suite(name, arguments)
-        if found is None:
-            failed.append(name)
-        else:
-            results.append(found)
-    if results:
-        _keep(results, arguments)
-    if failed:
-        print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-def _run_suite(name: str, arguments: argparse.Namespace) -> SuiteResult | None:
-    """Run one suite in as many processes as wanted; None as soon as one of them fails."""
-    found: list[SuiteResult] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.json"
-        for _ in range(arguments.processes):
-            if not _run_process(name, arguments, path):
-                return None
-            found += load(path)
-    result = combined(found)
-    if result.num_processes > 1:
-        print(report(result), flush=True)
-    return result
-
-
-def _run_process(name: str, arguments: argparse.Namespace, path: Path) -> bool:
-    limit_s = QUICK_LIMIT_S if arguments.quick else FULL_LIMIT_S
-    line = [sys.executable, "-m", "bench", name, "--json", str(path)]
-    line += ["--quick"] * arguments.quick
-    line += [f"--set={one}={value}" for one, value in arguments.set]
-    try:
-        ended = subprocess.run(line, cwd=_ROOT, timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        print(f"bench: {name} took more than {limit_s} s", file=sys.stderr)
-        return False
-    return ended.returncode == 0
-
-
-def _keep(results: Sequence[SuiteResult], arguments: argparse.Namespace) -> None:
-    try:
-        if arguments.json:
-            save(arguments.json, results)
-        if arguments.plots:
-            for result in results:
-                draw(result, arguments.plots)
-    except OSError as error:
-        raise ConfigError("the results cannot be written", found=error) from error
+def _run_processes(arguments: argparse.Namespace) -> int:
+    """Run one suite in several processes, and keep what they found if none fails."""
+    found = run_suite(arguments.suite, arguments)
+    if found is None:
+        print(f"bench: failed: {arguments.suite}", file=sys.stderr)
+        return 1
+    keep([found], arguments.json, arguments.plots)
+    return 0

@@ -25,10 +25,17 @@ from bench.ablation.measured import (
     under,
 )
 from bench.ablation.switches import Lacking, Switch
-from bench.advanced.ours import Ours
-from bench.advanced.workload import LEADING, LOADED, LOADED_TOP_K, Setting, Variant, open_setting
 from bench.measure import median
 from bench.paired import in_ms
+from bench.research.advanced.ours import Ours
+from bench.research.advanced.workload import (
+    LEADING,
+    LOADED,
+    LOADED_TOP_K,
+    Setting,
+    Variant,
+    open_setting,
+)
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.engines.rerank.engine import PairScorer

@@ -117,11 +117,11 @@ class Sizes:
 
 
 QUICK = Sizes(
-    turns=3,
-    alone_turns=2,
-    tuning_tokens=8,
-    long_streams=(5, 3),
-    busy_turns=2,
+    turns=2,
+    alone_turns=1,
+    tuning_tokens=4,
+    long_streams=(5, 2),
+    busy_turns=1,
     busy_tokens=8,
     early_turns=0,
     beside_tokens=0,

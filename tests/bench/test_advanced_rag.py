@@ -13,14 +13,15 @@ pytest.importorskip("langgraph")
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from bench.advanced.answers import Answers
-from bench.advanced.bound import bound_s, chain_of, device_s
-from bench.advanced.loaded import arrivals
-from bench.advanced.ours import Ours, Spent
-from bench.advanced.stages import Asked, Generated, Notes, Stages, queries_of
-from bench.advanced.workload import LOADED, VARIANTS, Setting, Variant, open_setting
+from bench.research.advanced.answers import Answers
+from bench.research.advanced.bound import bound_s, chain_of, device_s
+from bench.research.advanced.loaded import arrivals
+from bench.research.advanced.ours import Ours, Spent
+from bench.research.advanced.stages import Asked, Generated, Notes, Stages, queries_of
+from bench.research.advanced.workload import LOADED, VARIANTS, Setting, Variant, open_setting
+from bench.research.suites import advanced_rag
 from bench.results import Row, SuiteResult, as_json, from_json
-from bench.suites import advanced_rag, ratio_definitions
+from bench.suites import ratio_definitions
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document, Message
 from rag_accel.errors import ConfigError
@@ -177,8 +178,8 @@ def test_a_latency_under_load_counts_from_when_the_request_was_due(
         perf_counter=lambda: now_s[0],
         sleep=lambda seconds: now_s.__setitem__(0, now_s[0] + seconds),
     )
-    monkeypatch.setattr("bench.advanced.ours.Server", Busy)
-    monkeypatch.setattr("bench.advanced.ours.time", clock)
+    monkeypatch.setattr("bench.research.advanced.ours.Server", Busy)
+    monkeypatch.setattr("bench.research.advanced.ours.time", clock)
     with Ours.opened(setting, setting.device) as ours:
         found = ours.under_load(LOADED, ["a", "b", "c"], [0.0, 1.0, 9.0])
     assert found == (["a", "b", "c"], [1.0, 3.0, 1.0])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from bench import command
 from bench.command import main
 from bench.results import SuiteResult, load, save
 from bench.suites import (
+    is_research,
     load_suite,
     parse_definitions,
     ratio_definitions,
@@ -46,6 +46,15 @@ def suite(monkeypatch: pytest.MonkeyPatch, result: SuiteResult) -> _Suite:
 
 def test_all_suites_are_known() -> None:
     assert {"demo", "embedding_concurrency", "overhead"} <= set(suite_names())
+    assert len(suite_names()) == len(set(suite_names()))
+
+
+def test_suites_of_research_are_suites_like_any_other() -> None:
+    research = {name for name in suite_names() if is_research(name)}
+    assert research == {"advanced_rag", "mixed_workflows", "stepping"}
+    assert callable(load_suite("stepping").run)
+    assert ratio_definitions("stepping")
+    assert not is_research("nothing")
 
 
 def test_one_suite_is_run_printed_and_kept(
@@ -90,7 +99,7 @@ def test_processes_of_different_times_join_one_file(
     assert load(path)[0].by_process == {}
     suite.result = replace(suite.result, ratios={**result.ratios, "sample_p99_64": 0.9})
     assert main(line) == 0
-    monkeypatch.setattr(command, "_run_suite", lambda *_: load(path)[0])
+    monkeypatch.setattr(command, "run_suite", lambda *_: load(path)[0])
     assert main([*line, "--processes", "2"]) == 0
     (kept,) = load(path)
     assert kept.by_process["sample_p99_64"] == (0.5, 0.9, 0.5, 0.9)
@@ -195,19 +204,19 @@ def _processes(
 ) -> list[list[str]]:
     lines: list[list[str]] = []
 
-    def run(line: list[str], **kwargs: Any) -> subprocess.CompletedProcess[bytes]:
+    def run(line: list[str], cwd: Path, limit_s: float) -> int | None:
         lines.append(line)
         name = line[3]
         number = len(lines)
         if name == hangs:
-            raise subprocess.TimeoutExpired(line, kwargs["timeout"])
+            return None
         if name == fails or f"{name} {number}" == fails:
-            return subprocess.CompletedProcess(line, 2)
+            return 2
         found = replace(result, suite=name, ratios={"sample_p99_64": float(number)})
         save(Path(line[line.index("--json") + 1]), [found])
-        return subprocess.CompletedProcess(line, 0)
+        return 0
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("bench.running.run_tree", run)
     return lines
 
 

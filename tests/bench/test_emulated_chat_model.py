@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from bench.mixed.emulated_chat_model import EmulatedChatModel
+from bench.research.mixed.emulated_chat_model import EmulatedChatModel
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, Message

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from bench.corpus import Floats, Passages, unit_rows
-from bench.mixed.bench import Bench
-from bench.mixed.expected import Agreement, Expected
-from bench.mixed.index_files import IndexSize, open_index
-from bench.mixed.load import Window
-from bench.mixed.programs import Answer, graphs
-from bench.mixed.sizes import FULL, QUICK, Setting, Sizes, configured, recorded
-from bench.mixed.sweep import Bracket
-from bench.mixed.systems import RagAccelSystem, StagedSystem, System
-from bench.mixed.trace import (
+from bench.research.mixed.bench import Bench
+from bench.research.mixed.expected import Agreement, Expected
+from bench.research.mixed.index_files import IndexSize, open_index
+from bench.research.mixed.load import Window
+from bench.research.mixed.programs import Answer, graphs
+from bench.research.mixed.sizes import FULL, QUICK, Setting, Sizes, configured, recorded
+from bench.research.mixed.sweep import Bracket
+from bench.research.mixed.systems import RagAccelSystem, StagedSystem, System
+from bench.research.mixed.trace import (
     MAX_WORDS,
     MIN_WORDS,
     Request,
@@ -31,8 +31,9 @@ from bench.mixed.trace import (
     make_trace,
     poisson_arrivals,
 )
+from bench.research.suites import mixed_workflows
 from bench.results import Row, SuiteResult, as_json, from_json
-from bench.suites import mixed_workflows, ratio_definitions
+from bench.suites import ratio_definitions
 from rag_accel.engine_api import Message
 from rag_accel.errors import ConfigError
 from rag_accel.testing.emulated.device import EmulatedDevice
@@ -88,7 +89,7 @@ def measured(passages: Passages, cache: Path, patch: pytest.MonkeyPatch) -> Suit
 
     async def limit(bench: Bench, system: System, *others: Any) -> Bracket:
         most = LIMITS[system.name]
-        patch.setattr("bench.mixed.bench.keeps", lambda load, _: load.rate_rps <= most)
+        patch.setattr("bench.research.mixed.bench.keeps", lambda load, _: load.rate_rps <= most)
         return await find(bench, system, *others)
 
     patch.setattr(Bench, "limit", limit)
@@ -391,7 +392,9 @@ def test_an_index_that_was_made_is_read_again(
     passages: Passages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_index(tmp_path, passages, SIZE)
-    monkeypatch.setattr("bench.mixed.index_files._build", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(
+        "bench.research.mixed.index_files._build", lambda *_: pytest.fail("made again")
+    )
     again = open_index(tmp_path, passages, SIZE)
     query = again.projection.apply(passages.vectors[:3])
     assert again.documents.search(query, 5) == first.documents.search(query, 5)

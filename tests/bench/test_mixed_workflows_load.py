@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bench.mixed.bench import gains
-from bench.mixed.load import MixedLoad, Window, run_load
-from bench.mixed.programs import Answer
-from bench.mixed.sweep import Bracket, find_limit
-from bench.mixed.trace import Request, Workflow
+from bench.research.mixed.bench import gains
+from bench.research.mixed.load import MixedLoad, Window, run_load
+from bench.research.mixed.programs import Answer
+from bench.research.mixed.sweep import Bracket, find_limit
+from bench.research.mixed.trace import Request, Workflow
 from rag_accel.errors import ConfigError
 from rag_accel.testing.emulated.device import EmulatedDevice
 

@@ -10,7 +10,8 @@ import pytest
 
 from bench.answers import too_few
 from bench.baselines.faiss_coded import FaissCoded
-from bench.equal_ids import EQUAL, compare_ids
+from bench.research.equal_ids import EQUAL, compare_ids
+from bench.research.suites import stepping
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.search_arms import (
     DOCUMENTS,
@@ -23,7 +24,7 @@ from bench.search_arms import (
     in_turn,
     labels_of,
 )
-from bench.suites import ratio_definitions, stepping
+from bench.suites import ratio_definitions
 from bench.vectors import KINDS, IndexSize, build_index, make_mixture, stock_index
 from rag_accel.engines.retrieval.coded.codes import CodedVectors
 from rag_accel.engines.retrieval.coded.searches import CodedSearches

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.advanced.bound import bound_s
-from bench.advanced.ours import Ours, Spent
-from bench.advanced.programs import hand_parallel, sequential
-from bench.advanced.stages import Notes, Stages
-from bench.advanced.workload import LEADING, Request, Setting, Variant
 from bench.arms import best_torch_threads
 from bench.measure import median
 from bench.paired import in_ms
+from bench.research.advanced.bound import bound_s
+from bench.research.advanced.ours import Ours, Spent
+from bench.research.advanced.programs import hand_parallel, sequential
+from bench.research.advanced.stages import Notes, Stages
+from bench.research.advanced.workload import LEADING, Request, Setting, Variant
 from bench.results import Row, row_of
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.testing.emulated.table import DeviceTable

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.corpus import Floats
-from bench.mixed.index_files import LargeIndex
-from bench.mixed.programs import TOP_K, Answer
-from bench.mixed.trace import Request
+from bench.research.mixed.index_files import LargeIndex
+from bench.research.mixed.programs import TOP_K, Answer
+from bench.research.mixed.trace import Request
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.system.processor import usable_cores
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.mixed.index_files import IndexSize
-from bench.mixed.load import Window
-from bench.mixed.trace import EVEN, Mix, Workflow
+from bench.research.mixed.index_files import IndexSize
+from bench.research.mixed.load import Window
+from bench.research.mixed.trace import EVEN, Mix, Workflow
 from bench.results import sizes_of
 from rag_accel.errors import ConfigError
 from rag_accel.testing.emulated.table import H100_LIKE_1B, TABLES, DeviceTable, replicated
@@ -45,7 +45,8 @@ class Sizes:
         start_rps: the first rate of a sweep.
         precision: of a limit.
         probes: most loads of a sweep.
-        light_rps: loads in the light setting.
+        light_rps: loads in the light setting; without any it is not measured.
+        percents: of the limit of staged, at which systems are compared.
         seeds: loads with other arrivals at each end of a limit, and at each rate at which systems
             are compared.
         swept: systems whose limit is looked for, each from the limit of the one before.
@@ -65,6 +66,7 @@ class Sizes:
     precision: float
     probes: int
     light_rps: tuple[float, ...]
+    percents: tuple[int, ...] = (80, 50)
     seeds: int = 1
     swept: tuple[str, ...] = ("langchain", "staged", "ours", "staged_sq8_refine")
     mix: Mix = EVEN
@@ -84,11 +86,12 @@ QUICK = Sizes(
     warm_rps=100,
     unloaded=Window(0, 10, 8),
     unloaded_rps=1.5,
-    window=Window(2, 8, 6),
+    window=Window(2, 6, 6),
     start_rps=80,
-    precision=0.15,
-    probes=4,
-    light_rps=(4,),
+    precision=0.25,
+    probes=3,
+    light_rps=(),
+    percents=(80,),
 )
 FULL = Sizes(
     heavy=Setting("retrieval-bound", IndexSize(4_000_000, 4096, 256), FAST),

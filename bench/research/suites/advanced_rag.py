@@ -18,9 +18,9 @@ Arms, with the very same model, index, reranker and device, one request at a tim
 - ours: ``rag_accel.workflows.advanced_document_qa`` on an accelerator with all passes, unless
   ``RAG_ACCEL_PASSES`` says otherwise; uploads are embedded by the engine that embeds the queries,
   with the embeddings' own model;
-- bound: not run but computed, see ``bench.advanced.bound``; from what the sequential arm's stages
-  took and the device's table, with the cores as one lane. Scheduling alone cannot get below it; an
-  engine that embeds an upload faster than LangChain's embeddings can.
+- bound: not run but computed, see ``bench.research.advanced.bound``; from what the sequential arm's
+  stages took and the device's table, with the cores as one lane. Scheduling alone cannot get below
+  it; an engine that embeds an upload faster than LangChain's embeddings can.
 
 The LangGraph arms run on the number of torch threads that serves them best. Single-flight is off.
 
@@ -31,7 +31,7 @@ sequences at once and a query finds 4 passages, or nothing would ever queue for 
 latency counts from when the request was due, not from when it could be started. Both arms are ours.
 In the blind one 1 ms of waiting outweighs a level of depth: after a few milliseconds depth counts
 for nothing, and after 10 ms what was queued first goes before everything, whichever request it
-belongs to.
+belongs to. The quick form has one pair of runs.
 
 Ratios:
     vs_hand_parallel_langgraph: against a LangGraph program made parallel by hand (branches, Send,
@@ -66,7 +66,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.advanced.alone import (
+from bench.answers import too_many
+from bench.garbage import little_garbage
+from bench.measure import median
+from bench.research.advanced.alone import (
     HAND_PARALLEL,
     LANGGRAPH_ARMS,
     SEQUENTIAL,
@@ -74,12 +77,9 @@ from bench.advanced.alone import (
     Measured,
     spent_rows,
 )
-from bench.advanced.loaded import Loaded, run_loaded
-from bench.advanced.ours import Ours, Spent
-from bench.advanced.workload import LEADING, LOADED, VARIANTS, Variant, open_setting
-from bench.answers import too_many
-from bench.garbage import little_garbage
-from bench.measure import median
+from bench.research.advanced.loaded import Loaded, run_loaded
+from bench.research.advanced.ours import Ours, Spent
+from bench.research.advanced.workload import LEADING, LOADED, VARIANTS, Variant, open_setting
 from bench.results import SuiteResult, sizes_of
 from langchain_rag_accel.demo.material import Material, prepare
 from rag_accel.engines.rerank.engine import PairScorer
@@ -119,12 +119,12 @@ class Sizes:
 QUICK = Sizes(
     documents=500,
     upload_words=3000,
-    repeats=5,
+    repeats=3,
     warm_up=1,
     loaded_places=4,
     load_share=0.95,
     loaded_requests=32,
-    loaded_repeats=2,
+    loaded_repeats=1,
 )
 FULL = Sizes(
     documents=2500,

@@ -10,8 +10,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from bench.advanced.stages import NamedNode, Stages, passages, queries_of
-from bench.advanced.workload import TOP_N, Variant
+from bench.research.advanced.stages import NamedNode, Stages, passages, queries_of
+from bench.research.advanced.workload import TOP_N, Variant
 from rag_accel.engine_api import Document
 
 Update = dict[str, Any]

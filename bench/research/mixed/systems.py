@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from bench.corpus import Floats
-from bench.mixed.index_files import LargeIndex
-from bench.mixed.programs import PROGRAMS, TOP_K, Answer, graphs
-from bench.mixed.trace import Request
+from bench.research.mixed.index_files import LargeIndex
+from bench.research.mixed.programs import PROGRAMS, TOP_K, Answer, graphs
+from bench.research.mixed.trace import Request
 from rag_accel.engine_api import Document, GenerationInput, Message
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.retrieval import RetrievalEngine

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.advanced.answers import Answers
+from bench.research.advanced.answers import Answers
 from langchain_rag_accel.demo.material import BATCH, Material
 from rag_accel.config import Options
 from rag_accel.engine_api import Document, Engine

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage
 from langchain_core.prompts import ChatPromptTemplate
 
-from bench.advanced.answers import NUM_QUERIES
-from bench.advanced.workload import TOP_K, TOP_N, Setting
-from bench.mixed.emulated_chat_model import EmulatedChatModel
+from bench.research.advanced.answers import NUM_QUERIES
+from bench.research.advanced.workload import TOP_K, TOP_N, Setting
+from bench.research.mixed.emulated_chat_model import EmulatedChatModel
 from rag_accel.engine_api import Document
 from rag_accel.workflows import Upload, prompts
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.mixed.expected import Expected
-from bench.mixed.load import MixedLoad
+from bench.research.mixed.expected import Expected
+from bench.research.mixed.load import MixedLoad
 from bench.results import Row, row_of
 
 

@@ -13,11 +13,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from bench.mixed.emulated_chat_model import EmulatedChatModel
-from bench.mixed.index_files import LargeIndex
-from bench.mixed.programs import PROGRAMS, TOP_K, Answer
-from bench.mixed.systems import QueryVectors
-from bench.mixed.trace import Request
+from bench.research.mixed.emulated_chat_model import EmulatedChatModel
+from bench.research.mixed.index_files import LargeIndex
+from bench.research.mixed.programs import PROGRAMS, TOP_K, Answer
+from bench.research.mixed.systems import QueryVectors
+from bench.research.mixed.trace import Request
 from rag_accel.engine_api import Document
 from rag_accel.testing.emulated.device import EmulatedDevice
 

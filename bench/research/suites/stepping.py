@@ -79,9 +79,10 @@ import numpy as np
 
 from bench.answers import too_few
 from bench.baselines.faiss_coded import FaissCoded
-from bench.equal_ids import EQUAL, compare_ids, share_of
 from bench.garbage import little_garbage
 from bench.measure import Pairs, differences, median, ratios
+from bench.research.equal_ids import EQUAL, compare_ids, share_of
+from bench.research.search_steps import whole_and_in_steps
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from bench.search_arms import (
     DOCUMENTS,
@@ -96,7 +97,6 @@ from bench.search_arms import (
     in_turn,
     labels_of,
 )
-from bench.search_steps import whole_and_in_steps
 from bench.vectors import KINDS, IndexSize, Labels, Vectors, build_index, make_mixture
 from rag_accel.engines.retrieval import DocumentIndex
 from rag_accel.engines.retrieval.vectors.ivf import own_num_clusters

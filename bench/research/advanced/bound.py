@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bench.advanced.answers import NUM_QUERIES
-from bench.advanced.stages import Generated, Notes
+from bench.research.advanced.answers import NUM_QUERIES
+from bench.research.advanced.stages import Generated, Notes
 from rag_accel.testing.emulated.batch import ContinuousBatch, DeviceSequence, Update
 from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.testing.emulated.text import Script

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bench.advanced.answers import NUM_QUERIES
-from bench.advanced.workload import TOP_K, TOP_N, Request, Setting, Variant
+from bench.research.advanced.answers import NUM_QUERIES
+from bench.research.advanced.workload import TOP_K, TOP_N, Request, Setting, Variant
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.engines.rerank.engine import RerankEngine

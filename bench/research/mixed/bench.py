@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from bench.corpus import Floats
 from bench.measure import median
-from bench.mixed.expected import Expected
-from bench.mixed.index_files import LargeIndex
-from bench.mixed.load import MixedLoad, Window, run_load
-from bench.mixed.rows import load_rows
-from bench.mixed.sizes import Setting, Sizes
-from bench.mixed.sweep import Bracket, find_limit
-from bench.mixed.systems import RagAccelSystem, StagedSystem, System
-from bench.mixed.trace import Trace
+from bench.research.mixed.expected import Expected
+from bench.research.mixed.index_files import LargeIndex
+from bench.research.mixed.load import MixedLoad, Window, run_load
+from bench.research.mixed.rows import load_rows
+from bench.research.mixed.sizes import Setting, Sizes
+from bench.research.mixed.sweep import Bracket, find_limit
+from bench.research.mixed.systems import RagAccelSystem, StagedSystem, System
+from bench.research.mixed.trace import Trace
 from bench.results import Row
 from rag_accel.testing.emulated.device import EmulatedDevice
 
@@ -65,7 +65,7 @@ class Bench:
         """Return an ordinary program on LangChain's objects."""
         # Importing LangChain's store warns of the package it is in; whoever only looks at suites
         # should not see that.
-        from bench.mixed.langchain_system import LangChainSystem
+        from bench.research.mixed.langchain_system import LangChainSystem
 
         return LangChainSystem(self._index, self._vectors, self.device)
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.measure import median, percentile
-from bench.mixed.programs import Answer
-from bench.mixed.systems import System
-from bench.mixed.trace import Request, poisson_arrivals
+from bench.research.mixed.programs import Answer
+from bench.research.mixed.systems import System
+from bench.research.mixed.trace import Request, poisson_arrivals
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
 from rag_accel.testing.emulated.device import EmulatedDevice

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.mixed.trace import DECOMPOSE, MAX_PARTS, Workflow
+from bench.research.mixed.trace import DECOMPOSE, MAX_PARTS, Workflow
 from rag_accel.engine_api import Document
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.requests.prompts import as_text

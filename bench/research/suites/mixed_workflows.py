@@ -2,12 +2,12 @@
 
 One-shot, HyDE, multistep, IRG and RECOMP (HedraRAG section 6) are mixed, evenly unless a parameter
 says otherwise, and arrive as a Poisson process, each with a question of its own; k is 5. The
-systems are four (``bench.mixed.systems``): ``langchain``, an ordinary program on LangChain's
-objects; ``staged``, a simple serving baseline of ours, which batches at most 16 searches into one
-FAISS call; ``staged_sq8_refine``, the same over FAISS's own 8-bit lists (residuals, four times as
-many candidates as are wanted, compared again in float32), which is the strongest a user could pick;
-and ``ours`` (the ``Server``). Texts that are generated and searched for are fixed, so that all
-systems do the same.
+systems are four (``bench.research.mixed.systems``): ``langchain``, an ordinary program on
+LangChain's objects; ``staged``, a simple serving baseline of ours, which batches at most 16
+searches into one FAISS call; ``staged_sq8_refine``, the same over FAISS's own 8-bit lists
+(residuals, four times as many candidates as are wanted, compared again in float32), which is the
+strongest a user could pick; and ``ours`` (the ``Server``). Texts that are generated and searched
+for are fixed, so that all systems do the same.
 
 The model is emulated: its times are modelled, and all systems share one device: in the
 retrieval-bound setting four that serve a small model behind a balancer, so that searching stays the
@@ -22,11 +22,13 @@ documents would stop every system for seconds.
 A latency counts from the time at which a request was due until its caller has the answer, for all
 systems alike. A system's limit lies between the highest rate at which the 95th percentile of the
 latency is at most 3 times its own unloaded one, and the next that misses it. Rates are tried one
-after the other (``bench.mixed.sweep``); every try is a row. The quick form has one load a rate, the
-full form three, with other arrivals, at both ends of a limit, where two of three decide, and at the
-rates at which systems are compared. Requests that arrive in the warm-up are not counted; whoever is
-given up after the drain counts with the time it had waited. ``cpu_utilisation`` is the process's
-CPU time over cores and time, ``device_utilisation`` the device's work over its most.
+after the other (``bench.research.mixed.sweep``); every try is a row. The quick form has one load a
+rate, compares systems at 80 % of the limit of ``staged`` alone and leaves out the setting where
+generation dominates; the full form has three loads, with other arrivals, at both ends of a limit,
+where two of three decide, and at the rates at which systems are compared. Requests that arrive in
+the warm-up are not counted; whoever is given up after the drain counts with the time it had waited.
+``cpu_utilisation`` is the process's CPU time over cores and time, ``device_utilisation`` the
+device's work over its most.
 
 Every served request, under load as well, must end with the ids that stock FAISS in float32 finds
 for its last search, but where scores are as close as 1e-6, and with the text that the trace fixes;
@@ -89,12 +91,12 @@ from typing import Any
 from bench.answers import too_few, too_many
 from bench.corpus import Floats, Passages, kept_vectors, real_passages
 from bench.garbage import little_garbage
-from bench.mixed.bench import Bench, Found, gains
-from bench.mixed.index_files import open_index
-from bench.mixed.sizes import FULL, QUICK, Setting, Sizes, configured, recorded
-from bench.mixed.sweep import Bracket
-from bench.mixed.systems import System
-from bench.mixed.trace import Trace, make_trace
+from bench.research.mixed.bench import Bench, Found, gains
+from bench.research.mixed.index_files import open_index
+from bench.research.mixed.sizes import FULL, QUICK, Setting, Sizes, configured, recorded
+from bench.research.mixed.sweep import Bracket
+from bench.research.mixed.systems import System
+from bench.research.mixed.trace import Trace, make_trace
 from bench.results import Row, SuiteResult
 from rag_accel.system.files import user_cache
 
@@ -121,8 +123,9 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     given = material or _real_material()
     trace = make_trace(given.passages, chosen.requests, TRACE_SEED, chosen.mix)
     found = Found()
-    for setting, measure in ((chosen.heavy, _measure_heavy), (chosen.light, _measure_light)):
-        _in_setting(setting, measure, chosen, given, trace, found)
+    _in_setting(chosen.heavy, _measure_heavy, chosen, given, trace, found)
+    if chosen.light_rps:
+        _in_setting(chosen.light, _measure_light, chosen, given, trace, found)
     return SuiteResult(
         *("mixed_workflows", tuple(found.rows), found.ratios),
         emulated=True,
@@ -171,7 +174,7 @@ async def _measure_heavy(bench: Bench, found: Found) -> None:
                 f"rate_vs_{name}_high": ratio.fails,
             }
         compared = {name: systems[name] for name in (*OPPONENTS[:2], "ours")}
-        for percent in (80, 50):
+        for percent in bench.sizes.percents:
             rate = limits["staged"].passes * percent / 100
             found.ratios |= await _compare(bench, compared, rate, percent)
 

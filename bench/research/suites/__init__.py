@@ -1,0 +1,1 @@
+"""Hold the suites of research; ``bench.suites`` finds and imports them."""
