@@ -15,6 +15,7 @@ from pathlib import Path
 from bench.report import figure, labels, medians, range_text, spread, surroundings
 from bench.results import Row, SuiteResult, load_folder
 from bench.suites import is_research, ratio_definitions, suite_summary
+from bench.together import plot
 from rag_accel.errors import ConfigError, RagAccelError
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
@@ -44,6 +45,7 @@ RESEARCH = (
 #: Most lines of figures on a page; ``python -m bench.report`` prints all.
 MAX_LINES = 40
 
+_PICTURE = f"{plot.SUITE}.svg"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -77,6 +79,8 @@ def write_pages(index: Path, results: Sequence[SuiteResult]) -> None:
     folder.mkdir(exist_ok=True)
     for result in results:
         (folder / f"{result.suite}.md").write_text(page(result), encoding="utf-8")
+        if result.suite == plot.SUITE:
+            plot.draw_worth(result, folder / _PICTURE)
 
 
 def write_between(page: Path, marks: tuple[str, str], written: str) -> None:
@@ -153,6 +157,8 @@ def page(result: SuiteResult) -> str:
     surrounded = f"Measured {', '.join([*labels(result), surroundings(result)])}."
     ratios = ["", *_ratios(result)] if result.ratios else []
     lines = [f"# {result.suite}", "", suite_summary(result.suite), "", surrounded, *ratios]
+    if result.suite == plot.SUITE:
+        lines += ["", f"![what each mechanism is worth]({_PICTURE})"]
     return "\n".join([*lines, *_figures(result), "", "[All results](../results.md)", ""])
 
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from bench.arms import bench_accelerator
 from bench.graph.pruning import FAN_OUT, MAX_PATHS, PathQuery, candidates
 from bench.local_llm.answers import Setting
+from bench.together.arms import Arm, Mechanism
 from bench.together.material import SYSTEM, Asked, Material
 from bench.together.programs import HOPS, filled, generated
 from langchain_rag_accel.demo.load import torch_threads
@@ -37,42 +37,8 @@ from rag_accel.passes.manager import passes_named
 from rag_accel.requests.prompts import as_text
 
 
-class Mechanism(StrEnum):
-    """Something that makes the graph's requests faster."""
-
-    BATCHING = "batching"
-    COMPILED = "compiled embedding"
-    DEVICES = "device group"
-    GRAPH_STAGE = "graph stage"
-    LOCAL_ENGINE = "local engine"
-    REUSE = "chunk reuse"
-    PASSES = "passes"
-
-
-#: Those that change no answer; the reuse of chunks is approximate.
-EXACT = tuple(one for one in Mechanism if one is not Mechanism.REUSE)
-ALL, NONE = frozenset(EXACT), frozenset[Mechanism]()
-Arm = frozenset[Mechanism]
-
 #: Cuts the work of one request as well, which a batch of one would cut into single texts.
 _CUTTING = "split_nodes"
-
-
-def alone(mechanism: Mechanism) -> Arm:
-    """Return the arm of one mechanism. Chunks are reused by the local engine, so that has both."""
-    needed = {Mechanism.LOCAL_ENGINE} if mechanism is Mechanism.REUSE else set[Mechanism]()
-    return frozenset({mechanism, *needed})
-
-
-def arms() -> dict[str, Arm]:
-    """Return every arm by name: all, none, each mechanism alone, all without it, and with reuse."""
-    return {
-        "none": NONE,
-        **{f"{one} alone": alone(one) for one in Mechanism},
-        **{f"all without {one}": ALL - {one} for one in EXACT},
-        "all": ALL,
-        f"all and {Mechanism.REUSE}": ALL | {Mechanism.REUSE},
-    }
 
 
 @dataclass(frozen=True, slots=True)

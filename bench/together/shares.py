@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.measure import median
-from bench.together.parts import EXACT, Mechanism
+from bench.together.arms import EXACT, Mechanism
 
 Times = Mapping[str, Sequence[float]]
 """Seconds of each arm, turn by turn."""

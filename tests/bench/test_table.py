@@ -189,7 +189,7 @@ def test_the_documents_hold_the_results_there_are(tmp_path: Path) -> None:
 
 
 def _pages(folder: Path) -> dict[str, str]:
-    paths = [folder / "results.md", *(folder / "results").iterdir()]
+    paths = [folder / "results.md", *(folder / "results").glob("*.md")]
     return {path.name: path.read_text() for path in paths}
 
 
