@@ -29,7 +29,7 @@ CLAIMS: Mapping[tuple[str, str], str] = {
     ("together", "all_on_vs_off"): "answers per second of four programs with a local model, 16 "
     "users",
     ("serving_peers", "throughput_8_vs_genai"): "tokens per second of the local model, 8 users",
-    ("kv_ttft", "reuse_vs_full"): "speed to the first token with `kv_reuse=\"full\"` "
+    ("kv_ttft", "reuse_vs_full"): 'speed to the first token with `kv_reuse="full"` '
     "(approximate), texts seen before",
     ("llama_index", "ingestion_vs_plain"): "texts per second of a LlamaIndex ingestion",
     (

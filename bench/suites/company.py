@@ -1,4 +1,4 @@
-"""Measure what a program gets in company: beside slow neighbours, failing members and edits.
+"""Measure what a program gets in company: among slow neighbours, failing members and edits.
 
 - Quick questions to a graph in Neo4j beside two users that ask for a hub of 100,000 edges, each
   query limited to a second: through a ``BoltGraph``, and by the driver called from as many threads.

@@ -51,9 +51,9 @@ from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.measure import median, rotate
 from bench.results import Row, SuiteResult, row_of, sizes_of
+from bench.together.arms import EXACT, Mechanism, arms
 from bench.together.load import best_setting
 from bench.together.material import Asked, Material, real_material
-from bench.together.arms import EXACT, Mechanism, arms, share_name
 from bench.together.parts import Kept, Program, opened
 from bench.together.programs import Arm, plain_answer
 from bench.together.shares import best_single, gain, shares, worths

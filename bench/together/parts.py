@@ -36,7 +36,6 @@ from rag_accel.graph import END, START, RAGraph
 from rag_accel.passes.manager import passes_named
 from rag_accel.requests.prompts import as_text
 
-
 #: Cuts the work of one request as well, which a batch of one would cut into single texts.
 _CUTTING = "split_nodes"
 

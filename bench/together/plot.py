@@ -32,7 +32,9 @@ def draw_worth(result: SuiteResult, path: Path) -> None:
                 places = [place + number * _WIDTH for place in range(len(by))]
                 axes.barh(places, list(by.values()), _WIDTH, label=label)
             axes.axvline(1.0, color="black", linewidth=0.8)
-            axes.set_yticks([place + _WIDTH / 2 for place in range(len(Mechanism))], _labels(result))
+            axes.set_yticks(
+                [place + _WIDTH / 2 for place in range(len(Mechanism))], _labels(result)
+            )
             axes.set_title(users)
             axes.set_xlabel("times faster")
         axes.invert_yaxis()

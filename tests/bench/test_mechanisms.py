@@ -19,8 +19,8 @@ from tokenizers import processors
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import mechanisms, ratio_definitions
 from bench.together import plot
-from bench.together.material import Material
 from bench.together.arms import ALL, EXACT, NONE, Mechanism, arms, share_name
+from bench.together.material import Material
 from bench.together.parts import Kept
 from bench.together.shares import Worth, best_single, shares, worths
 from rag_accel.errors import ConfigError
