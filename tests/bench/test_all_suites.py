@@ -122,11 +122,10 @@ def test_a_suite_that_lacks_an_opponent_is_measured(result: SuiteResult) -> None
 
 
 def test_the_claims_of_what_was_measured_stand_below_the_table(result: SuiteResult) -> None:
-    found = replace(result, suite="demo", ratios={"demo_p99_1": 0.75})
+    found = replace(result, suite="demo", ratios={"demo_vs_best_peer": 0.75})
     text = summary([Outcome("demo", "measured", 3.0, found)])
-    assert "| its 99th percentile" not in text
-    assert "| the same for one user (lower is better), against" in text
-    assert "| 0.75 | `demo` |" in text
+    assert text.count("| answers per second of the demo's chain, 64 users, against") == 1
+    assert "| 0.75 | `python -m bench demo" in text
     assert "claim" not in summary([Outcome("demo", "failed", 3.0)])
 
 
