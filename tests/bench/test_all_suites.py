@@ -255,8 +255,9 @@ time.sleep(60)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by /proc")
-def test_nothing_of_a_tree_outlives_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", [subprocess.TimeoutExpired("", 0), KeyboardInterrupt()])
+def test_nothing_of_a_tree_outlives_its_limit_or_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -264,19 +265,23 @@ def test_nothing_of_a_tree_outlives_its_limit(
     codes: list[int] = []
 
     class Waiting(subprocess.Popen):  # type: ignore[type-arg]
-        """Takes too long as soon as the process of its process runs, not after some time."""
+        """Is ended as soon as the process of its process runs, not after some time."""
 
         def wait(self, timeout: float | None = None) -> int:
             if not said:
                 said.append(pipe.open(encoding="utf-8"))
                 assert said[0].readline() == "runs\n"
-                raise subprocess.TimeoutExpired("", 0)
+                raise end
             codes.append(super().wait(timeout))
             return codes[-1]
 
     monkeypatch.setattr(subprocess, "Popen", Waiting)
     line = [sys.executable, "-c", STUBBORN, str(pipe)]
-    assert run_tree(line, tmp_path, limit_s=60, grace_s=0.01) is None
+    if isinstance(end, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            run_tree(line, tmp_path, limit_s=60, grace_s=0.01)
+    else:
+        assert run_tree(line, tmp_path, limit_s=60, grace_s=0.01) is None
     assert codes == [-signal.SIGKILL]
     with said[0]:  # it ends when all who could write are gone
         assert said[0].read() == ""

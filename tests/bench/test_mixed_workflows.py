@@ -83,7 +83,9 @@ def passages() -> Passages:
     return Passages(texts, embed(texts), questions)
 
 
-def measured(passages: Passages, cache: Path, patch: pytest.MonkeyPatch) -> SuiteResult:
+def measured(
+    passages: Passages, cache: Path, patch: pytest.MonkeyPatch, sizes: Sizes = TINY
+) -> SuiteResult:
     """Return what the whole suite finds at a tiny size; limits do not depend on the machine."""
     find = Bench.limit
 
@@ -93,7 +95,7 @@ def measured(passages: Passages, cache: Path, patch: pytest.MonkeyPatch) -> Suit
         return await find(bench, system, *others)
 
     patch.setattr(Bench, "limit", limit)
-    return mixed_workflows.run(True, TINY, mixed_workflows.Material(passages, embed, cache))
+    return mixed_workflows.run(True, sizes, mixed_workflows.Material(passages, embed, cache))
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,18 @@ def test_the_result_is_valid_and_says_that_the_model_is_emulated(found: SuiteRes
     assert set(found.ratios) == set(ratio_definitions("mixed_workflows"))
     names = Counter((row.system, row.workload, row.metric) for row in found.rows)
     assert max(names.values()) == 1
+
+
+@pytest.mark.bench
+def test_the_quick_form_leaves_out_what_its_docstring_says(
+    passages: Passages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = replace(TINY, light_rps=QUICK.light_rps, percents=QUICK.percents, seeds=QUICK.seeds)
+    found = measured(passages, tmp_path, monkeypatch, sizes)
+    definitions = ratio_definitions("mixed_workflows")
+    of_half = {name for name in definitions if name.endswith("_50")}
+    assert set(definitions) - set(found.ratios) == of_half | {"generation_dominates"}
+    assert not [row for row in found.rows if row.workload.startswith("generation dominates")]
 
 
 @pytest.mark.bench
