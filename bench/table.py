@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = load_folder(arguments.results)
         write_pages(arguments.index, results)
         write_between(arguments.readme, HEADLINES, headlines(results))
-    except (RagAccelError, OSError) as error:
+    except (RagAccelError, ImportError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     return 0
