@@ -33,7 +33,7 @@ def draw_worth(result: SuiteResult, path: Path) -> None:
                 axes.barh(places, list(by.values()), _WIDTH, label=label)
             axes.axvline(1.0, color="black", linewidth=0.8)
             axes.set_yticks(
-                [place + _WIDTH / 2 for place in range(len(Mechanism))], _labels(result)
+                [place + _WIDTH / 2 for place in range(len(Mechanism))], _labels(result, many)
             )
             axes.set_title(users)
             axes.set_xlabel("times faster")
@@ -42,11 +42,11 @@ def draw_worth(result: SuiteResult, path: Path) -> None:
         picture.savefig(path, metadata={"Date": None})
 
 
-def _labels(result: SuiteResult) -> list[str]:
+def _labels(result: SuiteResult, many: str) -> list[str]:
     """Return the mechanisms, each exact one with its share of the gain of many users."""
     share = {one: result.ratios[share_name(one)] for one in EXACT}
     return [
-        f"{one}\n{share[one]:.0%} of the gain" if one in EXACT else f"{one}\n(approximate)"
+        f"{one}\n{share[one]:.0%} of the gain, {many}" if one in EXACT else f"{one}\n(approximate)"
         for one in Mechanism
     ]
 
