@@ -51,12 +51,12 @@ from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.measure import median, rotate
 from bench.results import Row, SuiteResult, row_of, sizes_of
-from bench.together.arms import EXACT, Mechanism, arms
+from bench.together.arms import EXACT, Mechanism, arms, share_name
 from bench.together.load import best_setting
 from bench.together.material import Asked, Material, real_material
 from bench.together.parts import Kept, Program, opened
 from bench.together.programs import Arm, plain_answer
-from bench.together.shares import best_single, gain, shares, worths
+from bench.together.shares import Times, best_single, gain, shares, worths
 from langchain_rag_accel.demo.load import Load, run_load
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.errors import ConfigError
@@ -126,7 +126,6 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
         made = replace(made, texts=[" ".join(one.split()[: chosen.words]) for one in made.texts])
     with little_garbage():
         found = _measured(made, chosen)
-    many, one = f"{chosen.users} users", "1 user"
     times = {
         users: {arm: [load.wall_s / len(load.answers) for load in each] for arm, each in by.items()}
         for users, by in found.items()
@@ -135,28 +134,27 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
         row_of(arm, users, METRIC, each) for users, by in times.items() for arm, each in by.items()
     ]
     rows += [row for users, by in found.items() for row in _differences(users, by)]
-    worth = {users: worths(by) for users, by in times.items()}
-    exact = [
-        1 / worth[users][each].left_out
-        for users in (many, one)
-        for each in EXACT
-        if each is not Mechanism.DEVICES
-    ]
-    ratios = {
-        "all_on_vs_best_single": gain(times[many], best_single(times[many]), "all"),
-        "all_on_vs_none": gain(times[many], "none", "all"),
-        "all_on_vs_none_1": gain(times[one], "none", "all"),
-        "leave_one_out_worst": max(exact),
-        "leave_one_out_devices": max(
-            1 / worth[users][Mechanism.DEVICES].left_out for users in (many, one)
-        ),
-        "leave_one_out_reuse": max(
-            1 / worth[users][Mechanism.REUSE].left_out for users in (many, one)
-        ),
-        **{f"share_{each.replace(' ', '_')}": share for each, share in shares(worth[many]).items()},
-    }
+    ratios = _ratios(many=times[f"{chosen.users} users"], one=times["1 user"])
     wrong = too_many([row for row in rows if Mechanism.REUSE not in row.system], _DIFFERENT)
     return SuiteResult("mechanisms", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong)
+
+
+def _ratios(many: Times, one: Times) -> dict[str, float]:
+    worth = worths(many), worths(one)
+
+    def cost(mechanism: Mechanism) -> float:
+        """Return the time with it / without it, the higher of one user's and many users'."""
+        return max(1 / found[mechanism].left_out for found in worth)
+
+    return {
+        "all_on_vs_best_single": gain(many, best_single(many), "all"),
+        "all_on_vs_none": gain(many, "none", "all"),
+        "all_on_vs_none_1": gain(one, "none", "all"),
+        "leave_one_out_worst": max(cost(each) for each in EXACT if each is not Mechanism.DEVICES),
+        "leave_one_out_devices": cost(Mechanism.DEVICES),
+        "leave_one_out_reuse": cost(Mechanism.REUSE),
+        **{share_name(each): share for each, share in shares(worth[0]).items()},
+    }
 
 
 _DIFFERENT = "different_answers"

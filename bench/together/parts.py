@@ -7,7 +7,7 @@ embed by ``encode`` and answer by ``generate``, the models on torch, a batch of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -165,7 +165,7 @@ def _documents(material: Material) -> list[Document]:
 
 @contextmanager
 def opened(
-    wanted: Mapping[str, Collection[Mechanism]],
+    wanted: Mapping[str, Arm],
     material: Material,
     kept: Kept,
     tokens: int,
@@ -174,6 +174,6 @@ def opened(
     """Give the program of each arm; their accelerators are closed behind the block."""
     with ExitStack() as stack:
         yield {
-            name: Program(frozenset(has), material, kept, tokens, setting, stack)
+            name: Program(has, material, kept, tokens, setting, stack)
             for name, has in wanted.items()
         }
