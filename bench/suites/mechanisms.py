@@ -7,8 +7,8 @@ group (the same model in a second process on the same cores), the graph stage, t
 passes, and the reuse of chunks, which is approximate and therefore never part of ``all``. What an
 arm lacks is what a user would have in its place: steps of one request (``max_batch=1``), models on
 torch, one embedder, a function that embeds all paths by ``encode``, one that calls ``generate``,
-with the callers at once and torch threads at which that is fastest, and no pass. The reuse of
-chunks by itself has the local engine, and is compared with that.
+with the callers at once and torch threads at which that is fastest (one user has the threads of all
+cores), and no pass. The reuse of chunks by itself has the local engine, and is compared with that.
 
 One user asks, or 16 at once. Arms take turns over the same questions, each turn others. All exact
 arms must give the same answers. The quick form cuts the texts and has three turns;
@@ -51,10 +51,11 @@ from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.measure import median, rotate
 from bench.results import Row, SuiteResult, row_of, sizes_of
-from bench.together.arms import EXACT, Mechanism, arms, share_name
+from bench.together.arms import EXACT, Mechanism, added_name, alone_name, arms, share_name
 from bench.together.load import best_setting
 from bench.together.material import Asked, Material, real_material
 from bench.together.parts import Kept, Program, opened
+from bench.together.plot import WORTH
 from bench.together.programs import Arm, plain_answer
 from bench.together.shares import Times, best_single, gain, shares, worths
 from langchain_rag_accel.demo.load import Load, run_load
@@ -84,7 +85,7 @@ class Sizes:
     """
 
     users: int = 16
-    alone: int = 2
+    alone: int = 4
     turns: int = 5
     chunks: int = 600
     words: int = 0
@@ -94,7 +95,7 @@ class Sizes:
     tuning: int = 8
 
 
-QUICK = Sizes(alone=1, turns=3, words=40, kept=Kept(4, 1, 2), tuning=4)
+QUICK = Sizes(alone=4, turns=2, words=40, kept=Kept(4, 1, 2), tuning=4)
 FULL = Sizes()
 
 
@@ -133,10 +134,20 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     rows = [
         row_of(arm, users, METRIC, each) for users, by in times.items() for arm, each in by.items()
     ]
+    rows += [row for users, by in times.items() for row in _worth_rows(users, by)]
     rows += [row for users, by in found.items() for row in _differences(users, by)]
     ratios = _ratios(many=times[f"{chosen.users} users"], one=times["1 user"])
     wrong = too_many([row for row in rows if Mechanism.REUSE not in row.system], _DIFFERENT)
     return SuiteResult("mechanisms", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong)
+
+
+def _worth_rows(users: str, times: Times) -> list[Row]:
+    turns = len(times["none"])
+    return [
+        Row(arm, users, WORTH, factor, None, turns)
+        for one, worth in worths(times).items()
+        for arm, factor in ((alone_name(one), worth.alone), (added_name(one), worth.left_out))
+    ]
 
 
 def _ratios(many: Times, one: Times) -> dict[str, float]:
@@ -195,7 +206,7 @@ def _in_turns(
 
 
 def _load(program: Program, users: int, asked: Sequence[Asked]) -> Load:
-    with program.threads():
+    with program.threads(users):
         return run_load(Arm(program.ask), cast("Any", asked), users, "threads")
 
 

@@ -29,14 +29,24 @@ def alone(mechanism: Mechanism) -> Arm:
     return frozenset({mechanism, *needed})
 
 
+def alone_name(mechanism: Mechanism) -> str:
+    """Return the name of the arm that shows what a mechanism is worth by itself."""
+    return f"{mechanism} alone"
+
+
+def added_name(mechanism: Mechanism) -> str:
+    """Return the name of the arm that shows what a mechanism is worth to all the others."""
+    return f"all {'without' if mechanism in EXACT else 'and'} {mechanism}"
+
+
 def arms() -> dict[str, Arm]:
     """Return every arm by name: all, none, each mechanism alone, all without it, and with reuse."""
     return {
         "none": NONE,
-        **{f"{one} alone": alone(one) for one in Mechanism},
-        **{f"all without {one}": ALL - {one} for one in EXACT},
+        **{alone_name(one): alone(one) for one in Mechanism},
+        **{added_name(one): ALL - {one} for one in EXACT},
         "all": ALL,
-        f"all and {Mechanism.REUSE}": ALL | {Mechanism.REUSE},
+        added_name(Mechanism.REUSE): ALL | {Mechanism.REUSE},
     }
 
 

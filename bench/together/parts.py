@@ -35,6 +35,7 @@ from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.graph import END, START, RAGraph
 from rag_accel.passes.manager import passes_named
 from rag_accel.requests.prompts import as_text
+from rag_accel.system.processor import usable_cores
 
 #: Cuts the work of one request as well, which a batch of one would cut into single texts.
 _CUTTING = "split_nodes"
@@ -86,10 +87,14 @@ class Program:
         return self._graph.run(input=asked.text, entities=[asked.entity])
 
     @contextmanager
-    def threads(self) -> Iterator[None]:
-        """Set torch's threads where a plain model answers; our engines set their own."""
+    def threads(self, users: int) -> Iterator[None]:
+        """Set torch's threads where a plain model answers; our engines set their own.
+
+        Callers share the cores as is fastest for many; one user has them all.
+        """
         plain = Mechanism.LOCAL_ENGINE not in self._has
-        with torch_threads(self._setting.threads) if plain else nullcontext():
+        threads = self._setting.threads if users > 1 else usable_cores()
+        with torch_threads(threads) if plain else nullcontext():
             yield
 
     def _options(self) -> Mapping[str, Any]:

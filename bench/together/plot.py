@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.results import SuiteResult
-from bench.together.arms import EXACT, Mechanism, share_name
+from bench.together.arms import EXACT, Mechanism, added_name, alone_name, share_name
 
 SUITE = "mechanisms"
+#: The rows that are drawn.
+WORTH = "worth"
 _WIDTH = 0.38
 
 
@@ -52,17 +54,12 @@ def _labels(result: SuiteResult, many: str) -> list[str]:
 
 
 def _speed_ups(result: SuiteResult, users: str) -> Mapping[str, Mapping[str, float]]:
-    seconds = {
+    worth = {
         row.system: row.median
         for row in result.rows
-        if row.workload == users and row.metric == "answer_s"
+        if row.workload == users and row.metric == WORTH
     }
-    reuse, local = Mechanism.REUSE, Mechanism.LOCAL_ENGINE
-    alone = {one: seconds["none"] / seconds[f"{one} alone"] for one in EXACT}
-    added = {one: seconds[f"all without {one}"] / seconds["all"] for one in EXACT}
-    alone[reuse] = seconds[f"{local} alone"] / seconds[f"{reuse} alone"]
-    added[reuse] = seconds["all"] / seconds[f"all and {reuse}"]
     return {
-        "alone, over none": {one: alone[one] for one in Mechanism},
-        "added to all others": {one: added[one] for one in Mechanism},
+        "alone, over none": {one: worth[alone_name(one)] for one in Mechanism},
+        "added to all others": {one: worth[added_name(one)] for one in Mechanism},
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.measure import median
-from bench.together.arms import EXACT, Mechanism
+from bench.together.arms import EXACT, Mechanism, added_name, alone_name
 
 Times = Mapping[str, Sequence[float]]
 """Seconds of each arm, turn by turn."""
@@ -40,12 +40,12 @@ def gain(times: Times, slow: str, fast: str) -> float:
 def worths(times: Times) -> dict[Mechanism, Worth]:
     """Return what each mechanism is worth; to chunk reuse, all the others are all of them."""
     found = {
-        one: Worth(gain(times, "none", f"{one} alone"), gain(times, f"all without {one}", "all"))
+        one: Worth(gain(times, "none", alone_name(one)), gain(times, added_name(one), "all"))
         for one in EXACT
     }
     reuse = Mechanism.REUSE
-    by_itself = gain(times, f"{Mechanism.LOCAL_ENGINE} alone", f"{reuse} alone")
-    return {**found, reuse: Worth(by_itself, gain(times, "all", f"all and {reuse}"))}
+    by_itself = gain(times, alone_name(Mechanism.LOCAL_ENGINE), alone_name(reuse))
+    return {**found, reuse: Worth(by_itself, gain(times, "all", added_name(reuse)))}
 
 
 def shares(found: Mapping[Mechanism, Worth]) -> dict[Mechanism, float]:
@@ -60,5 +60,5 @@ def shares(found: Mapping[Mechanism, Worth]) -> dict[Mechanism, float]:
 
 def best_single(times: Times) -> str:
     """Return the arm of one exact mechanism that is fastest by its median."""
-    names = [f"{one} alone" for one in EXACT]
+    names = [alone_name(one) for one in EXACT]
     return min(names, key=lambda name: median(times[name]))
