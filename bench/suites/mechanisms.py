@@ -54,7 +54,7 @@ from bench.results import Row, SuiteResult, row_of, sizes_of
 from bench.together.arms import EXACT, Mechanism, added_name, alone_name, arms, share_name
 from bench.together.load import best_setting
 from bench.together.material import Asked, Material, real_material
-from bench.together.parts import Kept, Program, opened
+from bench.together.parts import Answers, Kept, Program, opened
 from bench.together.plot import WORTH
 from bench.together.programs import Arm, plain_answer
 from bench.together.shares import Times, best_single, gain, shares, worths
@@ -80,7 +80,7 @@ class Sizes:
         words: of each of them at most; 0 for all.
         triples: of the knowledge graph.
         kept: what stands in a prompt.
-        tokens: most tokens of an answer.
+        answers: how the language model answers.
         tuning: questions that look for the plain model's best setting.
     """
 
@@ -91,11 +91,11 @@ class Sizes:
     words: int = 0
     triples: int = 20_000
     kept: Kept = field(default_factory=lambda: Kept(6, 3, 4))
-    tokens: int = 8
+    answers: Answers = field(default_factory=lambda: Answers(8, 640))
     tuning: int = 8
 
 
-QUICK = Sizes(alone=4, turns=2, words=40, kept=Kept(4, 1, 2), tuning=4)
+QUICK = Sizes(alone=4, turns=2, words=40, kept=Kept(4, 1, 2), answers=Answers(8, 256), tuning=4)
 FULL = Sizes()
 
 
@@ -177,11 +177,13 @@ def _measured(material: Material, sizes: Sizes) -> dict[str, Loads]:
     """Return what every arm gave to many users and to one."""
     questions = list(material.questions)
     setting = best_setting(
-        partial(plain_answer, material, sizes.tokens), questions[: sizes.tuning], sizes.users
+        partial(plain_answer, material, sizes.answers.tokens),
+        questions[: sizes.tuning],
+        sizes.users,
     )
     _logger.info("plain is fastest with %s", setting)
     found: dict[str, Loads] = {}
-    with opened(arms(), material, sizes.kept, sizes.tokens, setting) as programs:
+    with opened(arms(), material, sizes.kept, sizes.answers, setting) as programs:
         for name, program in programs.items():
             _load(program, _WARM_UP, questions[:_WARM_UP])
             _logger.info("%s is ready", name)

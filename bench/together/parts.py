@@ -42,6 +42,20 @@ _CUTTING = "split_nodes"
 
 
 @dataclass(frozen=True, slots=True)
+class Answers:
+    """How a language model answers.
+
+    Args:
+        tokens: most of an answer.
+        pool_mib: MiB of keys and values of each local engine. All arms are open at a time, and what
+            nine engines keep by default would be most of a small machine's memory.
+    """
+
+    tokens: int
+    pool_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """How much of what is found stands in a prompt: documents found, and kept, and facts."""
 
@@ -57,7 +71,7 @@ class Program:
         has: its mechanisms.
         material: what it is made of.
         kept: what stands in its prompts.
-        tokens: most tokens of an answer.
+        answers: how its language model answers.
         setting: the callers and torch threads at which plain models answer soonest.
         stack: closes its accelerator.
     """
@@ -67,14 +81,14 @@ class Program:
         has: Arm,
         material: Material,
         kept: Kept,
-        tokens: int,
+        answers: Answers,
         setting: Setting,
         stack: ExitStack,
     ) -> None:
         self._has = has
         self._material = material
         self._kept = kept
-        self._tokens = tokens
+        self._answers = answers
         self._setting = setting
         self._turn = threading.Semaphore(setting.callers)
         accelerator = stack.enter_context(bench_accelerator(**self._options()))
@@ -121,7 +135,13 @@ class Program:
             found["graph"] = material.graph
         if Mechanism.LOCAL_ENGINE in has:
             reuse = "full" if Mechanism.REUSE in has else "exact"
-            found["llm"] = LocalLLM(material.model, material.tokenizer, kv_reuse=reuse)
+            size = self._answers.pool_mib << 20
+            found["llm"] = LocalLLM(
+                *(material.model, material.tokenizer),
+                kv_reuse=reuse,
+                pool_bytes=size,
+                chunk_bytes=size,
+            )
         return found
 
     def _workflow(self) -> RAGraph:
@@ -143,7 +163,7 @@ class Program:
         graph.add_rerank("best", documents="found", top_n=kept.documents, output="docs")
         if Mechanism.LOCAL_ENGINE in self._has:
             prompt = filled("{docs}\n\n{facts}", "{input}")
-            graph.add_generation("answer", prompt, system=SYSTEM, max_tokens=self._tokens)
+            graph.add_generation("answer", prompt, system=SYSTEM, max_tokens=self._answers.tokens)
         else:
             graph.add_function("answer", self._answer, ("input", "docs", "facts"))
         graph.add_edge(START, "search").add_edge("search", "best").add_edge(START, "facts")
@@ -161,7 +181,7 @@ class Program:
     def _answer(self, question: str, docs: Any, facts: Any) -> str:
         with self._turn:
             prompt = filled(f"{as_text(docs)}\n\n{as_text(facts)}", question)
-            return generated(self._material, prompt, self._tokens)
+            return generated(self._material, prompt, self._answers.tokens)
 
 
 def _documents(material: Material) -> list[Document]:
@@ -173,12 +193,12 @@ def opened(
     wanted: Mapping[str, Arm],
     material: Material,
     kept: Kept,
-    tokens: int,
+    answers: Answers,
     setting: Setting,
 ) -> Iterator[Mapping[str, Program]]:
     """Give the program of each arm; their accelerators are closed behind the block."""
     with ExitStack() as stack:
         yield {
-            name: Program(has, material, kept, tokens, setting, stack)
+            name: Program(has, material, kept, answers, setting, stack)
             for name, has in wanted.items()
         }

@@ -21,7 +21,7 @@ from bench.suites import mechanisms, ratio_definitions
 from bench.together import plot
 from bench.together.arms import ALL, EXACT, NONE, Mechanism, arms, share_name
 from bench.together.material import Material
-from bench.together.parts import Kept
+from bench.together.parts import Answers, Kept
 from bench.together.shares import Worth, best_single, shares, worths
 from rag_accel.errors import ConfigError
 
@@ -31,7 +31,13 @@ TRIPLES = [
     *((f"m{at}.run", "returns", f"type{at % 3}") for at in range(9)),
 ]
 TINY = mechanisms.Sizes(
-    users=2, alone=1, turns=1, chunks=9, words=6, triples=18, kept=Kept(3, 2, 2), tokens=3, tuning=1
+    *(2, 1, 1),
+    chunks=9,
+    words=6,
+    triples=18,
+    kept=Kept(3, 2, 2),
+    answers=Answers(3, 64),
+    tuning=1,
 )
 
 
