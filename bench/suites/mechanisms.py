@@ -58,9 +58,8 @@ from bench.together.arms import EXACT, Mechanism, added_name, alone_name, arms, 
 from bench.together.load import best_setting
 from bench.together.material import Asked, Material, real_material
 from bench.together.parts import Answers, Kept, Program, opened
-from bench.together.plot import WORTH
 from bench.together.programs import Arm, plain_answer
-from bench.together.shares import Times, best_single, gain, shares, worths
+from bench.together.shares import WORTH, Times, best_single, gain, shares, worths
 from langchain_rag_accel.demo.load import Load, run_load
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.errors import ConfigError
@@ -98,7 +97,7 @@ class Sizes:
     tuning: int = 8
 
 
-QUICK = Sizes(alone=4, turns=2, words=40, kept=Kept(4, 1, 2), answers=Answers(8, 256), tuning=4)
+QUICK = Sizes(turns=2, words=40, kept=Kept(4, 1, 2), answers=Answers(8, 256), tuning=4)
 FULL = Sizes()
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from bench.results import SuiteResult
 from bench.together.arms import EXACT, Mechanism, added_name, alone_name, share_name
+from bench.together.shares import WORTH
 
 SUITE = "mechanisms"
-#: The rows that are drawn.
-WORTH = "worth"
 _WIDTH = 0.38
 
 
@@ -48,7 +47,9 @@ def _labels(result: SuiteResult, many: str) -> list[str]:
     """Return the mechanisms, each exact one with its share of the gain of many users."""
     share = {one: result.ratios[share_name(one)] for one in EXACT}
     return [
-        f"{one}\n{share[one]:.0%} of the gain, {many}" if one in EXACT else f"{one}\n(approximate)"
+        f"{one}\n{share[one]:.0%} of the gain, {many}"
+        if one in EXACT
+        else f"{one}\n(approximate; alone: over local engine)"
         for one in Mechanism
     ]
 
@@ -60,6 +61,6 @@ def _speed_ups(result: SuiteResult, users: str) -> Mapping[str, Mapping[str, flo
         if row.workload == users and row.metric == WORTH
     }
     return {
-        "alone, over none": {one: worth[alone_name(one)] for one in Mechanism},
+        "alone": {one: worth[alone_name(one)] for one in Mechanism},
         "added to all others": {one: worth[added_name(one)] for one in Mechanism},
     }

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from bench.measure import median
 from bench.together.arms import EXACT, Mechanism, added_name, alone_name
 
+#: The metric of rows that hold one of the two figures of a ``Worth``.
+WORTH = "worth"
+
 Times = Mapping[str, Sequence[float]]
 """Seconds of each arm, turn by turn."""
 
