@@ -13,8 +13,9 @@ from langchain_core.runnables import Runnable
 
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.runnables import AcceleratedRunnable
+from langchain_rag_accel.streamed_answers import answering_nodes, streams_its_answer
 from rag_accel.accelerator import Accelerator
-from rag_accel.errors import ConfigError
+from rag_accel.errors import ConfigError, EngineOutputError
 from rag_accel.serving.plain_values import as_answer_text
 from rag_accel.serving.served import (
     MESSAGES,
@@ -101,6 +102,7 @@ class LangChainServedChain:
     ) -> None:
         self._runnable, self.accelerator = runnable, accelerator
         self._is_mapping = inputs is not None
+        self._streams_answer = streams_its_answer(runnable)
         self.inputs = inputs or (TEXT,)
 
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
@@ -115,12 +117,25 @@ class LangChainServedChain:
         chunks: Any = self._runnable.astream(self._input(values))
         async with aclosing(chunks):
             async for chunk in chunks:
-                usage = _usage_of(chunk) or usage
+                usage = _with_usage(usage, chunk)
                 piece = _piece(chunk)
                 if piece is not None:
                     yield piece
         if usage is not None:
             yield ServedPiece(usage=usage)
+
+    async def stream_answer(
+        self, values: Mapping[str, Any], deadline_s: float | None
+    ) -> AsyncIterator[ServedPiece]:
+        """Yield a language model's text as it is made; any other result as a whole."""
+        if self._streams_answer:
+            pieces: Any = self.stream(values, deadline_s)
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
+        else:
+            answer = await self.answer(values, deadline_s)
+            yield ServedPiece(answer.text, usage=answer.usage)
 
     def _input(self, values: Mapping[str, Any]) -> Any:
         if not self._is_mapping:
@@ -144,27 +159,71 @@ class LangChainServedModel(LangChainServedChain):
 class LangGraphServed(LangChainServedChain):
     """A compiled LangGraph: a chat's answer is its last message, a stream has steps and text."""
 
+    def __init__(
+        self, graph: Any, accelerator: Accelerator | None, inputs: tuple[str, ...]
+    ) -> None:
+        super().__init__(graph, accelerator, inputs)
+        self._answering = answering_nodes(graph)
+
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
         """Return the graph's output; its text is that of the last message if it has messages."""
-        output = await self._runnable.ainvoke(self._input(values))
-        said = output.get(MESSAGES) if isinstance(output, Mapping) else None
-        if not said:
-            return ServedAnswer(output, as_answer_text(output))
-        return ServedAnswer(output, said[-1].text, _usage_of(said[-1]))
+        return _graph_answer(await self._runnable.ainvoke(self._input(values)))
 
     async def stream(
         self, values: Mapping[str, Any], deadline_s: float | None
     ) -> AsyncIterator[ServedPiece]:
         """Yield what each node wrote as a step, and the text of its models as it is made."""
-        events: Any = self._runnable.astream(
-            self._input(values), stream_mode=["messages", "updates"]
-        )
-        async with aclosing(events):
+        async with aclosing(self._events(values, "messages", "updates")) as events:
             async for mode, event in events:
                 if mode == "updates":
                     yield ServedPiece(step=event)
                 elif isinstance(event[0], AIMessage) and event[0].text:
                     yield ServedPiece(event[0].text)
+
+    async def stream_answer(
+        self, values: Mapping[str, Any], deadline_s: float | None
+    ) -> AsyncIterator[ServedPiece]:
+        """Yield the text of the node that answers as it is made, then what else the answer has.
+
+        Raises:
+            EngineOutputError: the graph's answer does not begin with what was sent of it.
+        """
+        output, sent, step, running = None, "", list[str](), set[str]()
+        async with aclosing(self._events(values, "values", "messages", "tasks")) as events:
+            async for mode, event in events:
+                if mode == "values":
+                    output = event
+                elif mode == "tasks" and "triggers" not in event:
+                    running.discard(event["id"])
+                elif mode == "tasks":  # all tasks of a step begin before any of them ends
+                    step = [*(step if running else []), event["name"]]
+                    running.add(event["id"])
+                elif step == [event[1].get("langgraph_node")] and step[0] in self._answering:
+                    text = event[0].text if isinstance(event[0], AIMessage) else ""
+                    sent += text
+                    yield ServedPiece(text)
+        answer = _graph_answer(output)
+        if not answer.text.startswith(sent):
+            raise EngineOutputError(
+                "the graph's answer is not what its node was streaming", where=", ".join(step)
+            )
+        yield ServedPiece(answer.text[len(sent) :], usage=answer.usage)
+
+    def _events(self, values: Mapping[str, Any], *modes: str) -> Any:
+        graph = self._runnable
+        keys = graph.output_channels if "values" in modes else None  # as invoked
+        return graph.astream(self._input(values), stream_mode=list(modes), output_keys=keys)
+
+
+def _graph_answer(output: Any) -> ServedAnswer:
+    said = output.get(MESSAGES) if isinstance(output, Mapping) else None
+    try:
+        last = convert_to_messages([said[-1]])[0] if said else None
+    except (NotImplementedError, ValueError, TypeError, LookupError):
+        last = None  # what the program calls messages are none
+    if last is None:
+        return ServedAnswer(output, as_answer_text(output))
+    return ServedAnswer(output, last.text, _usage_of(last))
 
 
 def _answer(output: Any) -> ServedAnswer:
@@ -179,6 +238,16 @@ def _piece(chunk: Any) -> ServedPiece | None:
     if isinstance(chunk, str):
         return ServedPiece(chunk) if chunk else None
     return ServedPiece(step=chunk)
+
+
+def _with_usage(usage: ServedUsage | None, chunk: Any) -> ServedUsage | None:
+    """Return the tokens of an answer with those that another chunk of it counts."""
+    more = _usage_of(chunk)
+    if usage is None or more is None:
+        return usage or more
+    return ServedUsage(
+        usage.prompt_tokens + more.prompt_tokens, usage.completion_tokens + more.completion_tokens
+    )
 
 
 def _usage_of(message: Any) -> ServedUsage | None:

@@ -14,7 +14,7 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
-from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 from workflows import Workflow
 
@@ -108,17 +108,12 @@ class LlamaIndexServedQuery:
         self, values: Mapping[str, Any], deadline_s: float | None
     ) -> AsyncIterator[ServedPiece]:
         """Yield text as the engine's response streams it, or all of it."""
-        response: Any = await self._engine.aquery(values[TEXT])
-        if isinstance(response, AsyncStreamingResponse):
-            texts: Any = response.async_response_gen()
-            async with aclosing(texts):
-                async for text in texts:
-                    yield ServedPiece(text)
-        elif isinstance(response, StreamingResponse):
-            whole = await asyncio.to_thread(response.get_response)
-            yield ServedPiece(str(whole))
-        else:
-            yield ServedPiece(str(response))
+        texts: Any = _texts_of(await self._engine.aquery(values[TEXT]))
+        async with aclosing(texts):
+            async for text in texts:
+                yield ServedPiece(text)
+
+    stream_answer = stream
 
 
 class LlamaIndexServedChat:
@@ -142,7 +137,7 @@ class LlamaIndexServedChat:
         """Yield text as the engine streams it."""
         engine, question = self._opened(values)
         response: Any = await engine.astream_chat(question)
-        texts = response.async_response_gen()
+        texts: Any = _texts_of(response)
         try:
             async with aclosing(texts):
                 async for text in texts:
@@ -152,6 +147,8 @@ class LlamaIndexServedChat:
             if writing is not None:  # nobody reads what a cancelled request would still write
                 writing.cancel()
 
+    stream_answer = stream
+
     def _opened(self, values: Mapping[str, Any]) -> tuple[Any, str]:
         messages = _chat_messages(values)
         engine = copy.copy(self._engine)
@@ -159,8 +156,25 @@ class LlamaIndexServedChat:
         return engine, str(messages[-1].content)
 
 
+async def _texts_of(response: Any) -> AsyncIterator[str]:
+    """Yield the text of an engine's response: as it is made, or whole where it is there already."""
+    if isinstance(response, AsyncStreamingResponse | StreamingAgentChatResponse):
+        texts: Any = response.async_response_gen()
+        async with aclosing(texts):
+            async for text in texts:
+                yield text
+        return
+    if isinstance(response, StreamingResponse):
+        response = await asyncio.to_thread(response.get_response)
+    # Its text as a string is "None" where it has none.
+    yield str(response) if response.response else ""
+
+
 class LlamaIndexServedWorkflow:
-    """A workflow, or an agent, which takes the messages of a chat."""
+    """A workflow, or an agent, which takes the messages of a chat.
+
+    A chat gets its result as a whole: only that says which of its texts was the answer.
+    """
 
     def __init__(
         self, workflow: Any, accelerator: Accelerator | None, inputs: tuple[str, ...]
@@ -214,7 +228,7 @@ async def _end(handler: Any) -> None:
 def _answer(result: Any) -> ServedAnswer:
     said = getattr(result, "response", None)  # of an agent, or a response of a query engine
     if isinstance(said, ChatMessage):
-        said = said.content
+        said = said.content or ""
     if isinstance(said, str):
         return ServedAnswer(said, said)
     return ServedAnswer(result, as_answer_text(result))

@@ -266,6 +266,17 @@ class Accelerator(ProgramRequests):
         """Yield the text of the graph's last generation on this loop. Raises as ``run``."""
         return self._execution.astream(graph, inputs, deadline_s)
 
+    def astream_written(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        write: Callable[[Any], str],
+        *,
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[str]:
+        """Yield text as ``astream``; ``write`` makes it of a result that no generation streams."""
+        return self._execution.astream(graph, inputs, deadline_s, write)
+
     def submit(
         self,
         graph: Graph,

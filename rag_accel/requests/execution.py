@@ -197,9 +197,13 @@ class Execution:
         return run
 
     async def astream(
-        self, graph: Graph, inputs: Mapping[str, Any], deadline_s: float | None
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        deadline_s: float | None,
+        write: Callable[[Any], str] = as_text,
     ) -> AsyncIterator[str]:
-        """Yield the last generation's text as it is made."""
+        """Yield the last generation's text as it is made, or what ``write`` makes of the result."""
         run = self._make(graph, inputs, stream=True)
         assert run.stream is not None, "a streaming run has a stream"
         said = is_over = False
@@ -213,7 +217,7 @@ class Execution:
                     yield text
         whole = run.result()
         if not said:
-            yield as_text(whole)
+            yield write(whole)
 
     def submit(
         self,

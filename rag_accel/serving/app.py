@@ -20,18 +20,24 @@ from starlette.types import Message, Receive, Scope, Send
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.errors import ClosedError, ServedRequestError
 from rag_accel.serving.chat_answers import completion, completion_events, embeddings
-from rag_accel.serving.event_stream import EventStream, event
+from rag_accel.serving.event_stream import COMMENT_S, EventStream, event
 from rag_accel.serving.http_errors import ErrorAnswer, answer_error
 from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, ServingCollector
 from rag_accel.serving.plain_values import as_json, parse_object
 from rag_accel.serving.request_body import ClientGoneError, deadline_of, in_time, read_body
 from rag_accel.serving.request_guard import RequestGuard
-from rag_accel.serving.request_values import chat_request, embedding_request, program_values
+from rag_accel.serving.request_values import (
+    chat_request,
+    check_model,
+    embedding_request,
+    program_values,
+)
 from rag_accel.serving.served import (
     ServedAnswer,
     ServedEmbedder,
     ServedPiece,
     ServedProgram,
+    answer_pieces,
     chat_input,
 )
 from rag_accel.serving.serving_options import ServingOptions
@@ -87,7 +93,11 @@ class ServingApp:
             posts |= {"/invoke": self._invoke, "/stream": self._stream}
             if chat_input(first) is not None:
                 posts["/v1/chat/completions"] = self._chat
-        gets: dict[str, Respond] = {"/v1/models": self._models, "/metrics": self._metrics}
+        gets: dict[str, Respond] = {
+            "/v1/models": self._models,
+            "/v1/models/{name:path}": self._one_model,
+            "/metrics": self._metrics,
+        }
         routes = [
             *(
                 Route(path, _Endpoint(self, path, respond), methods=["POST"])
@@ -219,7 +229,10 @@ class ServingApp:
         program = self._program(namespace)
         values = program_values(await self._body(request, namespace), program.inputs)
         return await self._send_events(
-            request, send, lambda left_s: _piece_events(program.stream(values, left_s)), "error"
+            request,
+            EventStream(send),
+            lambda left_s: _piece_events(program.stream(values, left_s)),
+            "error",
         )
 
     async def _chat(self, request: Request, namespace: str, send: Send) -> int:
@@ -230,12 +243,13 @@ class ServingApp:
             answer = await self._in_turn(
                 request, lambda left_s: program.answer(chat.values, left_s)
             )
-            return await _send_json(completion(answer, name), request, send)
+            return await _send_json(completion(answer, name), request, send, chat.ignored)
+        stream = EventStream(send, _ignored_headers(chat.ignored), COMMENT_S)
         return await self._send_events(
             request,
-            send,
+            stream,
             lambda left_s: completion_events(
-                program.stream(chat.values, left_s), name, chat.with_usage
+                answer_pieces(program, chat.values, left_s), name, chat.with_usage
             ),
         )
 
@@ -245,16 +259,22 @@ class ServingApp:
         asked = embedding_request(await self._body(request, namespace), name)
         given = await self._in_turn(request, lambda _: _embed(embedder, asked.texts, asked.role))
         answer = embeddings(given, len(asked.texts), name, asked.is_base64)
-        return await _send_json(answer, request, send)
+        return await _send_json(answer, request, send, asked.ignored)
 
     async def _models(self, request: Request, namespace: str, send: Send) -> int:
-        model = {
+        return await _send_json({"object": "list", "data": [self._model()]}, request, send)
+
+    async def _one_model(self, request: Request, namespace: str, send: Send) -> int:
+        check_model(request.path_params["name"], self._tenants.name)
+        return await _send_json(self._model(), request, send)
+
+    def _model(self) -> dict[str, Any]:
+        return {
             "id": self._tenants.name,
             "object": "model",
             "created": self._created,
             "owned_by": "rag-accel",
         }
-        return await _send_json({"object": "list", "data": [model]}, request, send)
 
     async def _metrics(self, request: Request, namespace: str, send: Send) -> int:
         shown = {
@@ -285,11 +305,10 @@ class ServingApp:
     async def _send_events(
         self,
         request: Request,
-        send: Send,
+        stream: EventStream,
         events: Callable[[float | None], AsyncIterator[bytes]],
         error_name: str | None = None,
     ) -> int:
-        stream = EventStream(send)
         try:
             await self._in_turn(request, lambda left_s: stream.run(events(left_s)))
         except ClientGoneError:
@@ -334,9 +353,17 @@ async def _piece_events(pieces: AsyncIterator[ServedPiece]) -> AsyncIterator[byt
                 yield event({"step": as_json(piece.step)})
 
 
-async def _send_json(value: Any, request: Request, send: Send) -> int:
-    await JSONResponse(value)(request.scope, request.receive, send)
+async def _send_json(
+    value: Any, request: Request, send: Send, ignored: tuple[str, ...] = ()
+) -> int:
+    response = JSONResponse(value)
+    response.raw_headers += _ignored_headers(ignored)
+    await response(request.scope, request.receive, send)
     return 200
+
+
+def _ignored_headers(ignored: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
+    return [(b"x-rag-accel-ignored", ", ".join(ignored).encode())] if ignored else []
 
 
 async def _send_error(answer: ErrorAnswer, scope: Scope, receive: Receive, send: Send) -> None:

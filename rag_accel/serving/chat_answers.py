@@ -30,7 +30,7 @@ def completion(answer: ServedAnswer, model: str) -> dict[str, Any]:
 async def completion_events(
     pieces: AsyncIterator[ServedPiece], model: str, with_usage: bool
 ) -> AsyncIterator[bytes]:
-    """Yield an answer in the making; steps of the program are left out."""
+    """Yield an answer in the making."""
     head = _head("chat.completion.chunk", model)
     usage: ServedUsage | None = None
     role: dict[str, str] = {"role": "assistant"}

@@ -35,7 +35,7 @@ class ServedRAGraph:
         self._graph = graph.freeze()
         accelerator.compile(self._graph)  # says now what is wrong with it
         self.accelerator: Accelerator | None = accelerator
-        self._run, self._stream = accelerator.arun_counted, accelerator.astream
+        self._run, self._stream = accelerator.arun_counted, accelerator.astream_written
         self.inputs = tuple(map(str, self._graph.inputs))
 
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
@@ -56,12 +56,14 @@ class ServedRAGraph:
     async def stream(
         self, values: Mapping[str, Any], deadline_s: float | None
     ) -> AsyncIterator[ServedPiece]:
-        """Yield the text of the last generation. Raises as ``answer``."""
+        """Yield the answer as its last generation makes it. Raises as ``answer``."""
         self._check_options(values)
-        texts: Any = self._stream(self._graph, deadline_s=deadline_s, **values)
+        texts: Any = self._stream(self._graph, values, as_answer_text, deadline_s=deadline_s)
         async with aclosing(texts):
             async for text in texts:
                 yield ServedPiece(text)
+
+    stream_answer = stream
 
     def _check_options(self, values: Mapping[str, Any]) -> None:
         for stage in self._graph.stages:

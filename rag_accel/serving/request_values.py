@@ -15,15 +15,41 @@ MOST_TEXTS = 2048
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _CHAT = ("model", "messages", "stream", "stream_options")
 _EMBEDDINGS = ("model", "input", "encoding_format", "input_type")
+#: OpenAI's keys that no served object is given, though clients always send some of them
+_IGNORED = (
+    *("temperature", "top_p", "user", "store", "metadata", "parallel_tool_calls", "service_tier"),
+    *("safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+)
+#: values of keys that ask for nothing; any other value asks for another answer and is refused
+_ASK_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "stop": ("", []),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    **dict.fromkeys(
+        ("max_tokens", "max_completion_tokens", "seed", "top_logprobs", "dimensions"), ()
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A request for a chat's next message, as the inputs of a program."""
+    """A request for a chat's next message, as the inputs of a program.
+
+    ``ignored`` are OpenAI's keys in it that cannot reach the program and change no answer's kind.
+    """
 
     values: dict[str, Any]
     is_stream: bool
     with_usage: bool
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +59,7 @@ class EmbeddingRequest:
     texts: list[str]
     role: EmbeddedRole
     is_base64: bool
+    ignored: tuple[str, ...] = ()
 
 
 def program_values(body: Mapping[str, Any], inputs: tuple[str, ...]) -> dict[str, Any]:
@@ -57,11 +84,12 @@ def chat_request(body: Mapping[str, Any], program: ServedProgram, name: str) -> 
         ServedRequestError: a key or a value that is not allowed, another model, or a program that
             is no chat.
     """
+    body, ignored = _without_ignored(body)
     _check_keys(body, _CHAT, required=("model", "messages"))
-    _check_model(body, name)
+    check_model(body["model"], name)
     messages = _messages(body["messages"])
-    is_stream = _require(body.get("stream") or False, bool, "stream", "true or false")
-    options = _require(body.get("stream_options") or {}, dict, "stream_options", "an object")
+    is_stream = _optional(body, "stream", False, "true or false")
+    options = _optional(body, "stream_options", {}, "an object")
     _check_keys(options, ("include_usage",), where="stream_options")
     wanted = chat_input(program)
     if wanted is None:
@@ -72,7 +100,8 @@ def chat_request(body: Mapping[str, Any], program: ServedProgram, name: str) -> 
             hint="use /invoke or /stream",
         )
     value = messages if wanted == MESSAGES else messages[-1]["content"]
-    return ChatRequest({wanted: value}, is_stream, options.get("include_usage") is True)
+    with_usage = options.get("include_usage") is True
+    return ChatRequest({wanted: value}, is_stream, with_usage, ignored)
 
 
 def embedding_request(body: Mapping[str, Any], name: str) -> EmbeddingRequest:
@@ -81,8 +110,9 @@ def embedding_request(body: Mapping[str, Any], name: str) -> EmbeddingRequest:
     Raises:
         ServedRequestError: a key or a value that is not allowed, or another model.
     """
+    body, ignored = _without_ignored(body)
     _check_keys(body, _EMBEDDINGS, required=("model", "input"))
-    _check_model(body, name)
+    check_model(body["model"], name)
     given = body["input"]
     texts: list[Any] = [given] if isinstance(given, str) else given
     is_list = isinstance(given, str | list) and 1 <= len(texts) <= MOST_TEXTS
@@ -92,7 +122,18 @@ def embedding_request(body: Mapping[str, Any], name: str) -> EmbeddingRequest:
         )
     coding = _choose(body, "encoding_format", ("float", "base64"))
     role = _choose(body, "input_type", ("document", "query"))
-    return EmbeddingRequest(texts, cast("EmbeddedRole", role), coding == "base64")
+    return EmbeddingRequest(texts, cast("EmbeddedRole", role), coding == "base64", ignored)
+
+
+def _without_ignored(body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a body of OpenAI's without the keys that are ignored, and these."""
+    ignored = tuple(
+        key
+        for key, value in body.items()
+        if key in _IGNORED
+        or (key in _ASK_NOTHING and (value is None or value in _ASK_NOTHING[key]))
+    )
+    return {key: value for key, value in body.items() if key not in ignored}, ignored
 
 
 def _check_keys(
@@ -105,22 +146,25 @@ def _check_keys(
     missing = [key for key in required if key not in body]
     if unknown or missing:
         shown = [*(f"{key[:40]!r}" for key in unknown[:8]), *(f"no {key!r}" for key in missing)]
+        of_model = any(key in _ASK_NOTHING for key in unknown)
         raise ServedRequestError(
             "the keys are not those that a client sets",
             status=422,
             where=where,
             found=", ".join(shown),
             valid=", ".join(valid),
+            hint="a model's options are set where the object is made" if of_model else None,
         )
 
 
-def _check_model(body: Mapping[str, Any], name: str) -> None:
-    if body["model"] != name:
+def check_model(wanted: Any, name: str) -> None:
+    """Raise ServedRequestError, status 404, of any model but the served one."""
+    if wanted != name:
         raise ServedRequestError(
             "there is no such model",
             status=404,
             where="model",
-            found=repr(body["model"])[:80],
+            found=repr(wanted)[:80],
             valid=name,
         )
 
@@ -160,6 +204,11 @@ def _require(value: Any, kind: type, where: str, valid: str) -> Any:
             "a value of the wrong type", where=where, found=type(value).__name__, valid=valid
         )
     return value
+
+
+def _optional(body: Mapping[str, Any], key: str, default: Any, valid: str) -> Any:
+    value = body.get(key)
+    return default if value is None else _require(value, type(default), key, valid)
 
 
 def _choose(body: Mapping[str, Any], key: str, valid: tuple[str, str]) -> str:

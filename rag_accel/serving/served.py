@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -112,7 +113,21 @@ class ServedProgram(Protocol):
     def stream(
         self, values: Mapping[str, Any], deadline_s: float | None
     ) -> AsyncIterator[ServedPiece]:
-        """Yield the answer as it is made."""
+        """Yield what the program does as it does it: texts of all its parts, and its steps."""
+        ...
+
+
+@runtime_checkable
+class AnswerStream(Protocol):
+    """A served program that knows of text that it is its answer's before all of it is there.
+
+    One without ``stream_answer`` answers a chat as a whole, streamed or not.
+    """
+
+    def stream_answer(
+        self, values: Mapping[str, Any], deadline_s: float | None
+    ) -> AsyncIterator[ServedPiece]:
+        """Yield the answer's text as soon as it is certain: joined, it is ``answer(...).text``."""
         ...
 
 
@@ -138,3 +153,17 @@ def chat_input(program: ServedProgram) -> str | None:
     if MESSAGES in program.inputs:
         return MESSAGES if len(program.inputs) == 1 else None
     return program.inputs[0] if len(program.inputs) == 1 else None
+
+
+async def answer_pieces(
+    program: ServedProgram, values: Mapping[str, Any], deadline_s: float | None
+) -> AsyncIterator[ServedPiece]:
+    """Yield a program's answer to a chat; joined, the texts are its whole answer's."""
+    if isinstance(program, AnswerStream):
+        pieces: Any = program.stream_answer(values, deadline_s)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+    else:
+        answer = await program.answer(values, deadline_s)
+        yield ServedPiece(answer.text, usage=answer.usage)

@@ -91,6 +91,8 @@ class ScriptedProgram:
             yield ServedPiece(step={"done": True})
             yield ServedPiece(usage=ServedUsage(2, 3))
 
+    stream_answer = stream
+
 
 class ScriptedEmbedder:
     """An embedder whose vector of a text is its length and the role's."""

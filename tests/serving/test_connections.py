@@ -277,6 +277,8 @@ class Stepped(ScriptedProgram):
         finally:
             self.closed.set()
 
+    stream_answer = stream
+
 
 def test_a_client_of_openai_that_leaves_in_mid_stream_has_its_request_cancelled() -> None:
     program = Stepped()

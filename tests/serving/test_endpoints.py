@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 from serving_kit import (
+    HANG_S,
     AsgiCall,
     ScriptedEmbedder,
     ScriptedProgram,
@@ -20,6 +21,7 @@ from serving_kit import (
 
 from rag_accel.engines.devices.embeddings_answer import parse_embeddings
 from rag_accel.errors import BusyError, DeadlineError, RemoteEngineError
+from rag_accel.serving import app as app_module
 
 JSON = {"Content-Type": "application/json"}
 
@@ -132,7 +134,15 @@ async def test_a_body_in_chunks_without_a_length_is_bounded_too() -> None:
 
 
 BAD_CHATS: dict[str, tuple[dict[str, Any], int]] = {
-    "an option of the model": ({"temperature": 2}, 422),
+    "two answers": ({"n": 2}, 422),
+    "a shorter answer": ({"max_tokens": 5}, 422),
+    "an end": ({"stop": ["."]}, 422),
+    "a seed": ({"seed": 0}, 422),
+    "tools": ({"tools": [{"type": "function"}]}, 422),
+    "another form": ({"response_format": {"type": "json_object"}}, 422),
+    "an unknown key": ({"temprature": 0}, 422),
+    "stream as a number": ({"stream": 0}, 400),
+    "options of streams as a list": ({"stream_options": []}, 400),
     "another model": ({"model": "gpt"}, 404),
     "a model that is no text": ({"model": ["bot"]}, 404),
     "no messages": ({"messages": []}, 400),
@@ -157,6 +167,61 @@ async def test_a_bad_chat_is_refused(name: str) -> None:
         response = await client.post("/v1/chat/completions", json=body)
     assert response.status_code == status, response.text
     assert response.json()["error"]["code"] == "RA520"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_keys_that_reach_no_program_are_ignored_and_named(stream: bool) -> None:
+    asked = {"temperature": 0, "top_p": 0.5, "user": "me", "n": 1, "stop": [], "seed": None}
+    body = {"model": "bot", "messages": [{"role": "user", "content": "a"}], "stream": stream}
+    async with client_of(serving_app(ScriptedProgram())) as client:
+        told = await client.post("/v1/chat/completions", json={**body, **asked})
+        plain = await client.post("/v1/chat/completions", json=body)
+    assert told.status_code == plain.status_code == 200
+    assert told.headers["x-rag-accel-ignored"] == ", ".join(asked)
+    assert "x-rag-accel-ignored" not in plain.headers
+
+
+async def test_a_refused_option_of_the_model_says_where_it_is_set() -> None:
+    body = {"model": "bot", "messages": [{"role": "user", "content": "a"}], "max_tokens": 5}
+    async with client_of(serving_app(ScriptedProgram())) as client:
+        told = (await client.post("/v1/chat/completions", json=body)).json()["error"]["message"]
+    assert "'max_tokens'" in told
+    assert "set where the object is made" in told
+
+
+async def test_embeddings_of_another_dimension_are_refused_and_a_user_is_ignored() -> None:
+    body = {"model": "bot", "input": "a"}
+    async with client_of(serving_app(ScriptedEmbedder())) as client:
+        refused = await client.post("/v1/embeddings", json={**body, "dimensions": 4})
+        given = await client.post("/v1/embeddings", json={**body, "user": "me"})
+    assert (refused.status_code, given.status_code) == (422, 200)
+    assert given.headers["x-rag-accel-ignored"] == "user"
+
+
+async def test_a_model_is_found_by_its_name() -> None:
+    async with client_of(serving_app(ScriptedProgram(), name="mine/bot")) as client:
+        found = await client.get("/v1/models/mine/bot")
+        missing = await client.get("/v1/models/gpt")
+        listed = (await client.get("/v1/models")).json()["data"]
+    assert [found.json()] == listed
+    assert missing.status_code == 404
+    assert "valid: mine/bot" in missing.json()["error"]["message"]
+
+
+async def test_a_long_answer_has_comments_until_its_text_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app_module, "COMMENT_S", 0.001)
+    program = ScriptedProgram(gate=asyncio.Event())
+    body = {"model": "bot", "messages": [{"role": "user", "content": "a b"}], "stream": True}
+    call = AsgiCall(serving_app(program).asgi(), "/v1/chat/completions", body)
+    while call.body.count(b"\n\n: ") < 2:
+        await asyncio.wait_for(call.sending.wait(), HANG_S)
+        await asyncio.sleep(0.001)
+    assert program.gate is not None
+    program.gate.set()
+    await call.task
+    assert call.body.endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("given", [[], [1], [[1, 2]], 3, None, {}, ["a"] * 2049, [None]])

@@ -58,8 +58,8 @@ def _held(function: Any, is_wanted: IsWanted, seen: set[int]) -> Named:
             yield from _held(call, is_wanted, seen)
         return
     around = _wrappers(function)  # a decorator's own function may hold something, too
-    variables = {key: value for one in around for key, value in _free_variables(one).items()}
-    variables |= {**_defaults(inner), **_free_variables(inner), **_globals(inner)}
+    variables = {key: value for one in around for key, value in free_variables(one).items()}
+    variables |= {**_defaults(inner), **free_variables(inner), **_globals(inner)}
     yield from wanted_in(variables, is_wanted)
     for name, value in variables.items():
         if _is_helper(value, inner):
@@ -78,7 +78,8 @@ def _is_helper(value: Any, function: Any) -> bool:
     return inner is None or getattr(inner, "__globals__", None) is function.__globals__
 
 
-def _free_variables(function: Any) -> dict[str, Any]:
+def free_variables(function: Any) -> dict[str, Any]:
+    """Return what a function's closure holds, by name, so far as it is bound."""
     found: dict[str, Any] = {}
     names = function.__code__.co_freevars
     for name, cell in zip(names, function.__closure__ or (), strict=True):
