@@ -142,7 +142,7 @@ def _answers_once(node: Any) -> bool:
 
 
 class _Scope:
-    """What the names in a function's code stand for, outside of its own variables."""
+    """The values of the names in a function's code, but for its own variables."""
 
     def __init__(self, function: Any, inner: FunctionType) -> None:
         own: dict[str, Any] = dict.fromkeys(inner.__code__.co_varnames)
