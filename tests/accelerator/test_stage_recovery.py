@@ -170,8 +170,8 @@ def test_what_cannot_be_copied_of_a_constant_is_the_same_for_all_requests() -> N
 def test_a_search_falls_back_on_a_callable_though_its_embedder_failed() -> None:
     graph = RAGraph().add_retrieval("docs", fallback="web").add_edge(START, "docs")
     graph.add_edge("docs", END)
-    with Accelerator(embedder=dead(), index=FakeEngine()) as accelerator:
-        accelerator.add_engine("web", lambda query, k: [query] * k, PrimitiveKind.SEARCHING)
+    web: Callable[..., Any] = lambda query, k: [query] * k  # noqa: E731
+    with Accelerator(embedder=dead(), index=FakeEngine(), engines={"web": web}) as accelerator:
         found = accelerator.run(graph, input="why")
     assert [document.document.text for document in found] == ["why"] * 5
 

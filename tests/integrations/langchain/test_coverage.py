@@ -111,13 +111,13 @@ def test_threads_with_views_of_their_own_do_not_mix(accelerator: Accelerator) ->
         assert list(pool.map(count, range(1, 5))) == [1, 2, 3, 4]
 
 
-class State(TypedDict):
+class Asked(TypedDict):
     input: str
 
 
 def graph() -> Any:
     """Return a graph of one node, which asks a model."""
-    made = StateGraph(State)
+    made: Any = StateGraph(Asked)
     made.add_node("ask", lambda state: {"input": SyncChat().invoke(state["input"]).content})
     return made.add_edge(START, "ask").compile()
 
