@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, cast
 
 from rag_accel.accelerator import Accelerator
@@ -39,6 +40,21 @@ def chosen(accelerator: Any, options: Any) -> Accelerator | None:
     return Accelerator(options=options)
 
 
+def refuse_keywords(unknown: Mapping[str, Any]) -> None:
+    """Raise TypeError if ``accelerate`` was given arguments that it does not have."""
+    for name in unknown:
+        told = f"accelerate() got an unexpected keyword argument {name!r}"
+        options = [field.name for field in fields(Options)]
+        if name in options:
+            raise TypeError(
+                f"{told}: it is an option of the accelerator, given as"
+                f" accelerator=Accelerator({name}=...), or as options=Options({name}=...) for this"
+                " object alone"
+            )
+        guess = suggestion(name, ["accelerator", "options", *options])
+        raise TypeError(f"{told}; valid: accelerator, options" + (f"; {guess}" if guess else ""))
+
+
 def refuse_unknown(cls: Any, given: Any, *others: str) -> Any:
     """Return what a component's class, one of pydantic, is made with, if it has all of it.
 
@@ -53,9 +69,9 @@ def refuse_unknown(cls: Any, given: Any, *others: str) -> Any:
     if not isinstance(given, Mapping) or cls.model_config.get("extra") == "allow":
         return given
     names = cast("Mapping[str, Any]", given)
-    fields: Mapping[str, Any] = cls.model_fields
-    known = [*others, *fields]
-    aliases = {field.alias for field in fields.values()}
+    own: Mapping[str, Any] = cls.model_fields
+    known = [*others, *own]
+    aliases = {field.alias for field in own.values()}
     # LlamaIndex writes it beside the fields.
     unknown = sorted(names.keys() - known - aliases - {"class_name"})
     if unknown:
