@@ -298,7 +298,7 @@ class ServedRequestError(RagAccelError, ValueError):
 
 
 class UncheckedReuseWarning(UserWarning):
-    """Retrieved texts are fused on a model that no ``rag-accel cache check`` has passed for."""
+    """Retrieved texts are reused on a model that no ``rag-accel cache check`` has passed for."""
 
 
 class UncheckedWeightsWarning(UserWarning):

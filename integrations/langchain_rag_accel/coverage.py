@@ -24,6 +24,7 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.messages import BaseMessage
 from langchain_core.tracers.context import register_configure_hook
 
+from langchain_rag_accel.graphs import graph_name
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator
@@ -131,7 +132,8 @@ class LangChainMeter(Meter, BaseCallbackHandler):
                 self._counts[kind, way] += number
                 if kind == "vector store":  # what is part of a retriever's leaf is not told
                     self._asking.update([run for run in _around.get() if run in self._running][-1:])
-            if kind not in _WITH_CALLBACKS:
+            # Where LangChain does not know of this meter, it calls nothing back.
+            if kind not in _WITH_CALLBACKS or _open.current.get() is None:
                 self._seen[kind] += number
 
     def _saw(self, kind: str, cls: str, number: int = 1) -> None:
@@ -162,5 +164,18 @@ def _inside(program: Any) -> tuple[Any, Accelerator | None]:
     return (program.bound, program._accelerator) if is_binding else (program, None)
 
 
-_open = OpenMeters("rag_accel_coverage", LangChainMeter, parts_of, around=_listen, inside=_inside)
+def _name_of(program: Any) -> str | None:
+    if isinstance(program, AcceleratedRunnable):
+        return program.program.name
+    return graph_name(program)
+
+
+_open = OpenMeters(
+    "rag_accel_coverage",
+    LangChainMeter,
+    parts_of,
+    around=_listen,
+    inside=_inside,
+    name_of=_name_of,
+)
 coverage: Final = _open.coverage

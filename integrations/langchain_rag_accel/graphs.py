@@ -34,6 +34,11 @@ def _program_of(graph: Any, own: Accelerator | None) -> Program:
     return found if found is not None else _programs.setdefault(graph, Program(graph, own))
 
 
+def graph_name(graph: Any) -> str | None:
+    """Return the name of an accelerated graph's program, None for another object."""
+    return next((made.name for one, made in list(_programs.items()) if one is graph), None)
+
+
 def graph_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
     """Return the methods in which an accelerated graph differs from a graph of class ``cls``."""
     plain: Any = cls  # a compiled graph's class

@@ -133,13 +133,6 @@ class LlamaIndexMeter(Meter):
         return (call for calls in self._started.values() for call in calls if not call.is_covered)
 
 
-class _Events(BaseEventHandler):
-    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        meter = _open.here()
-        if meter is not None:
-            meter.saw(event)
-
-
 class _Spans(BaseSpanHandler[SimpleSpan]):
     _meters: dict[str, LlamaIndexMeter] = PrivateAttr(default_factory=dict)
 
@@ -152,11 +145,15 @@ class _Spans(BaseSpanHandler[SimpleSpan]):
         tags: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> SimpleSpan | None:
-        meter = _open.here()
+        meter = _open.here(instance)
         if meter is not None:
             self._meters[id_] = meter
             meter.began(id_, parent_span_id, instance)
         return None
+
+    def meter_of(self, span: str | None) -> LlamaIndexMeter | None:
+        """Return the meter that was told of a span which is not over."""
+        return None if span is None else self._meters.get(span)
 
     def prepare_to_exit_span(self, id_: str, *args: Any, **kwargs: Any) -> SimpleSpan | None:
         self._end(id_)
@@ -172,10 +169,24 @@ class _Spans(BaseSpanHandler[SimpleSpan]):
             meter.ended(id_)
 
 
+class _Events(BaseEventHandler):
+    _spans: _Spans = PrivateAttr()
+
+    def __init__(self, spans: _Spans) -> None:
+        super().__init__()
+        self._spans = spans
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        meter = _open.current.get() or self._spans.meter_of(event.span_id) or _open.here()
+        if meter is not None:
+            meter.saw(event)
+
+
 @contextmanager
 def _listening() -> Iterator[None]:
     """Have the open meters told of the events of the block."""
-    root, events, spans = get_dispatcher(), _Events(), _Spans()
+    root, spans = get_dispatcher(), _Spans()
+    events = _Events(spans)
     root.add_event_handler(events)
     root.add_span_handler(spans)
     try:

@@ -35,6 +35,7 @@ from rag_accel.passes.manager import passes_named
 from rag_accel.profile.profile import Profile, profile_of
 from rag_accel.requests.engines import NamedEngine, is_engine, owned, role_engine
 from rag_accel.requests.execution import CompiledGraph, CountedResult, Execution, Graph, RunHandle
+from rag_accel.requests.graph_checks import with_asked_kinds
 from rag_accel.requests.kinds import check_output
 from rag_accel.requests.plan import USER_CODE
 from rag_accel.requests.streams import LIST_ITEMS
@@ -60,7 +61,7 @@ class Accelerator(ProgramRequests):
             hub; ``embedder`` may list several engines of one model, each on a device of its own:
             engines, models, devices such as ``"cuda:0"``, or members; ``"auto"`` lists the devices
             found here. What a list does for models of programs: ``program_embedders.py``.
-        engines: more of them, by the names that stages use.
+        engines: more of them, by the names that stages use; see ``add_engine``.
         options: an ``Options``; or give single options as keyword arguments.
 
     Raises:
@@ -148,7 +149,8 @@ class Accelerator(ProgramRequests):
                 engines that embed, models, devices or members, the most preferred first, is one
                 embedder on several devices; one of language models, indexes or rerankers that give
                 equal results is one ``EnginePool``.
-            kind: what a callable does; known from the name for the standard ones.
+            kind: what a callable does; known from the name for the standard ones. Others do by
+                default what the stages of a graph that name them ask for, one kind in a graph.
 
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
@@ -174,9 +176,10 @@ class Accelerator(ProgramRequests):
             self._keep_engine(name, owned(joined, taken))
             self._listed.joined(name, joined, taken)
             return
-        does = kind or ROLES.get(name, PrimitiveKind.DECODING)
-        borrowed = BorrowedEngine(name, frozenset({does}))
-        self._keep_engine(name, NamedEngine(self._driver.add_borrowed(borrowed), borrowed, taken))
+        known = kind or ROLES.get(name)
+        borrowed = BorrowedEngine(name, frozenset({known or PrimitiveKind.DECODING}))
+        joined = self._driver.add_borrowed(borrowed)
+        self._keep_engine(name, NamedEngine(joined, borrowed, taken, is_open=known is None))
 
     def _llm_engine(self, llm: Any) -> Engine:
         """Return an engine of a language model of its own, for a pool."""
@@ -299,7 +302,8 @@ class Accelerator(ProgramRequests):
 
         ``e-graph`` also says what each static pass changed.
         """
-        engines = self._engines_for(graph.freeze())
+        frozen = graph.freeze()
+        engines = with_asked_kinds(frozen, self._engines_for(frozen))
         profiles = {name: bound.profile for name, bound in engines.items()}
         parts = {name: bound.describe() for name, bound in engines.items() if bound.describe}
         return explain_graph(graph, profiles, stage, passes_named(self.options.passes), parts)

@@ -43,7 +43,11 @@ def add_serve_command(commands: Any) -> None:
         default=[],
         help="a name that clients may call the server by, besides those of loopback; repeatable",
     )
-    serve.add_argument("--model-name", metavar="NAME", help="what clients call it; by default NAME")
+    serve.add_argument(
+        "--model-name",
+        metavar="NAME",
+        help="what clients call it; by default NAME, of what a function makes MODULE",
+    )
     serve.add_argument("--plain", action="store_true", help="leave the object unaccelerated")
     for name, (kind, metavar, text) in _BOUNDS.items():
         option = f"--{name.replace('_', '-')}"

@@ -43,6 +43,9 @@ class Reference:
 
     name: str
 
+    def __str__(self) -> str:
+        return f"@{quoted(self.name)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -156,7 +159,7 @@ def format_names(names: Iterable[str]) -> str:
 
 def format_value(value: object) -> str:
     """Return an attribute's value as it stands in a line."""
-    return f"@{quoted(value.name)}" if isinstance(value, Reference) else _dump(value)
+    return str(value) if isinstance(value, Reference) else _dump(value)
 
 
 def format_line(line: Line) -> str:

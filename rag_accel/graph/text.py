@@ -130,9 +130,14 @@ def _wrong_inputs(line: Line, number: int, valid: str) -> GraphError:
     )
 
 
-def format(graph: RAGraph | FrozenRAGraph) -> str:
-    """Return the text of a graph, valid or not."""
-    return "\n".join(_lines(graph.freeze(), References()))
+def format(graph: RAGraph | FrozenRAGraph, names: References | None = None) -> str:
+    """Return the text of a graph, valid or not.
+
+    Args:
+        graph: the graph.
+        names: makes the names of objects that text cannot hold.
+    """
+    return "\n".join(_lines(graph.freeze(), References() if names is None else names))
 
 
 def references(graph: RAGraph | FrozenRAGraph) -> dict[str, Any]:

@@ -1,12 +1,15 @@
-"""Arguments of the verbs of all integrations."""
+"""Arguments of the verbs and components of all integrations."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, cast
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
+from rag_accel.graph.nodes import suggestion
 from rag_accel.recognition.known_classes import full_name
 
 
@@ -35,6 +38,51 @@ def chosen(accelerator: Any, options: Any) -> Accelerator | None:
     if not isinstance(options, Options):
         raise _not_a("options", options, "Options, or None")
     return Accelerator(options=options)
+
+
+def refuse_keywords(unknown: Mapping[str, Any]) -> None:
+    """Raise TypeError if ``accelerate`` was given arguments that it does not have."""
+    for name in unknown:
+        told = f"accelerate() got an unexpected keyword argument {name!r}"
+        options = [field.name for field in fields(Options)]
+        if name in options:
+            raise TypeError(
+                f"{told}: it is an option of the accelerator, given as"
+                f" accelerator=Accelerator({name}=...), or as options=Options({name}=...) for this"
+                " object alone"
+            )
+        guess = suggestion(name, ["accelerator", "options", *options])
+        raise TypeError(f"{told}; valid: accelerator, options" + (f"; {guess}" if guess else ""))
+
+
+def refuse_unknown(cls: Any, given: Any, *others: str) -> Any:
+    """Return what a component's class, one of pydantic, is made with, if it has all of it.
+
+    Args:
+        cls: the class.
+        given: its arguments by name; anything else is not looked at.
+        others: the names of arguments that are no fields.
+
+    Raises:
+        ConfigError: it has no argument of a name.
+    """
+    if not isinstance(given, Mapping) or cls.model_config.get("extra") == "allow":
+        return given
+    names = cast("Mapping[str, Any]", given)
+    own: Mapping[str, Any] = cls.model_fields
+    known = [*others, *own]
+    aliases = {field.alias for field in own.values()}
+    # LlamaIndex writes it beside the fields.
+    unknown = sorted(names.keys() - known - aliases - {"class_name"})
+    if unknown:
+        raise ConfigError(
+            "a component has no such argument",
+            where=cls.__name__,
+            found=", ".join(unknown),
+            valid=", ".join(known),
+            hint=suggestion(unknown[0], known),
+        )
+    return names
 
 
 def _not_a(name: str, found: Any, valid: str) -> ConfigError:

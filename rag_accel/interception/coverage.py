@@ -8,19 +8,20 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.interception.covered_calls import CallTally, CoveredCalls, as_text
 from rag_accel.interception.leaf_call import NotedCall, meters
 from rag_accel.interception.leaf_table import leaf_base
 from rag_accel.interception.option_reach import OptionReach, PartsOf, as_lines, reach_into
 from rag_accel.interception.patches import patches
+from rag_accel.interception.twins import twin_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,10 @@ class Coverage:
     """The share of a program that passes the scheduler, and the options that reach it.
 
     A context manager: calls made in its blocks are counted, in their contexts and those copied from
-    them; calls in threads that carry no context at all count for the block opened last. Without a
-    block it is a view of what is known of the program before it runs. Thread-safe but for its
-    blocks, which are one thread's.
+    them. Elsewhere, as in the threads of a pool, calls of the block's program count for it; those
+    of no block's program count for the block opened last if their thread carries no context at all.
+    Without a block it is a view of what is known of the program before it runs. Thread-safe but for
+    its blocks, which are one thread's.
 
     Args:
         meter: counts.
@@ -184,18 +186,29 @@ class Coverage:
 M = TypeVar("M", bound=Meter)
 
 
+@dataclass(frozen=True, slots=True)
+class _Block(Generic[M]):
+    """An open meter, and the program that it was opened for: the object, and its runs' name."""
+
+    meter: M
+    program: Any = None
+    name: str | None = None
+
+
 class OpenMeters(Generic[M]):
     """The meters of one framework that are open, each for its context and those copied from it.
 
-    Calls in threads that carry no context at all count for the meter opened last.
+    In contexts without a meter, calls of a program count for the meter that was opened for it last,
+    and calls in threads that carry no context at all for the meter opened last.
 
     Args:
         name: of the context variable that has the meter of a context.
         make_meter: makes one.
         parts_of: yields the parts of a program with the options that each reads.
-        around: returns a block in which the framework tells its open meters of calls, too.
+        around: returns a block in which the framework tells all open meters of calls, too.
         inside: returns the program in what ``accelerate`` returned, and its own accelerator unless
             its class has it.
+        name_of: returns the name of an accelerated program, by which its runs know it.
     """
 
     def __init__(
@@ -206,11 +219,14 @@ class OpenMeters(Generic[M]):
         *,
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
         inside: Callable[[Any], tuple[Any, Accelerator | None]] = lambda program: (program, None),
+        name_of: Callable[[Any], str | None] = twin_name,
     ) -> None:
         self._make_meter, self._parts_of = make_meter, parts_of
-        self._around, self._inside = around, inside
+        self._around, self._inside, self._name_of = around, inside, name_of
         self._lock = threading.Lock()
-        self._open: list[M] = []
+        self._open: list[_Block[M]] = []
+        #: entered while any is open
+        self._listening = ExitStack()
         #: the meter of a context
         self.current: ContextVar[M | None] = ContextVar(name, default=None)
 
@@ -218,45 +234,54 @@ class OpenMeters(Generic[M]):
         """Return how much of a program passes the scheduler; a ``with`` block counts its calls.
 
         Args:
-            program: whose options are looked at; the calls counted are all those made in the block,
-                in this context and those copied from it.
+            program: whose options are looked at, and whose calls are counted in all threads of the
+                process; of others, those made in the block, in this context and those copied from
+                it.
         """
         meter, (inner, own) = self._make_meter(), self._inside(program)
-        return Coverage(meter, partial(self.opened, meter), reach_into(inner, self._parts_of, own))
+        opened = partial(self.opened, meter, program)
+        return Coverage(meter, opened, reach_into(inner, self._parts_of, own))
 
     @contextmanager
-    def opened(self, meter: M) -> Iterator[M]:
-        """Have a meter told of every leaf call made in the block.
+    def opened(self, meter: M, program: Any = None) -> Iterator[M]:
+        """Have a meter told of every leaf call made in the block, and of a program's elsewhere.
 
         Leaf methods are patched meanwhile, so that calls of no accelerated program are told, too.
         """
+        block = _Block(meter, program, self._name_of(program))
         use = patches.acquire()
         try:
-            token = self.current.set(meter)
             with self._lock:
                 if not self._open:
+                    self._listening.enter_context(self._around())
                     meters.append(self._note)
-                self._open.append(meter)
+                self._open.append(block)
+            token = self.current.set(meter)
             try:
-                with self._around():
-                    yield meter
+                yield meter
             finally:
                 with self._lock:
-                    self._open.remove(meter)
+                    self._open = [one for one in self._open if one is not block]
                     if not self._open:
                         meters.remove(self._note)
+                        self._listening.close()
                 self.current.reset(token)
         finally:
             patches.release(use)
 
-    def here(self) -> M | None:
-        """Return the meter that a call made here counts for."""
+    def here(self, obj: Any = None) -> M | None:
+        """Return the meter that a call made here counts for, perhaps of an object."""
         meter = self.current.get()
-        if meter is None and not len(copy_context()):
-            meter = next(iter(self._open[-1:]), None)
-        return meter
+        if meter is not None:
+            return meter
+        blocks, run = self._open[::-1], current_request.get()
+        for block in blocks:
+            of_run = run is not None and block.name is not None and block.name == run.program
+            if of_run or (obj is not None and block.program is obj):
+                return block.meter
+        return blocks[0].meter if blocks and not len(copy_context()) else None
 
     def _note(self, call: NotedCall) -> None:
-        meter = self.here()
+        meter = self.here(call.obj)
         if meter is not None:
             meter.note(call)

@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from importlib import metadata
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import patches, plain
-from rag_accel.interception.arguments import chosen
+from rag_accel.interception.arguments import chosen, refuse_keywords
 from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
@@ -116,7 +116,12 @@ class Integration:
     # The verbs are methods, so that each integration has them with the same arguments and errors.
 
     def accelerate(
-        self, obj: T, *, accelerator: Accelerator | None = None, options: Options | None = None
+        self,
+        obj: T,
+        *,
+        accelerator: Accelerator | None = None,
+        options: Options | None = None,
+        **unknown: Never,
     ) -> T:
         """Return an object usable wherever ``obj`` is, whose work is scheduled.
 
@@ -130,6 +135,7 @@ class Integration:
             options: options of an accelerator made for this object alone.
 
         Raises:
+            TypeError: on another argument; one that is an option is given to the accelerator.
             ConfigError: if ``obj`` is nothing that the framework's integration knows, or both
                 arguments are given, or one of another type.
             TranslationError: with ``mode="translate"``, if a part of a program is not understood,
@@ -138,6 +144,7 @@ class Integration:
                 has made warnings errors; otherwise it is a warning, once for an object and an
                 option.
         """
+        refuse_keywords(unknown)
         accelerator, known = chosen(accelerator, options), self.loaded
         made = known.made(obj, accelerator)
         if made is None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.interception.arguments import refuse_keywords
 from rag_accel.interception.coverage import Coverage, Meter
 
 T = TypeVar("T")
 
 
-def accelerate(obj: T, *, accelerator: Any = None, options: Any = None) -> T:
-    """Return the object as it is."""
+def accelerate(obj: T, *, accelerator: Any = None, options: Any = None, **unknown: Never) -> T:
+    """Return the object as it is. Raises TypeError on another argument."""
+    refuse_keywords(unknown)
     return obj
 
 

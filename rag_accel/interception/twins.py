@@ -150,6 +150,14 @@ def program_of(made: Any) -> AcceleratedProgram:
         return program
 
 
+def twin_name(made: Any) -> str | None:
+    """Return the name of a twin's program, None for an object whose calls are no requests."""
+    try:
+        return object.__getattribute__(made, _PROGRAM).name if is_twin(made) else None
+    except AttributeError:
+        return None
+
+
 def _sharing(obj: Any, cls: type) -> Any:
     """Return an instance of ``cls`` with the state of ``obj``."""
     try:

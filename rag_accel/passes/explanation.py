@@ -6,17 +6,20 @@ mentioned here, since none is known without a profile.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, get_args
+from types import NoneType
+from typing import Any, Literal, TypeAlias, get_args
 
 from rag_accel.engine_api import BorrowedEngine, EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ConfigError
 from rag_accel.graph.frozen import FrozenRAGraph
+from rag_accel.graph.lines import Reference, References
 from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.primitives import PrimitiveGraph
 from rag_accel.graph.ragraph import RAGraph
-from rag_accel.graph.stages import Retrieval, engines_of, needs_embedder
+from rag_accel.graph.stages import Constant, Retrieval, engines_of, needs_embedder
 from rag_accel.graph.text import format as format_graph
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import Engines, decompose
@@ -47,7 +50,7 @@ def explain_graph(
     frozen = graph.freeze()
     if stage == "ragraph":
         title = f"ragraph: {_count(len(frozen.stages), 'stage')}"
-        plan = [title, *_indented(format_graph(frozen).split("\n"))]
+        plan = [title, *_indented(format_graph(frozen, _ShownConstants()).split("\n"))]
     elif stage == "p-graph":
         plan = _primitives(stage, frozen, decompose(frozen, engines))
     elif stage == "e-graph":
@@ -63,6 +66,36 @@ def explain_graph(
             *_indented([*(parts or {}).get(name, ())]),
         ]
     return "\n".join([*plan, "engines:", *_indented(used or ["none"])])
+
+
+class _ShortRepr(reprlib.Repr):
+    """The beginning of a value in one line, the same in every process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        """Return a plain value; of any other object its class, as its own text has an address."""
+        if isinstance(x, NoneType | bool | float | bytes):
+            return super().repr_instance(x, level)
+        return f"{type(x).__name__}(...)"
+
+
+class _ShownConstant(Reference):
+    """A constant as it is shown."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _ShownConstants(References):
+    """The names of objects that text cannot hold, but for constants, which are shown."""
+
+    def name(self, value: object, fallback: str) -> Reference:
+        if isinstance(value, Constant):
+            return _ShownConstant(f"Constant({_ShortRepr().repr(value.value)})")
+        return super().name(value, fallback)
 
 
 def _e_graph(graph: FrozenRAGraph, engines: Engines, passes: frozenset[str] | None) -> list[str]:

@@ -12,7 +12,8 @@ What a stage asks for beyond that comes as a keyword argument, and only then: ``
 ``max_tokens`` to an LLM, ``where`` to an index.
 
 A callable does one of these things: the one its name stands for, or the ``kind`` it was added
-with, or else that of an LLM. ``graph_checks`` finds stages that ask it for another.
+with, or else what the first stage of a graph that names it asks for. ``graph_checks`` finds stages
+that ask it for another.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class NamedEngine:
     fields: Callable[[], frozenset[str] | None] | None = None
     #: tells what it is made of, a line for each part
     describe: Callable[[], Sequence[str]] | None = None
+    #: whether the stages of a graph decide what this callable does
+    is_open: bool = False
+    #: the stage that has
+    decided_by: str = ""
 
 
 Engines: TypeAlias = Mapping[str, NamedEngine]

@@ -276,7 +276,7 @@ class Execution:
         frozen = graph.freeze()
         engines = self._engines(frozen)
         plan: GraphPlan | None = frozen.made.get(self)
-        if plan is None or plan.engines is not engines:
+        if plan is None or plan.given is not engines:
             plan = GraphPlan(frozen, engines, self._options.max_loops, self._passes)
             plan.check()
             frozen.made[self] = plan

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from rag_accel.engine_api import PrimitiveKind
+from rag_accel.engine_api import KINDS, BorrowedEngine, PrimitiveKind
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import StageName, alternatives, listed
 from rag_accel.graph.option_inputs import Input
@@ -64,11 +65,29 @@ def _wrong_callables(graph: FrozenRAGraph, engines: Engines) -> Iterator[str]:
             bound = engines.get(name)
             if bound is None or bound.call is None or kind in bound.profile.kinds:
                 continue
+            does = listed(sorted(bound.profile.kinds))
+            why = f"added for {does}; say add_engine({name!r}, fn, PrimitiveKind.{kind})"
+            if bound.decided_by:
+                why = f"that does {does} for stage {bound.decided_by!r}; name another one here"
             yield (
                 f"known-engines: stage {stage.name!r} needs {kind}, but engine {name!r} is a "
-                f"callable added for {listed(sorted(bound.profile.kinds))}; "
-                f"say add_engine({name!r}, fn, PrimitiveKind.{kind})"
+                f"callable {why}"
             )
+
+
+def with_asked_kinds(graph: FrozenRAGraph, engines: Engines) -> Engines:
+    """Return the engines; an open callable does what the first of the graph's stages asks for."""
+    if not any(engine.is_open for engine in engines.values()):
+        return engines
+    found = dict(engines)
+    alone = [part for stage in graph.stages if (part := fallback_graph(stage)) is not None]
+    for stage in (stage for part in (graph, *alone) for stage in part.stages):
+        for name, kind in _asked_of(stage, engines):
+            bound = found.get(name)
+            if bound is not None and bound.is_open and KINDS[kind].role:
+                does = BorrowedEngine(name, frozenset({kind}))
+                found[name] = replace(bound, profile=does, is_open=False, decided_by=stage.name)
+    return found
 
 
 def _asked_of(stage: Stage, engines: Engines) -> Iterator[tuple[str, PrimitiveKind]]:

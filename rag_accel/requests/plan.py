@@ -32,6 +32,7 @@ from rag_accel.requests.graph_checks import (
     check_fields,
     filters,
     refuse_fallbacks,
+    with_asked_kinds,
 )
 from rag_accel.requests.read_ahead import hinted_values
 from rag_accel.requests.recovery import with_recovery
@@ -86,7 +87,7 @@ class GraphPlan:
 
     Args:
         graph: what is compiled.
-        engines: those it may name; constant.
+        engines: those it may name; constant. A callable without a kind does what its stages need.
         max_loops: how often a stage may run in one request.
         passes: the static passes that rewrite what is grown; by default all there are.
     """
@@ -99,7 +100,8 @@ class GraphPlan:
         passes: frozenset[str] | None = None,
     ) -> None:
         self.graph = graph
-        self.engines = engines
+        self.given = engines
+        self.engines = engines = with_asked_kinds(graph, engines)
         profiles = {name: named.profile for name, named in engines.items()}
         reduced = frozenset(output for output, _ in graph.reducers)
         self._context = PassContext(profiles, reduced, passes)

@@ -33,13 +33,13 @@ Specs = Callable[[Sequence[Primitive]], tuple[tuple[NodeSpec, ...], dict[str, Pr
 
 @dataclass(frozen=True, slots=True)
 class ConstantFunction:
-    """A function that returns one value."""
+    """A function that returns a deep copy of one value, which its reader may change."""
 
     value: Any
 
     def __call__(self) -> Any:
-        """Return it; a list, dictionary or set as a copy, which its reader may change."""
-        return copy.copy(self.value) if isinstance(self.value, list | dict | set) else self.value
+        """Return it; objects that cannot be copied are the same in all copies."""
+        return _copied(self.value)
 
 
 def fallback_stage(stage: Any) -> Stage | None:
@@ -114,6 +114,16 @@ def drawn(
         else spec
         for spec in specs
     )
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # something in it is a lock, a client or the like: the rest is still copied
+        kind = type(value)
+        if kind is dict:
+            return {key: _copied(item) for key, item in value.items()}
+        return kind(map(_copied, value)) if kind in (list, tuple, set) else value
 
 
 def _last(instance: StageInstance, own: Sequence[Primitive]) -> Primitive:

@@ -54,7 +54,9 @@ def find_target(
         ConfigError: there is no such module or name, or it is not what it should be.
     """
     found, make = _find(spec), None
+    module, _, own = spec.rpartition(":")
     if inspect.isfunction(found):
+        own = module.rpartition(".")[2]  # the function's name says how it is made
         if _arguments(spec, found) == [_NAMESPACE]:
             found, make = None, found
         else:
@@ -65,8 +67,7 @@ def find_target(
         raise _no_accelerator(accelerator_spec, given)
     if given is not None and (paired is not None or make is not None):
         raise ConfigError("there are two accelerators", where=spec, hint="leave --accelerator out")
-    name = model_name or spec.rpartition(":")[2]
-    return ServingTarget(name, found, given or paired, make)
+    return ServingTarget(model_name or own, found, given or paired, make)
 
 
 def _split(found: Any, where: str) -> tuple[Any, Accelerator | None]:

@@ -110,7 +110,8 @@ def test_a_callable_added_for_something_else_is_refused_before_it_is_called(
     way: Way, role: str
 ) -> None:
     mine = FakeSyncCall()
-    with opened(index=FakeEngine(), engines={"mine": mine}) as acc:
+    with opened(index=FakeEngine()) as acc:
+        acc.add_engine("mine", mine, PrimitiveKind.DECODING)
         with pytest.raises(GraphError) as caught:
             way(acc, stage(role), input="x")
         kind = KINDS[role]
@@ -137,13 +138,41 @@ def test_a_callable_added_for_what_a_stage_needs_serves_under_any_name(
     with opened(index=FakeEngine()) as acc:
         acc.add_engine("mine", mine, KINDS[role])
         assert acc.run(stage(role), input="x")
+    with opened(index=FakeEngine(), engines={"mine": mine}) as acc:
+        assert acc.run(stage(role), input="x")
+
+
+def test_the_stages_of_each_graph_decide_what_a_callable_of_theirs_does() -> None:
+    def mine(asked: str, *k: int) -> Any:
+        return [asked] if k else reply(asked)
+
+    with opened(engines={"mine": mine}) as acc:
+        assert acc.compile(stage("index")).run(input="x")
+        assert acc.run(stage("llm"), input="x") == reply("x")
+        assert "SEARCHING" in acc.explain(stage("index"))
+        assert acc.run(stage("index"), input="x")
+
+
+def test_a_callable_that_two_stages_ask_for_two_things_is_refused() -> None:
+    graph = RAGraph().add_retrieval("one", engine="mine")
+    graph.add_generation("two", prompt="{one}", engine="mine")
+    graph.add_edge(START, "one").add_edge("one", "two").add_edge("two", END)
+    with opened(engines={"mine": reply}) as acc:
+        with pytest.raises(GraphError) as caught:
+            acc.run(graph, input="x")
+        assert caught.value.offenders == (
+            "known-engines: stage 'two' needs DECODING, but engine 'mine' is a callable that does "
+            "SEARCHING for stage 'one'; name another one here",
+        )
+        assert acc.run(stage("llm"), input="x") == reply("x")
 
 
 def test_all_stages_that_use_a_wrong_callable_are_listed() -> None:
     graph = RAGraph()
     graph.add_retrieval("one", engine="mine").add_retrieval("two", engine="mine")
     graph.add_edge(START, ["one", "two"]).add_edge(["one", "two"], END)
-    with opened(engines={"mine": reply}) as acc:
+    with opened() as acc:
+        acc.add_engine("mine", reply, PrimitiveKind.DECODING)
         with pytest.raises(GraphError, match="found 2 offenders") as caught:
             acc.run(graph, input="x")
         assert [line.split("'")[1] for line in caught.value.offenders] == ["one", "two"]

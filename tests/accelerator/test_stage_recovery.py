@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -111,11 +112,66 @@ def test_a_constant_takes_the_place_of_a_search() -> None:
         assert soon_idle(accelerator)
 
 
+@dataclass
+class Notes:
+    """An object of a user's that holds a list."""
+
+    notes: list[str] = field(default_factory=list)
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("value", "notes_in"),
+    [
+        ([], lambda value: value),
+        ([[]], lambda value: value[0]),
+        (([],), lambda value: value[0]),
+        ({"notes": []}, lambda value: value["notes"]),
+        ({"all": [{"notes": []}]}, lambda value: value["all"][0]["notes"]),
+        (Notes(), lambda value: value.notes),
+        ([Document("a", "text", {"notes": []})], lambda value: value[0].metadata["notes"]),
+        ({"lock": LOCK, "notes": ([],)}, lambda value: value["notes"][0]),
+    ],
+    ids=str,
+)
+def test_each_request_may_write_into_a_constant_of_its_own(
+    value: Any, notes_in: Callable[[Any], list[str]]
+) -> None:
+    together = threading.Barrier(2)
+
+    def failing(name: str) -> Any:
+        raise LOST
+
+    def write(found: Any, name: str) -> Any:
+        notes_in(found).append(name)
+        together.wait(PATIENCE_S)
+        return found
+
+    graph = RAGraph().add_function("find", failing, inputs=["input"], fallback=Constant(value))
+    graph.add_function("write", write, inputs=["find", "input"]).add_edge(START, "find")
+    whole(graph.add_edge("find", "write"), "write")
+    with Accelerator(namespace="ada") as ada, Accelerator(namespace="bob") as bob:
+        handles = [tenant.submit(graph, input=name) for tenant, name in ((ada, "a"), (bob, "b"))]
+        handles += [ada.submit(graph, input=name) for name in "cd"]
+        found = [handle.result(PATIENCE_S) for handle in handles]
+    assert [notes_in(one) for one in found] == [["a"], ["b"], ["c"], ["d"]]
+    assert notes_in(value) == []
+
+
+def test_what_cannot_be_copied_of_a_constant_is_the_same_for_all_requests() -> None:
+    for value in (LOCK, [LOCK]):
+        with Accelerator(llm=dead()) as accelerator:
+            found = accelerator.run(whole(ask(fallback=Constant(value))), input="why")
+        assert found == value
+
+
 def test_a_search_falls_back_on_a_callable_though_its_embedder_failed() -> None:
     graph = RAGraph().add_retrieval("docs", fallback="web").add_edge(START, "docs")
     graph.add_edge("docs", END)
-    with Accelerator(embedder=dead(), index=FakeEngine()) as accelerator:
-        accelerator.add_engine("web", lambda query, k: [query] * k, PrimitiveKind.SEARCHING)
+    web: Callable[..., Any] = lambda query, k: [query] * k  # noqa: E731
+    with Accelerator(embedder=dead(), index=FakeEngine(), engines={"web": web}) as accelerator:
         found = accelerator.run(graph, input="why")
     assert [document.document.text for document in found] == ["why"] * 5
 

@@ -14,6 +14,7 @@ import pytest
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError, UnreadOptionWarning
+from rag_accel.interception import plain
 from rag_accel.interception.identity import open_blocks
 
 FRAMEWORK = """
@@ -131,6 +132,26 @@ def test_bad_arguments_have_named_errors(accelerator: Accelerator) -> None:
         _ = small.Missing
     with Accelerator(kv_reuse="full") as other, pytest.warns(UnreadOptionWarning, match="kv_reuse"):
         small.accelerate(echo, accelerator=other)
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_option_given_to_accelerate_is_an_error_that_says_where_it_belongs() -> None:
+    small = package()
+    echo = importlib.import_module("small").Echo()
+    for accelerate in (small.accelerate, plain.accelerate):
+        with pytest.raises(TypeError) as caught:
+            accelerate(echo, kv_reuse="full")
+        assert str(caught.value) == (
+            "accelerate() got an unexpected keyword argument 'kv_reuse': it is an option of the "
+            "accelerator, given as accelerator=Accelerator(kv_reuse=...), or as "
+            "options=Options(kv_reuse=...) for this object alone"
+        )
+        with pytest.raises(TypeError) as caught:
+            accelerate(echo, acelerator=None)
+        assert str(caught.value) == (
+            "accelerate() got an unexpected keyword argument 'acelerator'; valid: accelerator, "
+            "options; did you mean 'accelerator'?"
+        )
 
 
 @pytest.mark.usefixtures("folder")

@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from rag_accel import Constant
 from rag_accel.engine_api import BorrowedEngine, Capability, EngineProfile, PrimitiveKind
 from rag_accel.errors import ConfigError, GraphError
 from rag_accel.graph import END, START, RAGraph
@@ -32,6 +35,34 @@ def test_the_plan_shows_the_stages_and_how_their_engines_are_driven():
         "  index: owned, stepped in its own worker; SEARCHING; batches of up to 128",
         "  llm: borrowed, called where its caller is; DECODING; any number of calls at once",
     ]
+
+
+class Notes:
+    """An object whose own text has an address."""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ((), "Constant(())"),
+        ((1, None, b"x"), "Constant((1, None, b'x'))"),
+        (Notes(), "Constant(Notes(...))"),
+        ([Notes()], "Constant([Notes(...)])"),
+        (("a\nb",), r"Constant(('a\nb',))"),
+        (tuple(range(1000)), "Constant((0, 1, 2, 3, 4, 5, ...))"),
+        (("x" * 1000,), "Constant(('xxxxxxxxxxxx...xxxxxxxxxxxxx',))"),
+        ([], '{"constant": []}'),
+    ],
+)
+def test_a_constant_is_shown_in_short(value, shown):
+    graph = workflow()
+    graph = graph.freeze().edit(
+        replace=[replace(graph.freeze().by_name["search"], fallback=Constant(value))]
+    )
+    line = explain_graph(graph, {"llm": LLM, "embedder": EMBEDDER, "index": OWNED_INDEX}).split(
+        "\n"
+    )[2]
+    assert line.endswith(f"top_k=5 fallback={shown}")
 
 
 def test_the_p_graph_shows_the_primitives():

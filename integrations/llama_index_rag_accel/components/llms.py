@@ -47,6 +47,7 @@ from rag_accel.engines.llm.local.options import (
 from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.engines.llm.named import NamedLLM
 from rag_accel.errors import ConfigError
+from rag_accel.interception.arguments import refuse_unknown
 from rag_accel.kv.prompt_chunks import locate_chunks
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ _ROLES: Mapping[MessageRole, Role] = {
     MessageRole.ASSISTANT: "assistant",
 }
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
+#: arguments of the class that are no fields
+_NO_FIELDS = ("model", "tokenizer", "chat_template", "accelerator")
 _OWN = frozenset({"formatted", "stop", "max_tokens", "documents"})
 
 
@@ -93,7 +96,8 @@ class RagAccelLLM(LLM):
         arguments: fields of ``LLM``, such as its system prompt.
 
     Raises:
-        ConfigError: a model that is not supported, or not proved to give what transformers gives.
+        ConfigError: an argument that it does not have, or a model that is not supported, or not
+            proved to give what transformers gives.
     """
 
     __rag_accel_scheduled__: ClassVar[bool] = True
@@ -132,6 +136,7 @@ class RagAccelLLM(LLM):
         accelerator: Accelerator | None = None,
         **arguments: Any,
     ) -> None:
+        refuse_unknown(type(self), arguments, *_NO_FIELDS)
         if isinstance(arguments.get("stop"), str):
             arguments["stop"] = [arguments["stop"]]
         super().__init__(**{"dtype": dtype, **arguments})

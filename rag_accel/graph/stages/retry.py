@@ -82,7 +82,11 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that takes the place of a stage's output when its last attempt has failed."""
+    """A value that takes the place of a stage's output when its last attempt has failed.
+
+    Each request gets a deep copy of its own. Objects in it that cannot be copied, such as a client
+    or a lock, are the same for all requests.
+    """
 
     value: Any
 

@@ -17,7 +17,8 @@ class NamedServer(LoopbackServer):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.name = name
+        #: answered with; None is an answer without text
+        self.name: str | None = name
         self.prompts: list[str] = []
         self.keys: list[str | None] = []
         self.headers: list[dict[str, str]] = []

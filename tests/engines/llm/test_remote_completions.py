@@ -74,9 +74,30 @@ def test_missing_or_odd_counts_are_zero(usage: Any) -> None:
     assert parse_completion(answer(usage=usage)) == GenerationOutput("hi", 0, 0, "length")
 
 
-def test_a_null_content_is_empty_text() -> None:
-    data = {"choices": [{"message": {"content": None}, "finish_reason": "tool_calls"}]}
-    assert parse_completion(json.dumps(data).encode()) == GenerationOutput("", 0, 0, "tool_calls")
+def message(**parts: Any) -> bytes:
+    """Return an answer with a message."""
+    return json.dumps({"choices": [{"message": parts, "finish_reason": "end"}]}).encode()
+
+
+@pytest.mark.parametrize("key", ["tool_calls", "function_call"])
+def test_a_null_content_beside_tool_calls_is_empty_text(key: str) -> None:
+    text = message(content=None, **{key: [{"id": "1"}]})
+    assert parse_completion(text) == GenerationOutput("", 0, 0, "end")
+
+
+def test_an_empty_content_is_empty_text() -> None:
+    assert parse_completion(message(content="")) == GenerationOutput("", 0, 0, "end")
+
+
+@pytest.mark.parametrize(
+    "parts", [{}, {"content": None}, {"content": None, "tool_calls": []}, {"refusal": "no"}]
+)
+def test_an_answer_without_text_and_tool_calls_is_a_fault(parts: dict[str, Any]) -> None:
+    fault = parse_completion(message(**parts))
+    assert isinstance(fault, CompletionFault)
+    assert fault.what == "the answer has neither a text nor tool calls"
+    assert "max_tokens" in fault.hint
+    assert fault.text == message(**parts).decode()
 
 
 @pytest.mark.parametrize(

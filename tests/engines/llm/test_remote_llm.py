@@ -85,6 +85,21 @@ def test_a_server_is_left_alone_as_long_as_it_asks(servers: list[NamedServer]) -
     assert any("tried again in 7" in why for why in whys)
 
 
+def test_a_server_whose_answers_have_no_text_loses_no_request(servers: list[NamedServer]) -> None:
+    servers[0].name = None
+    with Accelerator(llm=model(servers)) as accelerator:
+        assert ask(accelerator, *"qrstuv") == ["b"] * 6
+
+
+def test_where_no_answer_has_a_text_the_error_says_so(servers: list[NamedServer]) -> None:
+    for server in servers:
+        server.name = None
+    with Accelerator(llm=model(servers)) as accelerator, pytest.raises(RemoteEngineError) as caught:
+        ask(accelerator, "q")
+    assert "the answer has neither a text nor tool calls" in str(caught.value)
+    assert '"content": null' in str(caught.value)
+
+
 def test_a_dead_server_loses_no_request(servers: list[NamedServer]) -> None:
     servers[1].close()
     with Accelerator(llm=model(servers)) as accelerator:

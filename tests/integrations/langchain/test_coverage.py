@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,12 @@ from typing import Any, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableLambda
+from langgraph.graph import START, StateGraph
 from lc_fakes import FakeEmbeddings, SyncChat, SyncRetriever
 from lc_programs import model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, coverage
+from langchain_rag_accel.coverage import Coverage
 from rag_accel import Accelerator, Options
 
 INPUT = {"input": "question one"}
@@ -106,6 +109,89 @@ def test_threads_with_views_of_their_own_do_not_mix(accelerator: Accelerator) ->
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(count, range(1, 5))) == [1, 2, 3, 4]
+
+
+class Asked(TypedDict):
+    input: str
+
+
+def graph() -> Any:
+    """Return a graph of one node, which asks a model."""
+    made: Any = StateGraph(Asked)
+    made.add_node("ask", lambda state: {"input": SyncChat().invoke(state["input"]).content})
+    return made.add_edge(START, "ask").compile()
+
+
+def ask(*programs: Any) -> None:
+    """Call each of these twice in threads of their own."""
+    with ThreadPoolExecutor(2) as pool:
+        for program in programs:
+            list(pool.map(program.invoke, [INPUT] * 2))
+
+
+def counts(seen: Coverage) -> tuple[int, int, int]:
+    return seen.scheduled, seen.borrowed, seen.passed_by
+
+
+def test_calls_of_its_program_in_threads_of_a_pool_count(accelerator: Accelerator) -> None:
+    for program in (retrieval_chain(), graph()):
+        fast = accelerate(program, accelerator=accelerator)
+        with coverage(fast) as here:
+            fast.invoke(INPUT)
+            fast.invoke(INPUT)
+        with coverage(fast) as seen:
+            ask(fast)
+        assert seen.borrowed > 0
+        assert seen.rows() == here.rows()
+        assert str(seen) == str(here)
+
+
+def test_streams_and_bindings_of_its_program_count_in_other_threads(
+    accelerator: Accelerator,
+) -> None:
+    fast = accelerate(retrieval_chain(), accelerator=accelerator)
+    with coverage(fast) as seen, ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: list(fast.stream(INPUT))).result(60)
+        pool.submit(fast.with_config(tags=["x"]).invoke, INPUT).result(60)
+        pool.submit(lambda: asyncio.run(fast.ainvoke(INPUT))).result(60)
+    assert counts(seen) == (0, 6, 0)
+
+
+def test_a_model_alone_counts_in_other_threads(accelerator: Accelerator) -> None:
+    fast = accelerate(SyncChat(), accelerator=accelerator)
+    with (
+        coverage(fast) as seen,
+        coverage(accelerate(SyncChat())) as last,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        list(pool.map(fast.invoke, "ab"))
+    assert [str(one) for one in seen.calls] == ["SyncChat._generate: 2 borrowed"]
+    assert (counts(seen), counts(last)) == ((0, 2, 0), (0, 0, 0))
+
+
+def test_blocks_of_two_programs_count_the_calls_of_their_own(accelerator: Accelerator) -> None:
+    ada = accelerate(retrieval_chain(), accelerator=accelerator)
+    bob = accelerate(model_chain(), accelerator=accelerator)
+    with coverage(ada) as of_ada, coverage(bob) as of_bob:
+        ask(ada, bob)
+    assert (counts(of_ada), counts(of_bob)) == ((0, 4, 0), (0, 2, 0))
+
+
+def test_what_passes_by_in_another_thread_counts(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    with coverage(fast) as seen:
+        ask(fast)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(SyncChat().invoke, "x").result(60)
+    assert counts(seen) == (0, 2, 1)
+
+
+def test_calls_after_a_block_count_no_more(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    with coverage(fast) as seen:
+        pass
+    ask(fast)
+    assert str(seen).startswith("calls: 0 scheduled (queued on an owned engine), 0 borrowed")
 
 
 def test_options_are_seen_before_a_run() -> None:

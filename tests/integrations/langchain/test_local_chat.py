@@ -24,7 +24,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 from pydantic import ValidationError
@@ -280,6 +280,43 @@ def test_options_that_are_no_numbers_or_out_of_range_are_named(bad: dict[str, An
     (name,) = bad
     with pytest.raises(ValidationError, match=name):
         ChatRagAccel(model="some/model", **bad)
+
+
+class Own(ChatRagAccel):
+    """A class of a user's with a field of its own."""
+
+    mark: str = ""
+
+
+def test_an_argument_that_it_does_not_have_is_named_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="ChatRagAccel") as caught:
+        ChatRagAccel(model="some/model", kv_resue="full")  # type: ignore[call-arg]
+    for words in (
+        "a component has no such argument; at ChatRagAccel; found kv_resue",
+        "did you mean 'kv_reuse'?",
+        "recompute_ratio",
+    ):
+        assert words in str(caught.value)
+    with pytest.raises(ValueError, match="kv_resue"):
+        ChatRagAccel.model_validate({"model": "some/model", "kv_resue": "full"})
+
+
+def test_what_makes_another_of_it_has_all_its_arguments() -> None:
+    chat = Own(model="some/model", kv_reuse="full", tags=["x"], mark="m")
+    configurable: Any = chat.configurable_fields(kv_reuse=ConfigurableField(id="reuse"))
+    configured: Any = configurable.prepare({"configurable": {"reuse": "exact"}})[0]
+    assert configured.kv_reuse == "exact"
+    for again in (
+        configured,
+        chat.model_copy(update={"seed": 3}),
+        copy.copy(chat),
+        copy.deepcopy(chat),
+        pickle.loads(pickle.dumps(chat)),
+        Own.model_validate(chat),
+        Own.model_validate(chat.model_dump()),
+        Own.model_validate_json(chat.model_dump_json()),
+    ):
+        assert (again.model, again.mark, again._llm.name) == ("some/model", "m", "some/model")
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

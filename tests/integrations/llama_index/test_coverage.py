@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +24,25 @@ def test_an_accelerated_engine_is_covered(accelerator: Accelerator) -> None:
     assert seen.passed_by == 0, str(seen)
     assert seen.borrowed == sum(row.scheduled for row in seen.rows())
     assert ("EchoLLM", "complete") in {(one.cls, one.method) for one in seen.calls}
+
+
+def test_calls_of_its_engine_in_threads_of_a_pool_count(accelerator: Accelerator) -> None:
+    engine, other = (
+        accelerate(QUERY_ENGINES["compact"](Parts()), accelerator=accelerator) for _ in range(2)
+    )
+    with coverage(engine) as here:
+        engine.query("When did the bridge open?")
+        engine.query("When did the bridge open?")
+    with coverage(engine) as seen, coverage(other) as last, ThreadPoolExecutor(2) as pool:
+        list(pool.map(engine.query, ["When did the bridge open?"] * 2))
+    assert (str(seen), last.calls) == (str(here), ())
+
+
+def test_an_embedding_alone_counts_in_other_threads(accelerator: Accelerator) -> None:
+    fast, other = (accelerate(HashEmbedding(), accelerator=accelerator) for _ in range(2))
+    with coverage(fast) as seen, coverage(other) as last, ThreadPoolExecutor(2) as pool:
+        list(pool.map(fast.get_text_embedding, "ab"))
+    assert (seen.borrowed, seen.passed_by, last.calls) == (2, 0, ())
 
 
 def test_a_plain_engine_passes_by_with_the_reason() -> None:

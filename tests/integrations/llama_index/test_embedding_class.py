@@ -23,7 +23,7 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 from llama_index_rag_accel import RagAccelEmbedding, accelerate, activate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, ConfigError
 from rag_accel.config import Options
 
 MANY = [f"text number {number}" for number in range(24)]
@@ -182,6 +182,24 @@ def test_a_copy_gives_the_same_vectors(copied: Any, model: Any) -> None:
     made = copied(ours)
     assert np.allclose(made.get_text_embedding("a"), ours.get_text_embedding("a"), atol=1e-6)
     assert made.model_dump() == ours.model_dump()
+
+
+def test_an_argument_that_it_does_not_have_is_named_and_no_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"{RagAccelEmbedding.__module__}.load_model", None)
+    with pytest.raises(ConfigError) as caught:
+        RagAccelEmbedding(modle="some/model")
+    text = str(caught.value)
+    assert "a component has no such argument; at RagAccelEmbedding; found modle" in text
+    assert "did you mean 'model'?" in text
+    assert "embed_batch_size" in text
+
+
+def test_one_is_made_again_of_its_dump(model: Any) -> None:
+    dumped = RagAccelEmbedding(model, model_name="mine", embed_batch_size=3).to_dict()
+    again = RagAccelEmbedding.from_dict({**dumped, "model": model})
+    assert (again.model_name, again.embed_batch_size) == ("mine", 3)
 
 
 def test_a_dump_says_what_decides_its_vectors(model: Any) -> None:

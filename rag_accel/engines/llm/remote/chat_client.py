@@ -36,7 +36,6 @@ AnswerT = TypeVar("AnswerT")
 
 _PATH = "/chat/completions"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
-_BODY_HINT = "check that base_url is an OpenAI-compatible server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +211,7 @@ class ChatClient:
         return answer if isinstance(answer, GenerationOutput) else self._bad_answer(answer)
 
     def _bad_answer(self, fault: CompletionFault) -> RemoteEngineError:
-        return self._errors.fault(fault.what, fault.text, _BODY_HINT)
+        return self._errors.fault(fault.what, fault.text, fault.hint)
 
     def _too_slow(self) -> RemoteEngineError:
         found = f"no end of it after {self._options.total_timeout_s:g} s"

@@ -17,10 +17,11 @@ _RESERVED = frozenset({"model", "messages", "stream", "stream_options", "stop", 
 
 @dataclass(frozen=True, slots=True)
 class CompletionFault:
-    """A fault of an answer, and the text at fault."""
+    """A fault of an answer, the text at fault, and what to do about it."""
 
     what: str
     text: str
+    hint: str = "check that base_url is an OpenAI-compatible server"
 
 
 def request_body(
@@ -73,6 +74,10 @@ def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
     if choice is None or content is None:
         what = "the answer is not a chat completion"
         return CompletionFault(what, body.decode("utf-8", "replace"))
+    if not content and _says_nothing(message):
+        what = "the answer has neither a text nor tool calls"
+        hint = "look at its finish_reason; a model that thinks first may need a larger max_tokens"
+        return CompletionFault(what, body.decode("utf-8", "replace"), hint)
     text = _whole_characters(content, _character_decoder())
     output = _output(text, choice.get("finish_reason"), data.get("usage"))
     said = answered_texts(data.get("kv_transfer_params"))
@@ -159,6 +164,13 @@ def _text(message: Any) -> str | None:
     if content is None:
         return ""
     return content if isinstance(content, str) else None
+
+
+def _says_nothing(message: Any) -> bool:
+    """Tell whether a message holds nothing in place of a text; an empty text is an answer."""
+    return not any(message.get(key) for key in ("tool_calls", "function_call")) and (
+        message.get("content") is None
+    )
 
 
 def _character_decoder() -> codecs.IncrementalDecoder:

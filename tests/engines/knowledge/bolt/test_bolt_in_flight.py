@@ -198,6 +198,11 @@ def test_what_comes_while_all_lanes_are_taken_shares_the_next_query(asked: Asked
         asked.step()
     held["a"].set()
     asked.wait_for(*"adef")
+    assert set(asked.outputs) == {*"adef"}
+    # A query is sent by its own thread, which may come late: all were sent once all have ended.
+    for event in held.values():
+        event.set()
+    asked.wait_for(*"bc")
     assert names_of(asked.driver.sent) == [["a"], ["b"], ["c"], [*"def"]]
 
 

@@ -1,4 +1,4 @@
-"""The warning about fused prompts, or trees of paths, of a model that no check has passed for."""
+"""The warning about reused texts, or trees of paths, of a model that no check has passed for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def warn_if_unchecked(
     template: str | None,
     bounds: LocalOptions,
 ) -> None:
-    """Warn if no check of the model has found that prompts are fused at a high enough ratio.
+    """Warn if no check of the model has found that texts are recomputed at a high enough ratio.
 
     Or that answers over trees of relation paths agree with those over their text.
 
@@ -44,7 +44,7 @@ def warn_if_unchecked(
         template: as of ``LocalModel``.
         bounds: how texts are reused, and where their states are kept.
     """
-    if bounds.kv_reuse not in ("fused", "dependency") or (name, bounds.kv_reuse) in _warned:
+    if bounds.kv_reuse == "exact" or (name, bounds.kv_reuse) in _warned:
         return
     find = _found_of_paths if bounds.kv_reuse == "dependency" else _found_of_texts
     found = find(identity, bounds)
@@ -73,19 +73,21 @@ def _found_of_paths(identity: Callable[[], str], bounds: LocalOptions) -> str | 
 
 
 def _found_of_texts(identity: Callable[[], str], bounds: LocalOptions) -> str | None:
-    """Return what keeps fused prompts from being trusted; None if nothing does."""
-    verdict, ratio = (
-        REUSE_CHECKS.find(identity, result_folders(bounds.kv_folder)),
-        bounds.recompute_ratio,
-    )
+    """Return what keeps reused texts from being trusted; None if nothing does."""
+    verdict = REUSE_CHECKS.find(identity, result_folders(bounds.kv_folder))
+    way, ratio = f'kv_reuse="{bounds.kv_reuse}"', bounds.recompute_ratio
+    if bounds.kv_reuse == "full":
+        ratio = 0.0
     if verdict is None:
-        return 'kv_reuse="fused" was not checked on this model, whose answers it may change.'
+        return f"{way} was not checked on this model, whose answers it may change."
     if verdict.passes(ratio):
         return None
     if verdict.ratio is None:
-        return 'a check found that kv_reuse="fused" does not pay on this model.'
+        return f"a check found that {way} does not pay on this model."
+    if bounds.kv_reuse == "full":
+        return f'{way} did not pass its check, kv_reuse="fused" did with {verdict.ratio:g}.'
     return (
-        f'kv_reuse="fused" passed its check from recompute_ratio={verdict.ratio:g} on, and is '
+        f"{way} passed its check from recompute_ratio={verdict.ratio:g} on, and is "
         f"used with {ratio:g}."
     )
 

@@ -1,4 +1,4 @@
-"""Fused prompts of a model that no check has passed for are warned of once, with the command."""
+"""Reused texts of a model that no check has passed for are warned of once, with the command."""
 
 from __future__ import annotations
 
@@ -78,9 +78,35 @@ def test_it_is_said_once(checkpoint: Path) -> None:
     assert [one.category for one in said] == [UncheckedReuseWarning]
 
 
-@pytest.mark.parametrize("way", ["exact", "full"])
-def test_other_ways_are_not_warned_of(way: str) -> None:
-    use(model(), kv_reuse=way)
+def test_full_reuse_is_warned_of(checkpoint: Path) -> None:
+    with pytest.warns(UncheckedReuseWarning) as said:
+        use(checkpoint, kv_reuse="full")
+    (one,) = said
+    said_so = 'kv_reuse="full" was not checked on this model, whose answers it may change.'
+    command = f"rag-accel cache check '{checkpoint}'"
+    assert str(one.message).endswith(f": {said_so} Run: {command}")
+
+
+def test_exact_reuse_is_not_warned_of() -> None:
+    use(model(), kv_reuse="exact")
+
+
+def test_full_reuse_that_passed_its_check_is_not_warned_of() -> None:
+    passed(default_folder(), 0.0)
+    use(model(), kv_reuse="full")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (0.15, r'"full" did not pass its check, kv_reuse="fused" did with 0\.15\.'),
+        (None, 'a check found that kv_reuse="full" does not pay on this model'),
+    ],
+)
+def test_full_reuse_that_failed_its_check_is_warned_of(ratio: float | None, words: str) -> None:
+    passed(default_folder(), ratio)
+    with pytest.warns(UncheckedReuseWarning, match=words):
+        use(model(), kv_reuse="full")
 
 
 @pytest.mark.parametrize("where", [default_folder, None])
