@@ -21,6 +21,9 @@ from rag_accel.errors import (
 #: HTTP statuses below 500 after which a client may ask again
 AGAIN: Final = frozenset({408, 409, 429})
 
+#: HTTP statuses from 300 on with which every server of a model would answer the request
+_OF_REQUEST: Final = frozenset({400, 413, 422})
+
 _MISUSE: Final = (ConfigError, GraphError, SchedulingError, EngineOutputError)
 
 #: classes by the package that defines them, anywhere among an error's bases
@@ -71,6 +74,18 @@ def is_transient(error: BaseException) -> bool:
         return True
     cause = error.__cause__
     return isinstance(error, EngineError) and cause is not None and is_transient(cause)
+
+
+def is_doubtful(error: BaseException) -> bool:
+    """Tell whether an error is the engine's or the request's, which another engine shows.
+
+    Those are refusals that a wrong address, key or model gives (a redirect, HTTP 401, 403, 404 and
+    others below 500 but 400, 413 and 422), and answers that cannot be right.
+    """
+    if isinstance(error, EngineOutputError):
+        return True
+    status = _status(error)
+    return status is not None and 300 <= status < 500 and status not in AGAIN | _OF_REQUEST
 
 
 def retry_after_s(error: BaseException) -> float | None:
