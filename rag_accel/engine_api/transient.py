@@ -55,6 +55,27 @@ _CLASSES: Final = frozenset(
 )
 
 
+class RetryBudget:
+    """The attempts beyond the first ones that an engine may make: as many as calls were answered.
+
+    Args:
+        most: how many may be made before any answer, and after a time of answers.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.left = self._most = most
+
+    def spend(self) -> bool:
+        """Take an attempt; return whether there was one left."""
+        is_left = self.left > 0
+        self.left -= is_left
+        return is_left
+
+    def earn(self) -> None:
+        """Note that a call was answered."""
+        self.left = min(self._most, self.left + 1)
+
+
 def is_transient(error: BaseException) -> bool:
     """Tell whether another attempt may mend an error.
 
