@@ -10,9 +10,10 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.engine_api import GenerationInput
-from rag_accel.engine_api.transient import is_transient, retry_after_s
+from rag_accel.engine_api.transient import is_doubtful, is_transient, retry_after_s
 from rag_accel.engines.llm.remote.remote_llm import RemoteModel, keys_of
 from rag_accel.engines.llm.remote.servers import SERVERS, ModelServer
+from rag_accel.engines.pool.placement import Failure, why_of
 from rag_accel.interception.fallback import fail_open
 from rag_accel.kv.prompt_chunks import locate_chunks
 from rag_accel.kv.reuse_request import ReuseRequest, ServedReuse
@@ -94,33 +95,62 @@ class ServerPlace:
         self.is_last = len(tried) + 1 >= len(model.servers)
         self._model, self._at, self._keys, self._tried = model, at, keys, tried
         self._began = model.placement.clock.now()
+        #: a server that has failed the call, whose failure is its own if this one answers
+        self._doubt: tuple[int, Failure] | None = None
         self._lock = threading.Lock()
         self._is_over = False
 
     def ended(self) -> None:
         """Note that the whole answer is there, or that nobody waits for it; more than once."""
-        if self._leaves():
+        if self._ends():
             placement = self._model.placement
+            placement.left(self._at, 1)
             placement.succeeded(self._at, 1, placement.clock.now() - self._began)
+            self._decide(is_own=True)
 
     def failed(self, error: BaseException) -> None:
         """Note that the call ended so: with an error of the server's, or that nobody waits."""
-        if self._leaves() and is_transient(error):
-            self._model.placement.failed(self._at, retry_after_s(error))
+        if self._ends():
+            self._model.placement.left(self._at, 1)
+            if is_transient(error):
+                self._model.placement.failed(self._at, self._failure(error))
+            self._decide(is_own=False)
 
     def another(self, error: BaseException) -> ServerPlace | None:
-        """Return the server to ask after an error before anything of the answer; None for none."""
-        self.failed(error)
-        if not is_transient(error):
-            return None
-        return _place(self._model, self._keys, self._tried | {self._at})
+        """Return the server to ask after an error before anything of the answer; None for none.
 
-    def _leaves(self) -> bool:
-        """Give the place back; tell whether it was there."""
+        After an error that may be this server's or the call's, one other server tells which.
+        """
+        is_doubted = not is_transient(error) and self._doubt is None and is_doubtful(error)
+        if not (is_doubted or is_transient(error)):
+            self.failed(error)
+            return None
+        found = _place(self._model, self._keys, self._tried | {self._at})
+        if found is not None:
+            found._doubt, self._doubt = self._doubt, None
+        if found is not None and is_doubted and self._ends():
+            found._doubt = (self._at, self._failure(error))
+        else:
+            self.failed(error)
+        return found
+
+    def _failure(self, error: BaseException) -> Failure:
+        now = self._model.placement.clock.now()
+        return Failure(self._began, now, why_of(error), retry_after_s(error))
+
+    def _decide(self, is_own: bool) -> None:
+        """Pause the server in doubt if the failure was its own; it has the call no longer."""
+        if self._doubt is None:
+            return
+        (at, failure), self._doubt = self._doubt, None
+        self._model.placement.left(at, 1)
+        if is_own:
+            self._model.placement.failed(at, failure)
+
+    def _ends(self) -> bool:
+        """Tell whether the call ends with this for the first time."""
         with self._lock:
             is_first, self._is_over = not self._is_over, True
-        if is_first:
-            self._model.placement.left(self._at, 1)
         return is_first
 
 

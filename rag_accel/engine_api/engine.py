@@ -31,6 +31,8 @@ class EngineRequest:
         depth: longest remaining path to the request's end, in primitives (Teola Alg. 2).
         arrived_at: when the request arrived, on the scheduler's clock, in seconds.
         deadline: when it must have ended, on the same clock, if ever.
+        is_retried: whether it is given to the engine again after a passing error, so that the
+            engine should make no further attempts of its own.
     """
 
     id: WorkId
@@ -44,6 +46,7 @@ class EngineRequest:
     depth: int = 1
     arrived_at: float = 0.0
     deadline: float | None = None
+    is_retried: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ class Health:
     Args:
         name: of the accelerator, the engine or the member.
         state: whether it takes work.
-        why: the reason if it is not ready; holds no text of any request and no key.
+        why: the reason if it is not ready, or was not when it was last tried; holds no text of any
+            request and no key.
         parts: what it is made of.
     """
 

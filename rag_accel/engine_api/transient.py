@@ -21,6 +21,9 @@ from rag_accel.errors import (
 #: HTTP statuses below 500 after which a client may ask again
 AGAIN: Final = frozenset({408, 409, 429})
 
+#: HTTP statuses from 300 on with which every server of a model would answer the request
+_OF_REQUEST: Final = frozenset({400, 413, 422})
+
 _MISUSE: Final = (ConfigError, GraphError, SchedulingError, EngineOutputError)
 
 #: classes by the package that defines them, anywhere among an error's bases
@@ -52,6 +55,27 @@ _CLASSES: Final = frozenset(
 )
 
 
+class RetryBudget:
+    """The attempts beyond the first ones that an engine may make: as many as calls were answered.
+
+    Args:
+        most: how many may be made before any answer, and after a time of answers.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.left = self._most = most
+
+    def spend(self) -> bool:
+        """Take an attempt; return whether there was one left."""
+        is_left = self.left > 0
+        self.left -= is_left
+        return is_left
+
+    def earn(self) -> None:
+        """Note that a call was answered."""
+        self.left = min(self._most, self.left + 1)
+
+
 def is_transient(error: BaseException) -> bool:
     """Tell whether another attempt may mend an error.
 
@@ -71,6 +95,18 @@ def is_transient(error: BaseException) -> bool:
         return True
     cause = error.__cause__
     return isinstance(error, EngineError) and cause is not None and is_transient(cause)
+
+
+def is_doubtful(error: BaseException) -> bool:
+    """Tell whether an error is the engine's or the request's, which another engine shows.
+
+    Those are refusals that a wrong address, key or model gives (a redirect, HTTP 401, 403, 404 and
+    others below 500 but 400, 413 and 422), and answers that cannot be right.
+    """
+    if isinstance(error, EngineOutputError):
+        return True
+    status = _status(error)
+    return status is not None and 300 <= status < 500 and status not in AGAIN | _OF_REQUEST
 
 
 def retry_after_s(error: BaseException) -> float | None:

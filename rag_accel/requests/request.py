@@ -92,6 +92,8 @@ class GraphRequest:
         self._instead: dict[str, Any] = {}
         self._growing = Lock()
         self._primitives: dict[str, Primitive] = {}
+        #: those whose engines make no attempts of their own
+        self._retried: set[str] = set()
         self._prefilled = Prefilled(driver)
 
     def start(self) -> tuple[NodeSpec, ...]:
@@ -141,6 +143,7 @@ class GraphRequest:
             depth=primitive.depth,
             arrived_at=self.arrived_at,
             deadline=self.deadline,
+            is_retried=node.node in self._retried,
         )
 
     def partial(self, node: NodeKey, output: EngineOutput) -> bool:
@@ -352,6 +355,7 @@ class GraphRequest:
             primitive = region.by_node[name]
             told = bound_attributes(primitive.attributes, self._inputs)
             self._primitives[name] = replace(primitive, attributes=told)
+        self._retried.update(name for name, retry in region.retries.items() if retry.replaces_own)
         return drawn(region.specs, region.retries, self._jitter)
 
     def _where(self, node: NodeKey) -> str:

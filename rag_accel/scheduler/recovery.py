@@ -4,6 +4,9 @@ The core knows no errors: an event says of each failure whether another attempt 
 long that must wait at least. How many attempts a primitive has, how long it waits before each, and
 what takes its place after the last came with it.
 
+All primitives of an owned engine together have ``MOST_RETRIES`` further attempts, and one more for
+each that ends well: while an engine is down, they are not made for each.
+
 A primitive that waits for its next attempt holds no place on its engine and no permit. Whoever
 shared its run goes on without it.
 """
@@ -54,6 +57,9 @@ def _try_again(
     if delay_s > LONGEST_WAIT_S:
         return False
     if run.deadline is not None and now + delay_s >= run.deadline:
+        return False
+    engine = state.engines[node.spec.engine]
+    if engine.owned and not engine.retries.spend():
         return False
     node.attempts += 1
     node.taken = 0

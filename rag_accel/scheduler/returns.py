@@ -39,6 +39,7 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
         if node.abandoned:
             continue
         if report.kind == "final":
+            engine.retries.earn()
             end_node(state, node, "done", now, out)
         else:
             end_failed(state, node, report.retry_after_s, now, out)

@@ -9,12 +9,15 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from rag_accel.engine_api.kinds import PrimitiveKind
+from rag_accel.engine_api.transient import RetryBudget
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, RequestId, StepId
 from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
+#: further attempts on an engine before any of its works has ended well
+MOST_RETRIES = 64
 
 Gaps = dict[EngineName | None, dict[EngineName, float]]
 
@@ -55,6 +58,8 @@ class EngineState:
     lost: bool = False
     #: it gets no new work any more: it goes as soon as no live request wants it
     leaving: bool = False
+    #: owned engines only: further attempts that may begin; each work that ends well allows another
+    retries: RetryBudget = field(default_factory=lambda: RetryBudget(MOST_RETRIES))
     #: primitives of live and waiting requests that name it and have not ended
     wanted: int = 0
     base_s: float = 0.0

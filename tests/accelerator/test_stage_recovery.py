@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx2
 import pytest
 from accel_harness import become_idle, internal_errors
 from idle_accelerators import soon_idle
@@ -24,7 +25,13 @@ from rag_accel import (
     Retry,
 )
 from rag_accel.engine_api import Document, EngineOutput, EngineRequest, PrimitiveKind, StepBudget
-from rag_accel.engines import CallableEmbeddingEngine, KnowledgeEngine, MemoryGraph
+from rag_accel.engines import (
+    CallableEmbeddingEngine,
+    KnowledgeEngine,
+    MemoryGraph,
+    OpenAICompatibleEngine,
+)
+from rag_accel.errors import RemoteEngineError
 from rag_accel.graph.text import format, parse, references
 from rag_accel.server import Server
 from rag_accel.testing import FakeEngine, Faults
@@ -58,6 +65,53 @@ def test_a_fallback_answers_from_the_same_values_and_is_told_of() -> None:
         assert soon_idle(accelerator)
     with Accelerator(llm=FakeEngine()) as accelerator:
         assert accelerator.run(whole(ask()), input="why") == found
+
+
+@pytest.mark.parametrize(
+    ("retry", "num_calls"),
+    [
+        (None, 4),  # the client's own
+        (0, 4),
+        (2, 3),
+        (Retry(1, backoff_s=0.0), 2),
+        (Retry(1, backoff_s=0.0, on=RemoteEngineError), 2),
+        (Retry(1, backoff_s=0.0, on=lambda error: True), 2),
+        (Retry(1, backoff_s=0.0, on=KeyError), 4),
+    ],
+    ids=repr,
+)
+def test_attempts_of_a_stage_take_the_place_of_those_of_its_client(
+    retry: Any, num_calls: int
+) -> None:
+    calls: list[httpx2.Request] = []
+
+    def fail(request: httpx2.Request) -> httpx2.Response:
+        calls.append(request)
+        return httpx2.Response(503, headers={"retry-after-ms": "1"})
+
+    transport = httpx2.MockTransport(fail)
+    engine = OpenAICompatibleEngine("http://server.test/v1", "m", transport=transport)
+    with Accelerator(llm=engine) as accelerator, pytest.raises(RemoteEngineError, match="HTTP 503"):
+        accelerator.run(whole(ask(retry=retry)), input="why")
+    assert len(calls) == num_calls
+
+
+def test_a_fallback_stage_has_the_attempts_of_its_client() -> None:
+    calls: list[httpx2.Request] = []
+
+    def fail(request: httpx2.Request) -> httpx2.Response:
+        calls.append(request)
+        return httpx2.Response(503, headers={"retry-after-ms": "1"})
+
+    transport = httpx2.MockTransport(fail)
+    spare = OpenAICompatibleEngine("http://server.test/v1", "m", transport=transport)
+    graph = whole(ask(retry=Retry(1, backoff_s=0.0), fallback="spare"))
+    with (
+        Accelerator(llm=dead(), engines={"spare": spare}) as accelerator,
+        pytest.raises(RemoteEngineError, match="HTTP 503"),
+    ):
+        accelerator.run(graph, input="why")
+    assert len(calls) == 4
 
 
 async def test_a_counted_run_has_the_result_and_the_counts_of_its_own_stages() -> None:

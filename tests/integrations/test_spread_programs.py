@@ -19,10 +19,12 @@ sys.path.append(str(Path(__file__).parents[1] / "engines" / "llm"))
 
 from langchain_openai import ChatOpenAI
 from named_servers import NamedServer, wait_for_prompts
+from openai import NotFoundError
 
 import langchain_rag_accel
 from rag_accel import Accelerator
 from rag_accel.engines import RemoteLLM, RemoteServer
+from rag_accel.engines.pool.shared import SharedPlacement
 
 OWN_KEY = "the-key-of-the-program"
 
@@ -45,12 +47,20 @@ def chat(server: NamedServer, **options: Any) -> ChatOpenAI:
     return ChatOpenAI(model="m", base_url=server.base_url, api_key=OWN_KEY, **options)  # type: ignore[arg-type]
 
 
-def loads(accelerator: Accelerator) -> list[int]:
-    """Return how many calls each server has now."""
+def placement(accelerator: Accelerator) -> SharedPlacement:
     model: Any = accelerator.local_llms.served_by(
         next(iter(accelerator.local_llms._given))._servers[0].base_url, "m"
     )
-    return [model.placement.load(at).works for at in range(2)]
+    return model.placement
+
+
+def loads(accelerator: Accelerator) -> list[int]:
+    """Return how many calls each server has now."""
+    return [placement(accelerator).load(at).works for at in range(2)]
+
+
+def is_paused(accelerator: Accelerator, at: int) -> bool:
+    return placement(accelerator).load(at).failures > 0
 
 
 def _invoke(model: Any) -> str:
@@ -86,6 +96,33 @@ def test_calls_go_to_the_server_that_answers(
     fast = langchain_rag_accel.accelerate(chat(servers[0]), accelerator=accelerator)
     assert way(fast) == "b"
     assert servers[1].models == ["other"]
+    gc.collect()
+    assert loads(accelerator) == [0, 0]
+
+
+@anyhow
+def test_calls_leave_a_server_that_refuses_what_another_answers(
+    servers: list[NamedServer], accelerator: Accelerator, way: Callable[[Any], str]
+) -> None:
+    servers[0].status = 404
+    fast = langchain_rag_accel.accelerate(chat(servers[0]), accelerator=accelerator)
+    assert way(fast) == "b"
+    assert is_paused(accelerator, 0)
+    gc.collect()
+    assert loads(accelerator) == [0, 0]
+
+
+@pytest.mark.parametrize("way", [_invoke, _stream])
+def test_a_call_that_every_server_refuses_pauses_none(
+    servers: list[NamedServer], accelerator: Accelerator, way: Callable[[Any], str]
+) -> None:
+    for server in servers:
+        server.status = 404
+    fast = langchain_rag_accel.accelerate(chat(servers[0]), accelerator=accelerator)
+    with pytest.raises(NotFoundError):
+        way(fast)
+    assert not is_paused(accelerator, 0)
+    assert not is_paused(accelerator, 1)
     gc.collect()
     assert loads(accelerator) == [0, 0]
 

@@ -26,6 +26,7 @@ from rag_accel.scheduler.messages import (
     StepEnded,
     StepFailed,
 )
+from rag_accel.scheduler.state import MOST_RETRIES
 
 OTHER = spec("b", "f")
 
@@ -102,6 +103,29 @@ def test_no_attempt_is_waited_for_longer_than_an_hour() -> None:
     core.graph(1, flaky())
     ends = fail(core, "a", at=1.0, least=3601.0)
     assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
+
+
+def test_an_engine_that_is_down_makes_few_further_attempts_over_all_requests() -> None:
+    core = Core()
+    core.own()
+    core.borrow("f")
+    instead = Fallback("a", (), (OTHER,))
+
+    def outcome(request: int) -> list[type[Command]]:
+        core.graph(request, flaky(backoffs_s=(100.0, 100.0), fallback=instead))
+        step = core.engine().step
+        assert step is not None
+        report = NodeReport(key(request, "a"), "error", None, 0.0)
+        return [type(one) for one in core.send(StepEnded(EngineName("e"), step, (report,), 0.0))]
+
+    outcomes = [outcome(request) for request in range(1, 101)]
+    assert [found[0] for found in outcomes].count(RetryNode) == MOST_RETRIES
+    assert outcomes[-1] == [StartFallback, StartCall]
+    core.graph(200, spec("a"))
+    step = core.engine().step
+    assert step is not None
+    core.send(StepEnded(EngineName("e"), step, (NodeReport(key(200, "a"), "final"),), 0.0))
+    assert [outcome(request)[0] for request in (201, 202)] == [RetryNode, StartFallback]
 
 
 def test_no_attempt_begins_behind_the_deadline() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,14 @@ LEAST_COSINE = 0.9999
 """The least cosine between two members' vectors of a text, where a looser member may join."""
 
 TOP = 5
+
+_TINY = 1e-12  # no vector of a model is shorter
+
+LEAST_DRIFT, MOST_DRIFT = 1e-3, 0.1
+"""The bounds of how far a member's vectors may drift once it has joined, as parts of their own."""
+
+TIMES = 4.0
+"""How many times as far as when a member joined: its kernels round each batch in another way."""
 
 _WORDS = (
     *("retrieval", "vector", "river", "cluster", "index", "sentence", "mountain", "garden"),
@@ -51,34 +59,61 @@ class Fidelity:
         difference: the largest of any component, over the first's largest one if above 1.
         cosine: the smallest of any text.
         same_top: whether each probe has the same nearest five others, in the same order.
+        drift: the largest of any component, over the largest one of the first's vector.
+        length: the largest of any vector's length, over that of the first's.
     """
 
     difference: float
     cosine: float
     same_top: bool
+    drift: float
+    length: float
 
     @property
     def is_exact(self) -> bool:
         """Tell whether such a member joins by itself."""
         return self.difference <= EXACT
 
-    @property
-    def is_same_model(self) -> bool:
-        """Tell whether a member that gave these vectors before still is the same model."""
-        return self.cosine >= LEAST_COSINE
-
     def is_within(self, tolerance: float | None) -> bool:
         """Tell whether such a member joins a group with this tolerance."""
         if self.is_exact or tolerance is None:
             return self.is_exact
-        return self.difference <= tolerance and self.cosine >= LEAST_COSINE and self.same_top
+        is_near = max(self.difference, self.length) <= tolerance
+        return is_near and self.cosine >= LEAST_COSINE and self.same_top
+
+    def is_same_as(self, joined: Fidelity, tolerance: float | None) -> bool:
+        """Tell whether a member is the same model still.
+
+        Args:
+            joined: what it was when it joined.
+            tolerance: as of ``is_within``.
+        """
+        drift, length = (
+            min(MOST_DRIFT, max(LEAST_DRIFT, TIMES * before))
+            for before in (joined.drift, joined.length)
+        )
+        is_near = self.drift <= drift and self.length <= length
+        return (is_near and self.cosine >= LEAST_COSINE) or self.is_within(tolerance)
 
     def __str__(self) -> str:
         top = "equal" if self.same_top else "another"
+        length = f", lengths differ by {self.length:.2g}" if self.length > LEAST_DRIFT else ""
         return (
             f"largest difference {self.difference:.2g}, smallest cosine {self.cosine:.6f}, "
-            f"{top} top {TOP}"
+            f"{top} top {TOP}{length}"
         )
+
+
+def worst(parts: Iterable[Fidelity]) -> Fidelity:
+    """Return the largest differences of several comparisons; there is at least one."""
+    parts = list(parts)
+    return Fidelity(
+        max(part.difference for part in parts),
+        min(part.cosine for part in parts),
+        all(part.same_top for part in parts),
+        max(part.drift for part in parts),
+        max(part.length for part in parts),
+    )
 
 
 def embedded(member: Member, texts: Sequence[str], role: Role, threads: int) -> Vector:
@@ -124,16 +159,19 @@ def _checked(values: Any, count: int, dimension: int | None) -> Vector:
 def compare(first: Vector, other: Vector) -> Fidelity:
     """Return how near ``other`` is to ``first``, both ``[texts, dim], float32``."""
     left, right = first.astype(np.float64), other.astype(np.float64)
-    scale = max(1.0, float(np.abs(left).max()))
-    difference = float(np.abs(left - right).max()) / scale
-    left, right = _normalised(left), _normalised(right)
+    differences, largest = np.abs(left - right).max(axis=1), np.abs(left).max(axis=1)
+    difference = float(differences.max()) / max(1.0, float(largest.max()))
+    drift = float((differences / np.maximum(largest, _TINY)).max())
+    own, others = _lengths(left), _lengths(right)
+    length = float((np.abs(others - own) / own).max())
+    left, right = left / own, right / others
     cosine = float((left * right).sum(axis=1).min())
-    return Fidelity(difference, cosine, bool((_nearest(left) == _nearest(right)).all()))
+    same_top = bool((_nearest(left) == _nearest(right)).all())
+    return Fidelity(difference, cosine, same_top, drift, length)
 
 
-def _normalised(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12)
+def _lengths(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
 
 
 def _nearest(vectors: NDArray[np.float64]) -> NDArray[np.intp]:

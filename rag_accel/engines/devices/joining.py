@@ -10,7 +10,7 @@ import numpy as np
 
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.admitting import ROLES
-from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts
+from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts, worst
 from rag_accel.engines.devices.latency_fit import LatencyFit
 from rag_accel.engines.devices.members import Member, MemberChangedError
 from rag_accel.engines.devices.plan import MemberSpec
@@ -33,11 +33,14 @@ class Joined:
         member: the member.
         spec: its speed and limits, for placement.
         fidelity: how near its vectors are to the first's, None for the first.
+        repeated: how near they are too, and to those of the same texts in other calls; None if it
+            has not been reached.
     """
 
     member: Member
     spec: MemberSpec
     fidelity: Fidelity | None
+    repeated: Fidelity | None = None
 
     def __str__(self) -> str:
         if self.fidelity is None:
@@ -153,7 +156,7 @@ def compared(
     tolerance: float | None,
     threads: int,
     *,
-    is_first: bool = False,
+    first: Fidelity | None = None,
 ) -> Joined | NotJoined:
     """Return a member that joins, or why it does not.
 
@@ -163,16 +166,18 @@ def compared(
         clock: measures its first steps.
         tolerance: as of ``join``.
         threads: with how many threads it computes.
-        is_first: ``expected`` are its own earlier vectors; a server need not repeat each bit.
+        first: if ``expected`` are its own earlier vectors, how near it was to them in other calls;
+            a server need not repeat each bit.
     """
     try:
         found = _probe(member, threads)
         fidelity = _fidelity(expected, found)
         if isinstance(fidelity, str):
             return NotJoined(fidelity, is_other_model=True)
-        if fidelity.is_within(tolerance) or (is_first and fidelity.is_same_model):
-            spec = _spec(member, clock, threads)
-            return Joined(member, spec, None if is_first else fidelity)
+        if first is not None and fidelity.is_same_as(first, tolerance):
+            return replace(_joined(member, expected, None, clock, threads), repeated=first)
+        if first is None and fidelity.is_within(tolerance):
+            return _joined(member, found, fidelity, clock, threads)
     except Exception as error:
         return _not_joined(member, error)
     allowed = "1e-06" if tolerance is None else f"member_tolerance={tolerance:g}"
@@ -201,7 +206,7 @@ def _until_one_works(
     for member in members:
         try:
             expected = _probe(member, threads)
-            return [*outcomes, Joined(member, _spec(member, clock, threads), None)], expected
+            return [*outcomes, _joined(member, expected, None, clock, threads)], expected
         except Exception as error:
             errors.append(error)
             outcomes.append(found := _not_joined(member, error))
@@ -239,11 +244,7 @@ def _fidelity(expected: dict[Role, Vector], found: dict[Role, Vector]) -> Fideli
         if found[role].shape[1] != vectors.shape[1]:
             return f"wrong dimension: {found[role].shape[1]}, not {vectors.shape[1]}"
         parts.append(compare(vectors, found[role]))
-    return Fidelity(
-        max(part.difference for part in parts),
-        min(part.cosine for part in parts),
-        all(part.same_top for part in parts),
-    )
+    return worst(parts)
 
 
 def _probe(member: Member, threads: int) -> dict[Role, Vector]:
@@ -261,15 +262,27 @@ def _probe(member: Member, threads: int) -> dict[Role, Vector]:
     return found
 
 
-def _spec(member: Member, clock: Clock, threads: int) -> MemberSpec:
-    """Measure a short step and a long one, now that the member is warm."""
+def _joined(
+    member: Member,
+    found: dict[Role, Vector],
+    fidelity: Fidelity | None,
+    clock: Clock,
+    threads: int,
+) -> Joined:
+    """Measure a short step and a long one, now that the member is warm, and compare their vectors.
+
+    A kernel that computes with few bits rounds the same text differently in another batch.
+    """
     texts = probe_texts()
     line = LatencyFit(0.0, 0.0)
-    for some in (texts[:1], texts[-min(_NUM_LONG, member.max_texts) :]):
+    parts = [] if fidelity is None else [fidelity]
+    for some in (slice(1), slice(-min(_NUM_LONG, member.max_texts), None)):
         began = clock.now()
-        embedded(member, some, "query", _threads(member, threads))
-        line.add(sum(map(member.estimate, some)), clock.now() - began)
-    return replace(_spec_of(member), alpha=line.alpha, beta=line.beta)
+        vectors = embedded(member, texts[some], "query", _threads(member, threads))
+        line.add(sum(map(member.estimate, texts[some])), clock.now() - began)
+        parts.append(compare(found["query"][some], vectors))
+    spec = replace(_spec_of(member), alpha=line.alpha, beta=line.beta)
+    return Joined(member, spec, fidelity, worst(parts))
 
 
 def _spec_of(member: Member) -> MemberSpec:

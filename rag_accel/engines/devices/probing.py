@@ -41,6 +41,7 @@ class MemberProber:
         limits: MemberLimits,
     ) -> None:
         self._reference = joining.reference
+        self._repeated = {joined.member.name: joined.repeated for joined in joining.joined}
         self._expected = joining.expected
         self._clock = clock
         self._tolerance = tolerance
@@ -50,17 +51,20 @@ class MemberProber:
     def rejoined(self, member: Member) -> Joined | NotJoined:
         """Return a member that may join again, or why it may not."""
         with _limited(member, self._limits.probe_s):
-            return compared(
+            found = compared(
                 member,
                 self._expected,
                 self._clock,
                 self._tolerance,
                 self._threads,
-                is_first=member.name == self._reference,
+                first=self._repeated[member.name] if member.name == self._reference else None,
             )
+        if isinstance(found, Joined):
+            self._repeated[member.name] = found.repeated
+        return found
 
     def require_same(self, member: Member) -> None:
-        """Compare the vectors of a few probes.
+        """Compare the vectors of a few probes: directions, components and lengths.
 
         Raises:
             MemberChangedError: they are those of another model.
@@ -87,8 +91,8 @@ class MemberProber:
             raise MemberChangedError(
                 what, where=where, found=dimensions, valid=f"{expected.shape[1]}"
             )
-        fidelity = compare(expected, found)
-        if not (fidelity.is_same_model or fidelity.is_within(self._tolerance)):
+        fidelity, joined = compare(expected, found), self._repeated[member.name]
+        if joined is None or not fidelity.is_same_as(joined, self._tolerance):
             raise MemberChangedError(
                 what,
                 where=where,

@@ -1,15 +1,18 @@
-"""An HTTP client with bounded answers that leaves final errors unrepeated."""
+"""An HTTP client with bounded answers that leaves final errors unrepeated, and others in bounds."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx2
+from openai import APIConnectionError, AsyncOpenAI
 
+from rag_accel.engine_api.transient import RetryBudget
 from rag_accel.engines.http.options import RemoteOptions
 
 _EXCERPT_BYTES = 64 * 1024
@@ -24,6 +27,35 @@ class HttpFault(Exception):
     def __init__(self, what: str, text: str, hint: str) -> None:
         super().__init__(what, text, hint)
         self.parts = (what, text, hint)
+
+
+class BudgetedClient(AsyncOpenAI):
+    """An openai client whose further attempts are bounded over all calls.
+
+    Args:
+        budget: of them.
+        options: of the openai client.
+    """
+
+    def __init__(self, budget: RetryBudget, **options: Any) -> None:
+        super().__init__(**options)
+        self.budget = budget
+
+    async def request(self, *args: Any, **options: Any) -> Any:
+        """Send a request until it is answered; each whole answer allows a further attempt later."""
+        answer = await super().request(*args, **options)
+        if not options.get("stream"):
+            self.budget.earn()
+        return answer
+
+    def _should_retry(self, response: httpx2.Response) -> bool:
+        return super()._should_retry(response) and self.budget.spend()
+
+    async def _sleep_for_retry(self, *, response: httpx2.Response | None, **how: Any) -> None:
+        error = sys.exception()
+        if response is None and isinstance(error, httpx2.RequestError) and not self.budget.spend():
+            raise APIConnectionError(request=error.request) from error
+        await super()._sleep_for_retry(response=response, **how)
 
 
 class BoundedHttpClient(httpx2.AsyncClient):

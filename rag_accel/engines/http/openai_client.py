@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.engine_api.transient import RetryBudget
 from rag_accel.engines.http.errors import ErrorWriter, Secret
 from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.http.retry_after import retry_after_s
@@ -11,7 +12,9 @@ from rag_accel.errors import RemoteEngineError
 
 if TYPE_CHECKING:
     import httpx2
-    from openai import APIConnectionError, AsyncOpenAI
+    from openai import APIConnectionError
+
+    from rag_accel.engines.http.bounded_client import BudgetedClient
 
 BREAK_HINT = "look at the server's log; a proxy may end long answers"
 
@@ -22,20 +25,19 @@ def open_client(
     options: RemoteOptions,
     transport: httpx2.AsyncBaseTransport | None,
     user: str,
-) -> AsyncOpenAI:
+) -> BudgetedClient:
     """Return a client for one event loop.
 
     Raises:
         ImportError: ``openai`` is missing; names the extra that ``user`` needs.
     """
     try:
-        from openai import AsyncOpenAI
-
-        from rag_accel.engines.http.bounded_client import BoundedHttpClient
+        from rag_accel.engines.http.bounded_client import BoundedHttpClient, BudgetedClient
     except ImportError as exc:
         raise ImportError(f"{user} needs openai: pip install 'rag-accel[openai]'") from exc
     http = BoundedHttpClient(options, transport)
-    return AsyncOpenAI(
+    return BudgetedClient(
+        RetryBudget(options.retry_budget),
         api_key=secret.reveal() if secret else "none",
         base_url=base_url,
         max_retries=options.max_retries,

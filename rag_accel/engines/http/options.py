@@ -45,6 +45,10 @@ class RemoteOptions:
         max_retries: attempts after the first one where a refusal (HTTP 408, 409, 429, from 500) or
             a broken connection may pass. The pauses are the openai client's: 0.5 s doubled up to
             8 s, or the server's ``Retry-After`` up to two minutes; after a longer one it gives up.
+            None are made for a stage with ``retry=``, which makes its own.
+        retry_budget: such attempts that all calls together make before one is answered; each answer
+            allows one more, up to this number. So a server that is down is not asked many times for
+            each call.
     """
 
     concurrency: int = _bounded(64, 1, 10_000)
@@ -54,6 +58,7 @@ class RemoteOptions:
     max_response_bytes: int = _bounded(16 * 1024 * 1024, 1, 1 << 40)
     stream_usage: bool = True
     max_retries: int = _bounded(3, 0, 100)
+    retry_budget: int = _bounded(64, 0, 1_000_000)
 
     def __post_init__(self) -> None:
         _check(self)

@@ -20,9 +20,10 @@ from rag_accel.engine_api import (
     StepBudget,
 )
 from rag_accel.engine_api.health import ReportingEngine
-from rag_accel.engine_api.transient import is_transient, retry_after_s
+from rag_accel.engine_api.transient import is_doubtful, is_transient, retry_after_s
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.pool.member import MemberReport, PoolMember
+from rag_accel.engines.pool.placement import Failure, why_of
 from rag_accel.engines.pool.shared import SharedPlacement
 from rag_accel.errors import ConfigError, EngineLostError
 
@@ -51,6 +52,8 @@ class PoolJob:
         began_at: when its member got it.
         has_streamed: whether some of it has been passed on: it is never repeated then.
         first_error: what the first member that failed it reported.
+        doubt: a member whose failure is its own if the next one ends the work well; until then, the
+            work counts as one that it has too, so that it does not look idle.
     """
 
     request: EngineRequest
@@ -61,15 +64,18 @@ class PoolJob:
     began_at: float = 0.0
     has_streamed: bool = False
     first_error: BaseException | None = None
+    doubt: tuple[int, Failure] | None = None
 
 
 class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     """An engine made of several that give equal results, each on a thread of its own.
 
-    A work goes to the member that would begin it soonest; of those about as near, to the one that
+    A work goes to the member that would end it soonest; of those about as near, to the one that
     had the beginning or the texts of its prompt last. A member that fails (connections, timeouts,
     HTTP 429 and 5xx, a step that raises) pauses from 0.5 s up to 8 s, or as long as it asks for,
     and is then tried with one work; what it had not begun to stream goes to another, once to each.
+    After an error that may be its own (``is_doubtful``) one other member is tried. If that ends the
+    work well, the first pauses; otherwise the work ends with the first error, and none does.
     Work that resumes state goes to the member that has it. What only some members execute, and
     ingestion, which would make them differ, is not executed.
 
@@ -222,6 +228,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
 
     def _abort(self, jobs: Sequence[PoolJob]) -> None:
         for job in jobs:
+            self._decide(job, is_own=False)
             if job.member is not None:
                 self._placement.left(job.member, job.request.size)
                 self._members[job.member].cancel([job.request.id])
@@ -258,23 +265,52 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         if output.kind in ("partial", "progress"):
             job.has_streamed = job.has_streamed or output.kind == "partial"
             return _pinned(output, at)
-        now = self._clock.now()
-        self._placement.left(at, job.request.size)
         job.member = None
-        error = output.error
-        if output.kind == "final" or error is None:
-            self._placement.succeeded(at, job.request.size, now - job.began_at)
-        elif is_broken or is_transient(error):
-            self._placement.failed(at, retry_after_s(error))
-            job.tried.add(at)
-            job.first_error = job.first_error or error
-            if self._may_move(job):
-                self._moved += 1
-                again.append(job)
-                return None
-            output = replace(output, error=job.first_error)
+        if output.kind == "final" or output.error is None:
+            self._placement.left(at, job.request.size)
+            seconds = self._clock.now() - job.began_at
+            self._placement.succeeded(at, job.request.size, seconds)
+            self._decide(job, is_own=True)
+        elif (error := self._failed(job, at, output.error, is_broken)) is None:
+            self._moved += 1
+            again.append(job)
+            return None
+        else:
+            output = replace(output, error=error)
         del self._jobs[output.id]
         return _pinned(output, at)
+
+    def _failed(
+        self, job: PoolJob, at: int, error: BaseException, is_broken: bool
+    ) -> BaseException | None:
+        """Note that a member failed a work; return what ends it, None where it goes elsewhere."""
+        is_own = is_broken or is_transient(error)
+        first_error = job.first_error or error
+        is_doubted = not is_own and job.doubt is None and is_doubtful(error)
+        failure = Failure(job.began_at, self._clock.now(), why_of(error), retry_after_s(error))
+        job.tried.add(at)
+        may_move = (is_own or is_doubted) and self._may_move(job)
+        if is_doubted and may_move:
+            job.doubt = (at, failure)
+        else:
+            self._placement.left(at, job.request.size)
+        if is_own:
+            self._placement.failed(at, failure)
+        if may_move:
+            job.first_error = first_error
+            return None
+        is_request = not (is_own or is_doubted or job.doubt)
+        self._decide(job, is_own=False)
+        return error if is_request else first_error
+
+    def _decide(self, job: PoolJob, is_own: bool) -> None:
+        """Pause the member in doubt if the failure was its own; it has the work no longer."""
+        if job.doubt is None:
+            return
+        (at, failure), job.doubt = job.doubt, None
+        self._placement.left(at, job.request.size)
+        if is_own:
+            self._placement.failed(at, failure)
 
     def _may_move(self, job: PoolJob) -> bool:
         untried = [at for at in self._placement.open_members() if at not in job.tried]
@@ -283,6 +319,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     def _end(self, job: PoolJob, error: BaseException) -> None:
         """Let a work end in an error, with the outputs of this step or the next."""
         self._jobs.pop(job.request.id, None)
+        self._decide(job, is_own=False)
         self._rejected.append(EngineOutput(job.request.id, "error", error=error))
         self._outbox.interrupt()
 
@@ -307,9 +344,13 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         name, load = self.names[member.place], self._placement.load(member.place)
         if load.is_closed:
             return Health(name, "lost", "it is closed, or its step hangs")
+        failure = load.failure
+        why = "" if failure is None else f"it failed: {failure.why}"
         left_s = load.paused_until - self._clock.now()
         if left_s > 0:
-            return Health(name, "paused", f"it failed; tried again in {left_s:.1f} s")
+            return Health(name, "paused", f"{why}; tried again in {left_s:.1f} s")
+        if failure is not None:
+            return Health(name, why=f"{why}; tried again with the next work")
         if isinstance(member.engine, ReportingEngine):
             own = member.engine.health()
             return replace(own, name=name)

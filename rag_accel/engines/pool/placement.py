@@ -11,6 +11,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rag_accel.errors import RagAccelError
+
 FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 8.0
 LONGEST_ASKED_S: Final = 120.0
@@ -20,7 +22,27 @@ MOST_KEYS: Final = 65_536
 """Beginnings and texts of prompts whose last member is remembered."""
 
 SLACK: Final = 1.25
-"""How much more than the least loaded member one may have that has read the texts before."""
+"""How much later than the first one may end a work that has read its texts before."""
+
+QUICK_S: Final = 1.0
+"""A member that failed sooner is tried with the first work after its pause: that costs little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of a member's own.
+
+    Args:
+        began_at: when the member was given the work.
+        ended_at: when it failed.
+        why: for people; holds nothing of the work.
+        asked_s: for how long it asked to be left alone, if it did.
+    """
+
+    began_at: float
+    ended_at: float
+    why: str = ""
+    asked_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -32,15 +54,21 @@ class MemberLoad:
         works: their number.
         speed: items that it ends in a second, measured; None before the first.
         failures: errors in a row that were its own.
+        failure: the last one that paused it, if it still is or has ended nothing since.
+        paused_at: when that was.
         paused_until: when it may be given work again after them.
-        is_closed: whether it never will.
+        is_due: whether it is tried before members whose speed is known.
+        is_closed: whether it never will be given work.
     """
 
     items: int = 0
     works: int = 0
     speed: float | None = None
     failures: int = 0
+    failure: Failure | None = None
+    paused_at: float = -math.inf
     paused_until: float = -math.inf
+    is_due: bool = True
     is_closed: bool = False
 
 
@@ -60,16 +88,18 @@ class PoolPlacement:
         self.loads = [MemberLoad() for _ in range(self.count)]
 
     def choose(
-        self, keys: Mapping[Hashable, int], now: float, without: Collection[int] = ()
+        self, keys: Mapping[Hashable, int], size: int, now: float, without: Collection[int] = ()
     ) -> int | None:
         """Return the member for a work; None if there is none that it was not tried on.
 
-        Of the members that take work, those whose load is within ``SLACK`` of the least, or one
-        work above it, are compared by how much of the prompt they had last. Where all are paused,
-        the one whose pause ends first is tried: it fails as fast as it can.
+        Each member that takes work is tried once, so that its speed is known. Of all of them, those
+        that would end the work within ``SLACK`` of the first, or of when that would end one more,
+        are compared by how much of the prompt they had last. Where all are paused, the one whose
+        pause ends first is tried: it fails as fast as it can.
 
         Args:
             keys: beginnings and texts of the prompt, with how long they are.
+            size: of the work, in items.
             now: in seconds.
             without: members that have failed it.
         """
@@ -79,29 +109,30 @@ class PoolPlacement:
         ready = [at for at in able if self.is_ready(at, now)]
         if not ready:
             return min(able, key=lambda at: self.loads[at].paused_until)
-        waits = {at: self._wait(at) for at in ready}
-        least = min(ready, key=lambda at: (waits[at], at))
-        near = [at for at in ready if self._is_near(at, least, waits)]
+        ready = [at for at in ready if self.loads[at].is_due] or ready
+        first = min(ready, key=lambda at: self._order(at, size))
+        latest = SLACK * self._ends_in(first, 2 * size)
+        near = [at for at in ready if self._ends_in(at, size) <= latest]
         known = {at: self._known(at, keys) for at in near}
         best = max(known.values())
         if best == 0:
-            return least
-        return min((at for at in near if known[at] == best), key=lambda at: (waits[at], at))
+            return first
+        return min((at for at in near if known[at] == best), key=lambda at: self._order(at, size))
 
     def _known(self, at: int, keys: Mapping[Hashable, int]) -> int:
         """Return how much of a prompt a member had last."""
         return sum(size for key, size in keys.items() if self._last.get(key) == at)
 
-    def _is_near(self, at: int, least: int, waits: Mapping[int, float]) -> bool:
-        works = self.loads[least].works
-        return waits[at] <= SLACK * waits[least] or self.loads[at].works <= works + 1
+    def _order(self, at: int, size: int) -> tuple[float, bool, int]:
+        """Return what a member is chosen by for a work that none has read before."""
+        return self._ends_in(at, size), self.loads[at].speed is None, at
 
-    def _wait(self, at: int) -> float:
-        """Return about how long a new work would wait there, in seconds of the fastest speed."""
+    def _ends_in(self, at: int, size: int) -> float:
+        """Return in how long about a new work would end there; at the fastest speed if unknown."""
         load = self.loads[at]
         speeds = [other.speed for other in self.loads if other.speed is not None]
         speed = load.speed if load.speed is not None else max(speeds, default=1.0)
-        return load.items / speed
+        return (load.items + size) / speed
 
     def is_ready(self, at: int, now: float) -> bool:
         """Tell whether a member takes work; after a pause, one work until that has ended well."""
@@ -118,6 +149,7 @@ class PoolPlacement:
         load = self.loads[at]
         load.items += size
         load.works += 1
+        load.is_due = False
         for key in keys:
             self._last[key] = at
             self._last.move_to_end(key)
@@ -134,24 +166,27 @@ class PoolPlacement:
         """Note that a work ended well after so many seconds at the member."""
         load = self.loads[at]
         load.failures = 0
+        load.failure = None
         load.paused_until = -math.inf
         # A member serves several at once: those next to this one have had their share of the time.
         speed = max(1, load.works + 1) * size / max(seconds, 1e-6)
         load.speed = speed if load.speed is None else 0.8 * load.speed + 0.2 * speed
 
-    def failed(self, at: int, now: float, asked_s: float | None) -> None:
+    def failed(self, at: int, failure: Failure, now: float) -> None:
         """Pause a member after an error of its own; the longer, the more there were in a row.
 
-        Args:
-            at: which member.
-            now: in seconds.
-            asked_s: for how long it asked to be left alone, if it did.
+        Errors of works that it was given before the last pause count no further: they tell nothing
+        of how it is since.
         """
         load = self.loads[at]
-        pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(load.failures, 8))
-        if asked_s is not None:
-            pause_s = min(asked_s, LONGEST_ASKED_S)
-        load.failures += 1
+        pause_s = 0.0
+        if load.failure is None or failure.began_at > load.paused_at:
+            pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(load.failures, 8))
+            load.failures += 1
+            load.failure, load.paused_at = failure, now
+        if failure.asked_s is not None:
+            pause_s = min(failure.asked_s, LONGEST_ASKED_S)
+        load.is_due = failure.ended_at - failure.began_at <= QUICK_S
         load.paused_until = max(load.paused_until, now + pause_s)
 
     def close(self, at: int) -> None:
@@ -161,3 +196,10 @@ class PoolPlacement:
     def open_members(self) -> Sequence[int]:
         """Return the members that are not closed."""
         return [at for at in range(self.count) if not self._is_closed(at)]
+
+
+def why_of(error: BaseException) -> str:
+    """Return an error in words that show nothing of any work."""
+    what = error.what if isinstance(error, RagAccelError) else type(error).__name__
+    status = getattr(error, "status", None)
+    return f"{what} (HTTP {status})" if isinstance(status, int) else what

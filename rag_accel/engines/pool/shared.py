@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engines.pool.placement import MemberLoad, PoolPlacement
+from rag_accel.engines.pool.placement import Failure, MemberLoad, PoolPlacement
 from rag_accel.system.locks import ForkedAnew
 
 
@@ -36,7 +36,7 @@ class SharedPlacement(ForkedAnew):
         ``left`` must follow. See ``PoolPlacement.choose``.
         """
         with self._lock:
-            at = self._placement.choose(keys, self.clock.now(), without)
+            at = self._placement.choose(keys, size, self.clock.now(), without)
             if at is not None:
                 self._placement.began(at, size, keys)
             return at
@@ -56,10 +56,10 @@ class SharedPlacement(ForkedAnew):
         with self._lock:
             self._placement.succeeded(at, size, seconds)
 
-    def failed(self, at: int, asked_s: float | None) -> None:
+    def failed(self, at: int, failure: Failure) -> None:
         """Pause a member after an error of its own, or for as long as it asked for."""
         with self._lock:
-            self._placement.failed(at, self.clock.now(), asked_s)
+            self._placement.failed(at, failure, self.clock.now())
 
     def close(self, at: int) -> None:
         """Give a member no work any more."""

@@ -32,11 +32,12 @@ _HINT: Final = "check that base_url is a server that answers POST /rerank"
 
 @dataclass(frozen=True, slots=True)
 class _Ranking:
-    """A call, and the documents that its answer orders."""
+    """A call, the documents that its answer orders, and whether it is repeated."""
 
     body: bytes
     documents: tuple[Document, ...]
     top_n: int | None
+    is_repeated: bool
 
 
 class RemoteRerankEngine(HttpCallEngine[_Ranking]):
@@ -73,6 +74,7 @@ class RemoteRerankEngine(HttpCallEngine[_Ranking]):
         secret = Secret(api_key) if api_key else None
         options = options or RemoteOptions()
         self._model, self._endpoint = model, base_url + _PATH
+        self._max_retries = options.max_retries
         self._errors = ErrorWriter(self._endpoint, secret)
         self._openai = open_client(base_url, secret, options, transport, "RemoteRerankEngine")
         self._headers = {**omitted_headers(secret), "Content-Type": "application/json"}
@@ -88,7 +90,8 @@ class RemoteRerankEngine(HttpCallEngine[_Ranking]):
             raise self._refusal("top_n is negative", payload.top_n, "from 0, or None for all")
         texts = [document.text for document in payload.documents]
         body = {"model": self._model, "query": payload.query, "documents": texts}
-        return _Ranking(json.dumps(body).encode(), payload.documents, payload.top_n)
+        content = json.dumps(body).encode()
+        return _Ranking(content, payload.documents, payload.top_n, not request.is_retried)
 
     async def _answer(
         self, call: _Ranking, emit: Callable[[str], None]
@@ -103,7 +106,10 @@ class RemoteRerankEngine(HttpCallEngine[_Ranking]):
                 _PATH,
                 cast_to=httpx2.Response,
                 content=call.body,
-                options={"headers": self._headers},
+                options={
+                    "headers": self._headers,
+                    "max_retries": self._max_retries if call.is_repeated else 0,
+                },
             )
         except Exception as error:
             found = failure(error, self._errors)

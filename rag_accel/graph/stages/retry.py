@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias, cast
 
 from rag_accel.engine_api.transient import is_transient, retry_after_s
-from rag_accel.errors import GraphError
+from rag_accel.errors import GraphError, RemoteEngineError
 from rag_accel.graph.lines import References, is_json
 from rag_accel.graph.nodes import EngineName
 
@@ -32,7 +32,8 @@ class Retry:
 
     The k-th waits ``backoff_s * 2 ** (k - 1)`` seconds, ``max_backoff_s`` at most; of that, a
     random share of up to a half is left out, so that many do not come back at once. Where the error
-    tells when to come again (``Retry-After``), no attempt begins sooner.
+    tells when to come again (``Retry-After``), no attempt begins sooner. A client of a server then
+    makes no attempts of its own.
 
     Args:
         attempts: most further attempts, from 0.
@@ -71,6 +72,13 @@ class Retry:
         if on is None:
             return is_transient(error)
         return isinstance(error, on) if isinstance(on, type | tuple) else bool(on(error))
+
+    @property
+    def replaces_own(self) -> bool:
+        """Tell whether an engine needs no attempts of its own: these follow its passing errors."""
+        on: Any = self.on
+        is_covered = not isinstance(on, type | tuple) or issubclass(RemoteEngineError, on)
+        return self.attempts > 0 and is_covered
 
     def backoffs_s(self, jitter: Callable[[], float]) -> tuple[float, ...]:
         """Return how long each attempt waits, in seconds; ``jitter`` draws from 0 to 1."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import numpy as np
 import pytest
-from embeddings_server import EmbeddingsServer, vector_of
-from returning_groups import ended, group, request, served_vectors, state_of
+from embeddings_server import DIMENSION, EmbeddingsServer, Refusal, vector_of
+from returning_groups import PATIENCE_S, ended, group, request, served_vectors, state_of
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, EngineMember, MemberLimits, RemoteMember
@@ -27,15 +30,56 @@ def other(text: str) -> list[float]:
 
 @contextmanager
 def served(
-    limits: MemberLimits = SLOW, max_texts: int = 128
+    limits: MemberLimits = SLOW,
+    max_texts: int = 128,
+    vector: Callable[[str], list[float]] = vector_of,
+    is_first: bool = True,
+    tolerance: float | None = None,
 ) -> Iterator[tuple[EmbeddingsServer, DeviceGroup]]:
-    """Open a group of a server, preferred, and a member here; no time passes."""
+    """Open a group of a server and a member here, for queries alone; no time passes."""
     here = FakeMember("here", vectors=served_vectors)
+    here.roles = frozenset({"query"})  # type: ignore[attr-defined]
     with EmbeddingsServer() as server:
+        server.vector = vector
         remote = RemoteMember(server.base_url, "m", max_texts=max_texts)
-        with group(remote, here, slo_s=60.0, limits=limits, clock=ManualClock()) as engine:
+        members = (remote, here) if is_first else (here, remote)
+        more = {"slo_s": 60.0, "limits": limits, "tolerance": tolerance, "clock": ManualClock()}
+        with group(*members, **more) as engine:
             server.calls.clear()
             yield server, engine
+
+
+def scaled(by: float) -> Callable[[str], list[float]]:
+    return lambda text: [by * value for value in vector_of(text)]
+
+
+def noise_of(key: str) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")
+    return np.random.default_rng(seed).normal(size=DIMENSION)
+
+
+def turned(cosine: float, key: str = "") -> Callable[[str], list[float]]:
+    """Return vectors of the same lengths, of this cosine with those of before."""
+
+    def vector(text: str) -> list[float]:
+        own = np.array(vector_of(text))
+        length = float(np.linalg.norm(own))
+        aside = noise_of(text + key)
+        aside -= aside @ own / length**2 * own
+        aside *= length / float(np.linalg.norm(aside))
+        return (cosine * own + np.sqrt(1 - cosine**2) * aside).tolist()
+
+    return vector
+
+
+def bits(count: int) -> Callable[[str], list[float]]:
+    """Return vectors of float32 numbers with so few bits of their mantissas."""
+
+    def vector(text: str) -> list[float]:
+        words = np.array(vector_of(text), np.float32).view(np.uint32)
+        return (words >> (23 - count) << (23 - count)).view(np.float32).tolist()
+
+    return vector
 
 
 def texts_of(server: EmbeddingsServer) -> list[str]:
@@ -70,6 +114,69 @@ def test_a_change_without_a_notice_is_found_within_64_texts() -> None:
             assert wrong <= EVERY
         assert "another model" in state_of(engine, "remote").why
         assert 0 < wrong <= EVERY - 10
+        assert is_right(ended(engine, request("after")), "text after")
+
+
+CHANGES = {
+    "three times as long": scaled(3.0),
+    "a hundredth as long": scaled(0.01),
+    "half a percent longer": scaled(1.005),
+    "turned to a cosine of 0.99995": turned(0.99995),
+    "turned to a cosine of 0.9987": turned(0.9987),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+@pytest.mark.parametrize("is_first", [True, False])
+def test_vectors_of_another_length_or_direction_are_found_within_64_texts(
+    change: str, is_first: bool
+) -> None:
+    limits = MemberLimits(60.0, 60.0, absent_s=0.0)
+    with served(limits, is_first=is_first) as (server, engine):
+        role = "query" if is_first else "document"  # that the server is given
+        server.vector = CHANGES[change]
+        for number in range(EVERY):
+            ended(engine, request(f"w{number}", role=role))
+        assert "another model" in state_of(engine, "remote").why
+        assert is_right(ended(engine, request("after")), "text after")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_server_that_embeds_with_few_bits_stays(is_first: bool) -> None:
+    with served(vector=bits(8), is_first=is_first, tolerance=0.02) as (server, engine):
+        for number in range(4 * EVERY):
+            ended(engine, request(f"w{number}", role="document"))
+        assert state_of(engine, "remote").is_ready
+        assert set(texts_of(server)) & set(probe_texts())
+
+
+def test_a_first_server_whose_vectors_of_a_text_differ_from_call_to_call_stays() -> None:
+    calls = count()
+
+    def vector(text: str) -> list[float]:
+        return turned(1 - 2e-6, str(next(calls)))(text)
+
+    here = FakeMember("here", vectors=served_vectors)
+    with EmbeddingsServer() as server:
+        server.vector = vector
+        with group(RemoteMember(server.base_url, "m"), here, clock=ManualClock()) as engine:
+            for number in range(4 * EVERY):
+                ended(engine, request(f"w{number}"))
+            assert state_of(engine, "remote").is_ready
+
+
+def test_a_first_server_that_comes_back_with_longer_vectors_takes_no_texts() -> None:
+    limits = MemberLimits(first_pause_s=0.01, longest_pause_s=0.02)
+    with served(limits) as (server, engine):
+        server.vector = scaled(3.0)
+        server.refusals.extend([Refusal(500)] * 3)
+        for number in range(3):
+            assert is_right(ended(engine, request(f"w{number}")), f"text w{number}")
+        for _ in range(int(PATIENCE_S / 0.01)):
+            if "lengths differ by 2" in (said := "".join(engine.describe_parts())):
+                break
+            threading.Event().wait(0.01)
+        assert "lengths differ by 2" in said
         assert is_right(ended(engine, request("after")), "text after")
 
 

@@ -187,5 +187,6 @@ def test_a_closed_engine_refuses_work(remote: OpenAICompatibleEngine) -> None:
 
 def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
+    monkeypatch.delitem(sys.modules, "rag_accel.engines.http.bounded_client", raising=False)
     with pytest.raises(ImportError, match=r"rag-accel\[openai\]"):
         OpenAICompatibleEngine(URL, "m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -49,6 +50,61 @@ def test_attempts_are_bounded(
     assert error.status == status
     assert "no luck" in str(error)
     assert "attempt 3" in str(error)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["status", "drop", "truncate"])
+def test_a_server_that_is_down_is_asked_little_more_often_than_there_are_calls(
+    make_engine: MakeEngine, server: ChatServer, naps: Naps, kind: Any, stream: bool
+) -> None:
+    server.script(*[Fault(kind, status=503)] * 1000)
+    remote = make_engine(server.base_url, options=RemoteOptions(retry_budget=10))
+    ids = [f"w{number}" for number in range(100)]
+    remote.submit([work(id, stream=stream) for id in ids])
+    ends = [output for output in finish(remote, *ids) if output.kind != "partial"]
+    assert {output.kind for output in ends} == {"error"}
+    assert server.num_calls == 110
+    assert len(naps.seconds) == 10
+
+
+def test_refused_connections_are_repeated_within_the_budget(
+    make_engine: MakeEngine, naps: Naps
+) -> None:
+    calls: list[httpx2.Request] = []
+
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        calls.append(request)
+        raise httpx2.ConnectError("refused", request=request)
+
+    options = RemoteOptions(retry_budget=10)
+    remote = make_engine(transport=httpx2.MockTransport(refuse), options=options)
+    ids = [f"w{number}" for number in range(100)]
+    remote.submit([work(id) for id in ids])
+    errors = [str(output.error) for output in finish(remote, *ids)]
+    assert len(calls) == 110
+    assert all("no connection to the server" in error for error in errors)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_answer_allows_a_further_attempt(
+    make_engine: MakeEngine, server: ChatServer, naps: Naps, stream: bool
+) -> None:
+    remote = make_engine(server.base_url, options=RemoteOptions(retry_budget=1))
+    for number in range(20):
+        server.script(Fault("status", status=503))
+        assert run(remote, work(f"w{number}", stream=stream)).kind == "final"
+    assert len(naps.seconds) == 20
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["status", "drop", "truncate"])
+def test_a_call_that_is_retried_elsewhere_is_made_once(
+    remote: OpenAICompatibleEngine, server: ChatServer, kind: Any, stream: bool
+) -> None:
+    server.script(Fault(kind, status=503))
+    assert run(remote, work(stream=stream, is_retried=True)).kind == "error"
+    assert server.num_calls == 1
+    assert run(remote, work("b", stream=stream, is_retried=True)).kind == "final"
 
 
 def test_a_retry_after_beyond_the_bound_ends_the_work(

@@ -15,6 +15,7 @@ from rag_accel.engine_api import (
     Capability,
     EngineRequest,
     GenerationInput,
+    Health,
     Message,
     PrimitiveKind,
     StepBudget,
@@ -22,7 +23,15 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.pool.engine import EnginePool
-from rag_accel.errors import ClosedError, ConfigError, EngineError, EngineLostError
+from rag_accel.errors import (
+    ClosedError,
+    ConfigError,
+    EngineError,
+    EngineLostError,
+    EngineOutputError,
+    RagAccelError,
+    RemoteEngineError,
+)
 from rag_accel.testing import FAKE_PROFILE, EngineContract, FakeEngine, Faults, ManualClock, compute
 
 WAIT = StepBudget(10.0, 2)
@@ -103,6 +112,94 @@ def test_misuse_is_not_tried_elsewhere() -> None:
         engine.submit([request("w")])
         assert isinstance(outcomes(engine, 1)["w"], ValueError)
     assert second.batches == []
+
+
+DOUBTFUL = {
+    **{
+        f"HTTP {status}": RemoteEngineError("the server refused the request", status=status)
+        for status in (301, 302, 307, 401, 402, 403, 404, 405)
+    },
+    "an answer that cannot be right": EngineOutputError("a server's ranking cannot be right"),
+}
+OF_THE_REQUEST = {
+    **{f"HTTP {status}": RemoteEngineError("refused", status=status) for status in (400, 413, 422)},
+    "misuse": ConfigError("no such option"),
+}
+
+
+@pytest.mark.parametrize("error", DOUBTFUL.values(), ids=list(DOUBTFUL))
+def test_a_member_pauses_for_an_error_that_another_does_not_have(error: RagAccelError) -> None:
+    clock, is_repaired = ManualClock(), threading.Event()
+    faults = Faults(item=lambda work: None if is_repaired.is_set() else error)
+    members = [FakeEngine(faults=faults), FakeEngine()]
+    with pool(*members, clock=clock) as engine:
+        engine.submit([request("a")])
+        assert outcomes(engine, 1) == {"a": answer("a")}
+        first, second = engine.health().parts
+        assert (first.state, second.state) == ("paused", "ready")
+        assert f"it failed: {error.what}" in first.why
+        engine.submit([request("b")])
+        assert outcomes(engine, 1) == {"b": answer("b")}
+        assert [len(sum(member.batches, ())) for member in members] == [1, 2]
+        is_repaired.set()
+        clock.advance(0.5)
+        assert engine.health().parts[0].is_ready
+        assert "tried again with the next work" in engine.health().parts[0].why
+        engine.submit([request("c")])
+        assert outcomes(engine, 1) == {"c": answer("c")}
+        assert [len(sum(member.batches, ())) for member in members] == [2, 2]
+        assert engine.health().parts[0] == Health(engine.names[0])
+
+
+@pytest.mark.parametrize("error", DOUBTFUL.values(), ids=list(DOUBTFUL))
+@pytest.mark.parametrize("other", [*DOUBTFUL.values(), *OF_THE_REQUEST.values()])
+def test_where_one_other_member_fails_too_none_pauses_and_the_first_error_is_told(
+    error: Exception, other: Exception
+) -> None:
+    third = FakeEngine()
+    failed = [FakeEngine(faults=failing(each)) for each in (error, other)]
+    with pool(*failed, third) as engine:
+        engine.submit([request("w")])
+        assert outcomes(engine, 1) == {"w": error}
+        assert engine.health().parts == tuple(map(Health, engine.names))
+    assert third.batches == []
+
+
+@pytest.mark.parametrize("error", OF_THE_REQUEST.values(), ids=list(OF_THE_REQUEST))
+def test_an_error_of_the_request_is_not_tried_elsewhere(error: Exception) -> None:
+    second = FakeEngine()
+    with pool(FakeEngine(faults=failing(error)), second) as engine:
+        engine.submit([request("w")])
+        assert outcomes(engine, 1) == {"w": error}
+        assert engine.health().parts[0].is_ready
+    assert second.batches == []
+
+
+def test_a_dead_member_tells_nothing_of_the_one_in_doubt() -> None:
+    wrong = RemoteEngineError("refused", status=404)
+    members = [failing(wrong), failing(ConnectionError("dead")), None]
+    with pool(*(FakeEngine(faults=faults) for faults in members)) as engine:
+        engine.submit([request("w")])
+        assert outcomes(engine, 1) == {"w": answer("w")}
+        assert [part.state for part in engine.health().parts] == ["paused", "paused", "ready"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_member_in_doubt_does_not_look_idle(is_cancelled: bool) -> None:
+    may_go = threading.Event()
+    wrong = FakeEngine(faults=failing(RemoteEngineError("refused", status=404)))
+    with pool(wrong, FakeEngine(STEPPED, faults=Faults(hang=may_go))) as engine:
+        engine.submit([request("w")])
+        while not engine.counts["moved_works"]:
+            engine.step(WAIT)
+        assert [engine._placement.load(at).items for at in range(2)] == [1, 1]
+        if is_cancelled:
+            engine.cancel([WorkId("w")])
+        may_go.set()
+        if not is_cancelled:
+            outcomes(engine, 1)
+        assert [engine._placement.load(at).items for at in range(2)] == [0, 0]
+        assert engine.health().parts[0].is_ready == is_cancelled
 
 
 def test_where_all_fail_the_first_error_is_told() -> None:

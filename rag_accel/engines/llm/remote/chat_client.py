@@ -40,10 +40,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """One request: its JSON body and whether the answer is streamed."""
+    """One request: its JSON body, whether the answer is streamed, and whether it is repeated."""
 
     body: bytes
     stream: bool
+    is_repeated: bool = True
 
 
 class ChatClient:
@@ -133,25 +134,32 @@ class ChatClient:
         import httpx2
 
         response = await self._openai.post(
-            _PATH, cast_to=httpx2.Response, content=call.body, options={"headers": self._headers}
+            _PATH,
+            cast_to=httpx2.Response,
+            content=call.body,
+            options={"headers": self._headers, "max_retries": self._max_retries(call)},
         )
         return self._checked(parse_completion(response.content))
 
     async def _stream(self, call: ChatCall, emit: Emit) -> GenerationOutput | RemoteEngineError:
         import anyio
 
-        attempts_left = self._options.max_retries + 1
+        attempts_left = self._max_retries(call) + 1
         while True:
             stream, answer = await self._open_stream(call, attempts_left - 1), StreamAssembler()
             attempts_left -= 1 + count_retries(stream.response.request)
             async with stream:
                 outcome = await self._read(stream, answer, emit)
             if not isinstance(outcome, _Broken):
+                self._openai.budget.earn()
                 return outcome
-            if answer.has_text or attempts_left < 1:
+            if answer.has_text or attempts_left < 1 or not self._openai.budget.spend():
                 what = "the connection broke before the answer was complete"
                 return self._errors.fault(what, outcome.text, BREAK_HINT)
             await anyio.sleep(self._pause_s(attempts_left))
+
+    def _max_retries(self, call: ChatCall) -> int:
+        return self._options.max_retries if call.is_repeated else 0
 
     async def _open_stream(self, call: ChatCall, max_retries: int) -> AsyncStream[object]:
         from openai import AsyncStream

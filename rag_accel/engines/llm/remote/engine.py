@@ -88,7 +88,7 @@ class OpenAICompatibleEngine(HttpCallEngine[_Completion]):
             raise self._refusal("unknown handle", request.handle, "no handle: servers keep none")
         stream_usage = self._options.stream_usage
         body = request_body(payload, self._model, stream=request.stream, stream_usage=stream_usage)
-        call = ChatCall(body, request.stream)
+        call = ChatCall(body, request.stream, not request.is_retried)
         return _Completion(call, self._vllm.call_of(request, stream_usage))
 
     async def _answer(self, call: _Completion, emit: Callable[[str], None]) -> GenerationOutput:

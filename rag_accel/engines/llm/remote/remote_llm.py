@@ -140,7 +140,7 @@ class RemoteLLM:
     ``ChatRagAccel(model=RemoteLLM(...))`` and ``RagAccelLLM(model=RemoteLLM(...))`` hold one, too.
     Those that name the same servers and options share an engine on an accelerator, with its stages.
     A request
-    goes to the server that would begin it soonest; of those about as near, to the one that had the
+    goes to the server that would end it soonest; of those about as near, to the one that had the
     beginning of its prompt, or its retrieved texts, last. What a server that fails has not begun to
     answer goes to another one.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -100,7 +100,7 @@ class VllmRequests:
             stream_usage=call.stream_usage,
             fields=fields,
         )
-        return await self._client.complete(ChatCall(body, plain.stream), emit)
+        return await self._client.complete(replace(plain, body=body), emit)
 
     async def _known_server(self) -> ModelServer | None:
         """Return the server, once it has said what it is or refused to."""
