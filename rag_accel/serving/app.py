@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.errors import ClosedError, ServedRequestError
+from rag_accel.leaves.request_threads import request_threads
 from rag_accel.serving.chat_answers import completion, completion_events, embeddings
 from rag_accel.serving.event_stream import EventStream, event
 from rag_accel.serving.http_errors import ErrorAnswer, answer_error
@@ -35,6 +36,7 @@ from rag_accel.serving.served import (
     chat_input,
 )
 from rag_accel.serving.serving_options import ServingOptions
+from rag_accel.serving.sync_steps import RequestSteps
 from rag_accel.serving.tenants import ServedTenants
 from rag_accel.serving.tokens import TokenFile
 from rag_accel.serving.turns import TenantTurns
@@ -145,6 +147,8 @@ class ServingApp:
             await _send_error(answer_error(error), scope, receive, send)
             return
         began, status, has_begun = self._clock.now(), 500, False
+        steps = RequestSteps()
+        context = request_threads.set(steps)
 
         async def noting_send(message: Message) -> None:
             nonlocal has_begun
@@ -168,7 +172,9 @@ class ServingApp:
                 raise
             await _send_error(answer, scope, receive, send)
         finally:
+            request_threads.reset(context)
             self.http.end(namespace, route, status, self._clock.now() - began)
+            steps.when_ended(lambda: self.http.leave(namespace))
 
     def _admit(self, request: Request) -> str:
         """Return the tenant who asks."""

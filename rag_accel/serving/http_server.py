@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -21,6 +20,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.serving.app import ServingApp
 from rag_accel.serving.connections import ConnectionWatch, WatchedProtocol
 from rag_accel.serving.serving_options import ServingOptions
+from rag_accel.serving.sync_steps import SyncSteps
 
 _logger = logging.getLogger(__name__)
 
@@ -29,7 +29,6 @@ HEAD_BYTES = 32 * 1024
 
 _IDLE_S = 5
 _BACKLOG = 2048
-_SYNC_THREADS = 64
 #: beyond the time to drain, for what a stuck thread may hold up
 _LAST_S = 10.0
 
@@ -69,8 +68,7 @@ class DrainingServer(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal comes and what was under way has ended."""
         self.loop = loop = asyncio.get_running_loop()
-        # Steps of programs that are not async run there, each in a thread while it waits.
-        loop.set_default_executor(ThreadPoolExecutor(_SYNC_THREADS, "rag-accel-serve"))
+        loop.set_default_executor(SyncSteps(self._app.turns.most))
         await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
