@@ -160,17 +160,17 @@ class ServingApp:
             status = await respond(request, namespace, noting_send)
         except ClientGoneError:
             status = CLIENT_GONE
-        except asyncio.CancelledError:  # the time to drain is over
-            status = 503
-            if not has_begun:
-                await _send_error(answer_error(_stopping()), scope, receive, send)
+        except GeneratorExit:  # nothing can be awaited any more
             raise
-        except Exception as error:
-            answer = answer_error(error)
+        except BaseException as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            is_over = is_cancelled and self.is_draining  # the time to drain
+            answer = answer_error(_stopping() if is_over else error)
             status = answer.status
-            if has_begun:  # only ending the connection tells that the answer is not whole
-                raise
-            await _send_error(answer, scope, receive, send)
+            if not has_begun:
+                await _send_error(answer, scope, receive, send)
+            if has_begun or is_cancelled:
+                raise  # only ending the connection tells that the answer is not whole
         finally:
             request_threads.reset(context)
             self.http.end(namespace, route, status, self._clock.now() - began)

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -96,7 +96,8 @@ class DrainingServer(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal ends it, and its threads have ended."""
         try:
-            super().run(sockets)
+            with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+                _run_to_end(runner.get_loop(), self.serve(sockets))
         finally:
             if self._last is not None:
                 self._last.cancel()
@@ -135,6 +136,18 @@ class DrainingServer(uvicorn.Server):
             self._app.reload_tokens()
         except ConfigError as error:
             _logger.error("tokens stay as they were: %s", error)
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Run what serves, whatever of a program's tasks and callbacks would end the loop."""
+    task = loop.create_task(work)
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            _logger.error("a task of the program raised %r; the server goes on", error)
 
 
 def open_socket(options: ServingOptions) -> socket.socket:
