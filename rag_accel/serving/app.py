@@ -303,7 +303,9 @@ class ServingApp:
         except Exception as error:
             if not stream.has_begun:
                 raise
-            await stream.fail(event(answer_error(error).body, error_name))
+            answer = answer_error(error)
+            await stream.fail(event(answer.body, error_name))
+            return answer.status
         return 200
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -19,7 +20,13 @@ from serving_kit import (
 )
 
 from rag_accel.engines.devices.embeddings_answer import parse_embeddings
-from rag_accel.errors import BusyError, DeadlineError, RemoteEngineError
+from rag_accel.errors import (
+    BusyError,
+    ClosedError,
+    DeadlineError,
+    RemoteEngineError,
+    ServedRequestError,
+)
 
 JSON = {"Content-Type": "application/json"}
 
@@ -196,6 +203,65 @@ async def test_errors_of_limits_have_statuses_of_their_own() -> None:
                 assert response.status_code == status
                 assert response.json()["error"]["code"] == error.code
                 assert response.headers.get("retry-after") == ("3" if status == 429 else None)
+
+
+class LimitError(BusyError):
+    """A program's own."""
+
+    def __str__(self) -> str:
+        return "secret-key-1"
+
+
+SECRET_ERRORS = [
+    (LimitError("secret-key-1", retry_after_s=1e300), 429),
+    (BusyError("secret-key-1", retry_after_s=float("inf")), 429),
+    (BusyError("secret-key-1", retry_after_s=float("nan")), 429),
+    (DeadlineError("late", found="secret-key-1"), 504),
+    (ClosedError("closed", hint="secret-key-1"), 503),
+    (ServedRequestError("secret-key-1", status=422), 422),
+    (ServedRequestError("secret-key-1", status=200), 500),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SECRET_ERRORS)))
+@pytest.mark.parametrize("fails_after", [None, 1])
+async def test_words_of_errors_from_inside_the_object_are_not_told(
+    number: int, fails_after: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    error, status = SECRET_ERRORS[number]
+    app = serving_app(ScriptedProgram(error=error, fails_after=fails_after))
+    with caplog.at_level(logging.INFO):
+        async with client_of(app) as client:
+            answer = await client.post("/stream", json={"input": "two words"})
+            metrics = (await client.get("/metrics")).text
+    assert answer.status_code == (status if fails_after is None else 200)
+    assert "secret" not in answer.text
+    assert "secret-key-1" in caplog.text
+    assert f'route="/stream",status="{status}"}} 1.0' in metrics  # also where it failed late
+    assert 1 <= int(answer.headers.get("retry-after", 1)) <= 86_400
+
+
+async def test_words_of_the_server_itself_are_told() -> None:
+    program = ScriptedProgram(gate=asyncio.Event())
+    async with client_of(serving_app(program, deadline_s=0.01)) as client:
+        late = await client.post("/invoke", json={"input": "a"})
+        program.inputs = ("other",)
+        bad = await client.post("/invoke", json={"input": "a"})
+    assert "0.01 s" in late.json()["error"]["message"]
+    assert "'input'" in bad.json()["error"]["message"]
+
+
+async def test_a_client_that_leaves_in_mid_stream_is_counted_as_gone() -> None:
+    program = ScriptedProgram(gate=asyncio.Event())
+    app = serving_app(program)
+    asgi = app.asgi()
+    call = AsgiCall(asgi, "/stream", {"input": "a b"})
+    await call.sending.wait()
+    call.leave()
+    await call.task
+    async with client_of(asgi) as client:
+        metrics = (await client.get("/metrics")).text
+    assert 'route="/stream",status="499"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(
