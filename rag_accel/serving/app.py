@@ -182,7 +182,10 @@ class ServingApp:
             raise _stopping()
         if self._tokens is None:
             return self._options.namespace
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        given = request.headers.getlist("authorization")
+        if len(given) > 1:  # a proxy may have checked the other one
+            raise ServedRequestError("there are several", where="Authorization", valid="one")
+        kind, _, token = "".join(given).partition(" ")
         tenant = self._tokens.tenant_of(token.strip()) if kind.lower() == "bearer" else None
         if tenant is None:
             raise ServedRequestError(

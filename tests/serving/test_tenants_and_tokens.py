@@ -98,6 +98,16 @@ async def test_without_a_valid_token_nothing_is_answered(
     assert program.num_begun == 0
 
 
+async def test_two_headers_with_tokens_are_refused(tmp_path: Path) -> None:
+    tokens = TokenFile(token_file(tmp_path, ANNA))
+    headers = [("Authorization", f"Bearer {token}") for token in (ANNA, BERT)]
+    async with client_of(serving_app(ScriptedProgram(), tokens)) as client:
+        for given in (headers, headers[::-1]):
+            refused = await client.post("/invoke", json={"input": "hi"}, headers=given)
+            assert refused.status_code == 400
+            assert "Authorization" in refused.json()["error"]["message"]
+
+
 async def test_metrics_show_a_tenant_its_own(tmp_path: Path) -> None:
     tokens = TokenFile(token_file(tmp_path, f"{ANNA} anna\n{BERT} bert\n"))
     app, tenants = tenant_app(whose(), tokens)
