@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -46,6 +47,9 @@ T = TypeVar("T")
 CLIENT_GONE = 499
 """The status under which requests are counted whose client has left."""
 
+SMALL_BODY_BYTES = 64 * 1024
+"""The largest body that is read on the loop, which answers nobody meanwhile."""
+
 Respond = Callable[[Request, str, Send], Awaitable[int]]
 """Answers a request of a tenant and returns the status."""
 
@@ -71,6 +75,8 @@ class ServingApp:
         self._clock = clock or MonotonicClock()
         self._created = int(time.time())
         self.http = HTTPMetrics()
+        # Their own: steps of programs may fill the loop's.
+        self._parsers = ThreadPoolExecutor(2, "rag-accel-body")
         #: set once the server stops: nothing more is taken
         self.is_draining = False
         tenants.add((options.namespace,) if tokens is None else tokens.tenants)
@@ -131,6 +137,7 @@ class ServingApp:
         try:
             yield
         finally:
+            self._parsers.shutdown(wait=False)
             await asyncio.to_thread(self._tenants.close)
 
     def _any_tenant(self) -> str:
@@ -202,7 +209,9 @@ class ServingApp:
         asked = f"{namespace}\n{request.scope['path']}\n".encode()
         request.state.key = hashlib.blake2b(asked + body, digest_size=16).digest()
         request.state.turns = self.turns.of(namespace)
-        return parse_object(body)
+        if len(body) <= SMALL_BODY_BYTES:
+            return parse_object(body)
+        return await asyncio.get_running_loop().run_in_executor(self._parsers, parse_object, body)
 
     async def _in_turn(
         self, request: Request, work: Callable[[float | None], Coroutine[Any, Any, T]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from typing import Any
 
 import httpx
@@ -27,6 +28,8 @@ from rag_accel.errors import (
     RemoteEngineError,
     ServedRequestError,
 )
+from rag_accel.serving import app as app_module
+from rag_accel.serving.plain_values import parse_object
 
 JSON = {"Content-Type": "application/json"}
 
@@ -104,6 +107,9 @@ BAD_BODIES = {
     "a long number": (b'{"input": ' + b"9" * 5000 + b"}", 400, "JSON"),
     "deep": (b'{"input": ' + b"[" * 40 + b"]" * 40 + b"}", 400, "deeply"),
     "very deep": (DEEP, 400, "JSON"),
+    "many lists": (b'{"input": [' + b"[]," * 10_000 + b"1]}", 400, "at most 10000"),
+    "many objects": (b'{"input": [' + b"{}," * 10_000 + b"1]}", 400, "at most 10000"),
+    "a text without end": (b'{"input": "' + b'\\"' * 400_000 + b"[" * 20_000, 400, "JSON"),
     "a list": (b"[]", 400, "no JSON object"),
     "nothing": (b"", 400, "JSON"),
     "no text": (b'{"input": {"lc": 1}}', 400, "type"),
@@ -126,6 +132,30 @@ async def test_a_bad_body_is_refused_in_words(name: str, path: str) -> None:
     assert words in error["message"]
     assert len(response.content) < 1000
     assert program.num_begun == 0
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, '\\"[{' * 20_000, "\\" * 20_001 + "[" * 20_000])
+async def test_brackets_in_a_text_are_no_lists(text: str) -> None:
+    async with client_of(serving_app(ScriptedProgram())) as client:
+        answer = await client.post("/invoke", json={"input": text})
+    assert answer.json() == {"output": {"said": text}}
+
+
+@pytest.mark.parametrize(("size", "is_on_loop"), [(60_000, True), (70_000, False)])
+async def test_a_large_body_is_read_off_the_loop(
+    size: int, is_on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def parse(body: bytes) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return parse_object(body)
+
+    monkeypatch.setattr(app_module, "parse_object", parse)
+    async with client_of(serving_app(ScriptedProgram())) as client:
+        answer = await client.post("/invoke", json={"input": "a" * size})
+    assert answer.status_code == 200
+    assert [thread is threading.current_thread() for thread in threads] == [is_on_loop]
 
 
 async def test_a_body_in_chunks_without_a_length_is_bounded_too() -> None:
