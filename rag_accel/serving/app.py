@@ -38,7 +38,7 @@ from rag_accel.serving.served import (
 )
 from rag_accel.serving.serving_options import ServingOptions
 from rag_accel.serving.sync_steps import RequestSteps
-from rag_accel.serving.tenants import ServedTenants
+from rag_accel.serving.tenants import MadeTenants, ServedTenants
 from rag_accel.serving.tokens import TokenFile
 from rag_accel.serving.turns import TenantTurns
 
@@ -79,6 +79,9 @@ class ServingApp:
         self._parsers = ThreadPoolExecutor(2, "rag-accel-body")
         #: set once the server stops: nothing more is taken
         self.is_draining = False
+        self._is_reloading = False
+        #: tenants that no token names and whose requests are still under way
+        self._unnamed: set[str] = set()
         tenants.add((options.namespace,) if tokens is None else tokens.tenants)
         taken = [on.options.max_requests for on in tenants.accelerators.values()]
         self.turns = TenantTurns(
@@ -127,10 +130,49 @@ class ServingApp:
         accelerators = self._tenants.accelerators.values()
         return max((on.options.shutdown_s for on in accelerators), default=0.0)
 
-    def reload_tokens(self) -> None:
-        """Read the tokens again. Raises ConfigError, and then those from before stay."""
-        if self._tokens is not None:
-            self._tokens.reload(self._tenants.add)
+    async def reload_tokens(self) -> None:
+        """Read the tokens again, one call at a time; requests go on meanwhile.
+
+        Tenants that no token names any more are dropped once their last request has ended.
+        Raises what the file or the object raises, and then the tokens from before stay.
+        """
+        if self._tokens is None:
+            return
+        self._is_reloading = True  # nothing is dropped that may be named again
+        try:
+            found = await asyncio.to_thread(self._read_tokens, self._tokens)
+            if isinstance(found, BaseException):
+                raise found
+            tokens, made = found
+            self._tenants.put(made)
+            self._tokens.use(tokens)
+        finally:
+            self._is_reloading = False
+            self._unnamed = set(self._tenants.names).difference(self._tokens.tenants)
+            for namespace in self._unnamed.copy():
+                self._drop_idle(namespace)
+
+    def _read_tokens(self, file: TokenFile) -> tuple[dict[bytes, str], MadeTenants] | BaseException:
+        try:
+            tokens = file.read()
+            return tokens, self._tenants.make(sorted(set(tokens.values())))
+        except BaseException as error:  # one of the program's could end the thread, or the loop
+            return error
+
+    def _drop_idle(self, namespace: str) -> None:
+        """Forget a tenant that no token names if no request of it is under way."""
+        is_idle = not self.http.in_flight[namespace]
+        if namespace in self._unnamed and is_idle and not self._is_reloading:
+            self._unnamed.remove(namespace)
+            accelerator = self._tenants.drop(namespace)
+            self.http.forget(namespace)
+            self.turns.forget(namespace)
+            if accelerator is not None:
+                asyncio.get_running_loop().run_in_executor(None, accelerator.close)
+
+    def _leave(self, namespace: str) -> None:
+        self.http.leave(namespace)
+        self._drop_idle(namespace)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -181,7 +223,7 @@ class ServingApp:
         finally:
             request_threads.reset(context)
             self.http.end(namespace, route, status, self._clock.now() - began)
-            steps.when_ended(lambda: self.http.leave(namespace))
+            steps.when_ended(lambda: self._leave(namespace))
 
     def _admit(self, request: Request) -> str:
         """Return the tenant who asks."""

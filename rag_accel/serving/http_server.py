@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextvars import Context
 from types import FrameType
 from typing import Any
 
@@ -63,6 +64,8 @@ class DrainingServer(uvicorn.Server):
         self.loop: asyncio.AbstractEventLoop
         self._app, self._options, self._tell = app, options, tell
         self._last: threading.Timer | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._must_reload = False
         self._watch, self._clock = ConnectionWatch(options), MonotonicClock()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -129,13 +132,26 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def _reload_soon(self) -> None:
-        self.loop.call_soon_threadsafe(self._reload)
+        # A signal comes in the context of whatever request runs.
+        self.loop.call_soon_threadsafe(self._begin_reload, context=Context())
 
-    def _reload(self) -> None:
-        try:
-            self._app.reload_tokens()
-        except ConfigError as error:
-            _logger.error("tokens stay as they were: %s", error)
+    def _begin_reload(self) -> None:
+        self._must_reload = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = self.loop.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        while self._must_reload:
+            self._must_reload = False
+            try:
+                await self._app.reload_tokens()
+            except ConfigError as error:
+                _logger.error("tokens stay as they were: %s", error)
+            except BaseException as error:  # whatever the program raises
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # the loop ends
+                    raise
+                _logger.error("tokens stay as they were: %r", error, exc_info=error)
 
 
 def _run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:

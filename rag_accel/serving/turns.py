@@ -222,3 +222,7 @@ class TenantTurns:
             most = min(self._share, self.most)
             self._own[namespace] = RequestTurns(most, self._clock, self._places)
         return self._own[namespace]
+
+    def forget(self, namespace: str) -> None:
+        """Drop the turns of a tenant of which no request is under way."""
+        self._own.pop(namespace, None)

@@ -155,11 +155,11 @@ async def test_tokens_are_read_again_and_stay_where_the_file_is_wrong(tmp_path: 
             return answer.status_code
 
         path.write_text(f"{BERT} bert")
-        app.reload_tokens()
+        await app.reload_tokens()
         assert [await status(ANNA), await status(BERT)] == [401, 200]
         path.write_text("short")
         with pytest.raises(ConfigError):
-            app.reload_tokens()
+            await app.reload_tokens()
         assert [await status(ANNA), await status(BERT)] == [401, 200]
     tenants.close()
 
@@ -186,7 +186,7 @@ async def test_a_tenant_that_cannot_be_served_is_not_let_in_by_a_reload(tmp_path
         app, _ = tenant_app(fast, TokenFile(path))
         path.write_text(f"{ANNA} anna\n{BERT} bert\n")
         with pytest.raises(ConfigError, match="serves one tenant"):
-            app.reload_tokens()
+            await app.reload_tokens()
         async with client_of(app) as client:
             asked = {"input": "hi"}
             refused = await client.post("/invoke", json=asked, headers=bearing(BERT))
