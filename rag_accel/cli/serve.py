@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     )
     try:
         app = ServingApp(tenants, options, tokens)
+        # The interpreter collects all that was ever loaded as it ends, which takes seconds.
+        atexit.register(gc.freeze)
         run_server(app, options, lambda url: print(f"serving {target.name} on {url}", flush=True))
     finally:
         tenants.close()

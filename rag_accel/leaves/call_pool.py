@@ -13,13 +13,14 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, ContextVar
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from rag_accel.errors import ClosedError, ForkedError
+from rag_accel.leaves.request_threads import request_threads
 from rag_accel.system.forks import forks
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ class CallPool:
         """
         self._require_own_process()
         may_wait = context is None or not context.get(_is_inside, False)
-        call = _Submitted(fn if context is None else partial(context.run, partial(_marked, fn)))
+        marked = fn if context is None else partial(context.run, partial(_marked, fn))
+        call = SubmittedCall(marked, context)
         with self._lock:
             self._require_open()
             if self._is_full and not may_wait:
@@ -83,11 +85,12 @@ class CallPool:
         Raises like ``submit``.
         """
         self._require_own_process()
+        call = SubmittedCall(partial(context.run, partial(_marked, fn)), context)
         with self._lock:
             self._require_open()
             if self._is_full:
                 return False
-            self._put(partial(context.run, partial(_marked, fn)))
+            self._put(call.run)
         return True
 
     def start(self, fn: Callable[[], T]) -> asyncio.Future[T]:
@@ -169,20 +172,27 @@ class CallPool:
                 self._ended += 1
 
 
-class _Submitted(Generic[T]):
-    """A call whose caller is any thread."""
+class SubmittedCall(Generic[T]):
+    """A call whose caller is any thread.
 
-    __slots__ = ("_fn", "future")
+    Args:
+        fn: what is called.
+        context: the caller's, which knows the request; None for that of the running thread.
+    """
 
-    def __init__(self, fn: Callable[[], T]) -> None:
-        self._fn = fn
+    __slots__ = ("_fn", "_threads", "future")
+
+    def __init__(self, fn: Callable[[], T], context: Context | None = None) -> None:
+        self._fn, self._threads = fn, _threads_of(context)
         self.future: Future[T] = Future()
 
     def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
+        """Run it in this thread, unless it was cancelled."""
         try:
-            value = self._fn()
+            with self._threads:  # before it looks: one that is cancelled later is counted
+                if not self.future.set_running_or_notify_cancel():
+                    return
+                value = self._fn()
         except BaseException as error:
             self.future.set_exception(error)
         else:
@@ -198,13 +208,14 @@ class _Awaited(Generic[T]):
     ``asyncio.wrap_future`` would do, with a second future, its lock and its callbacks each time.
     """
 
-    __slots__ = ("_untaken", "compute", "future", "loop")
+    __slots__ = ("_threads", "_untaken", "compute", "future", "loop")
 
     def __init__(self, fn: Callable[[], T]) -> None:
         shielded = partial(_shielded, fn)
         self.compute: Callable[[], T] = partial(contextvars.copy_context().run, shielded)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self.loop.create_future()
+        self._threads = _threads_of(None)
         #: emptied by the one who runs the call; single operations on a list need no lock
         self._untaken = [True]
 
@@ -216,12 +227,14 @@ class _Awaited(Generic[T]):
             return False
 
     def run(self) -> None:
-        if self.future.cancelled() or not self.take():
-            return
         loop, compute = self.loop, self.compute
-        del self.compute  # the task may go on, and drop what it called, before this thread does
         try:
-            settle = partial(_settle, self.future, compute())
+            with self._threads:  # before it looks: one that is cancelled later is counted
+                if self.future.cancelled() or not self.take():
+                    return
+                # The task may go on, and drop what it called, before this thread does.
+                del self.compute
+                settle = partial(_settle, self.future, compute())
         except BaseException as error:
             settle = partial(_fail, self.future, error)
         del compute
@@ -231,6 +244,12 @@ class _Awaited(Generic[T]):
         finally:
             # The error's traceback leads here, and from here back to the error.
             del self, settle
+
+
+def _threads_of(context: Context | None) -> AbstractContextManager[object]:
+    """Return what counts a thread as one of the request that a context belongs to."""
+    threads = request_threads.get() if context is None else context.get(request_threads)
+    return nullcontext() if threads is None else threads
 
 
 def _start(name: str, work: Callable[[], None]) -> None:

@@ -4,7 +4,9 @@ Pure: every method takes ``now`` in seconds, and nothing waits here. Over capaci
 refused with the time after which its turn comes, behind all that were told so before it. It is
 known again by its key, the digest of what it asks: at its time it waits for a place however many
 wait, about as long as the rounding of these times to whole seconds takes; before, it is told the
-rest of its time. Newcomers get places that nobody waits for.
+rest of its time. Newcomers get places that nobody waits for. A place whose request is abandoned,
+cancelled while a thread still works for it, is held until that thread ends, which nobody can tell:
+while there are no others, nobody waits.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ class RequestAdmission:
     def __init__(self, most: int) -> None:
         self.most = most
         self.running = 0
+        #: of these, those that were cancelled while threads work for them
+        self.abandoned = 0
         self.waiting = 0
         self.num_promised = 0
         #: the times of each key's turns, rising, and all of them with their keys
@@ -76,11 +80,21 @@ class RequestAdmission:
             return "run"
         is_expected = turns is not None and turns[0] <= now + EARLY_S
         is_short = not self.num_promised and (self.waiting + 1) * self._interval_s <= QUEUE_S
-        if is_expected or is_short:
+        if self.can_wait and (is_expected or is_short):
             self._take(key)
             self.waiting += 1
             return "wait"
-        raise self._busy(self._book(now, key) if turns is None else turns[0] - now)
+        raise self.refuse(now, key)
+
+    @property
+    def can_wait(self) -> bool:
+        """Return whether a place will be free in a time that durations tell."""
+        return self.abandoned < self.most
+
+    def refuse(self, now: float, key: Hashable) -> BusyError:
+        """Return what a request is told that has to come back; its turn is kept."""
+        turns = self._turns.get(key)
+        return self._busy(self._book(now, key) if turns is None else turns[0] - now)
 
     def begin(self) -> None:
         """Turn one that waits into one that runs; there must be a place."""
@@ -94,10 +108,16 @@ class RequestAdmission:
         assert self.waiting > 0, "nobody waits"
         self.waiting -= 1
 
-    def end(self, duration_s: float | None) -> None:
+    def abandon(self) -> None:
+        """Note that one that runs was cancelled while threads work for it."""
+        assert self.abandoned < self.running, "nothing else runs"
+        self.abandoned += 1
+
+    def end(self, duration_s: float | None, is_abandoned: bool = False) -> None:
         """Free a place; ``duration_s`` is None of one that says nothing of the others."""
         assert self.running > 0, "nothing runs"
         self.running -= 1
+        self.abandoned -= is_abandoned
         if duration_s is not None:
             mean = self._mean_s
             self._mean_s = duration_s if mean is None else mean + _WEIGHT * (duration_s - mean)
@@ -105,7 +125,8 @@ class RequestAdmission:
     @property
     def _interval_s(self) -> float:
         """Return the seconds from one freed place to the next."""
-        return (_FIRST_S if self._mean_s is None else self._mean_s) / self.most
+        places = max(1, self.most - self.abandoned)
+        return (_FIRST_S if self._mean_s is None else self._mean_s) / places
 
     def _book(self, now: float, key: Hashable) -> float:
         """Return in how many seconds the turn of a newcomer is, and keep it."""
@@ -125,9 +146,12 @@ class RequestAdmission:
     def _busy(self, after_s: float) -> BusyError:
         # Less than EARLY_S is what floats lose between a time and its distance from now.
         after_s = float(max(1, math.ceil(after_s - _ROUNDING_S)))
+        found = f"{self.running} requests under way, {self.waiting} waiting"
+        if self.abandoned:
+            found += f", {self.abandoned} given up whose threads still run"
         return BusyError(
             "the server is busy",
-            found=f"{self.running} requests under way, {self.waiting} waiting",
+            found=found,
             valid=f"at most {self.most} at once",
             hint=f"come back in {after_s:.0f} s",
             retry_after_s=after_s,

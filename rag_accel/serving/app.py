@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -19,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.errors import ClosedError, ServedRequestError
+from rag_accel.leaves.request_threads import request_threads
 from rag_accel.serving.chat_answers import completion, completion_events, embeddings
 from rag_accel.serving.event_stream import COMMENT_S, EventStream, event
 from rag_accel.serving.http_errors import ErrorAnswer, answer_error
@@ -41,7 +43,8 @@ from rag_accel.serving.served import (
     chat_input,
 )
 from rag_accel.serving.serving_options import ServingOptions
-from rag_accel.serving.tenants import ServedTenants
+from rag_accel.serving.sync_steps import RequestSteps
+from rag_accel.serving.tenants import MadeTenants, ServedTenants
 from rag_accel.serving.tokens import TokenFile
 from rag_accel.serving.turns import TenantTurns
 
@@ -49,6 +52,9 @@ T = TypeVar("T")
 
 CLIENT_GONE = 499
 """The status under which requests are counted whose client has left."""
+
+SMALL_BODY_BYTES = 64 * 1024
+"""The largest body that is read on the loop, which answers nobody meanwhile."""
 
 Respond = Callable[[Request, str, Send], Awaitable[int]]
 """Answers a request of a tenant and returns the status."""
@@ -75,8 +81,13 @@ class ServingApp:
         self._clock = clock or MonotonicClock()
         self._created = int(time.time())
         self.http = HTTPMetrics()
+        # Their own: steps of programs may fill the loop's.
+        self._parsers = ThreadPoolExecutor(2, "rag-accel-body")
         #: set once the server stops: nothing more is taken
         self.is_draining = False
+        self._is_reloading = False
+        #: tenants that no token names and whose requests are still under way
+        self._unnamed: set[str] = set()
         tenants.add((options.namespace,) if tokens is None else tokens.tenants)
         taken = [on.options.max_requests for on in tenants.accelerators.values()]
         self.turns = TenantTurns(
@@ -129,16 +140,56 @@ class ServingApp:
         accelerators = self._tenants.accelerators.values()
         return max((on.options.shutdown_s for on in accelerators), default=0.0)
 
-    def reload_tokens(self) -> None:
-        """Read the tokens again. Raises ConfigError, and then those from before stay."""
-        if self._tokens is not None:
-            self._tokens.reload(self._tenants.add)
+    async def reload_tokens(self) -> None:
+        """Read the tokens again, one call at a time; requests go on meanwhile.
+
+        Tenants that no token names any more are dropped once their last request has ended.
+        Raises what the file or the object raises, and then the tokens from before stay.
+        """
+        if self._tokens is None:
+            return
+        self._is_reloading = True  # nothing is dropped that may be named again
+        try:
+            found = await asyncio.to_thread(self._read_tokens, self._tokens)
+            if isinstance(found, BaseException):
+                raise found
+            tokens, made = found
+            self._tenants.put(made)
+            self._tokens.use(tokens)
+        finally:
+            self._is_reloading = False
+            self._unnamed = set(self._tenants.names).difference(self._tokens.tenants)
+            for namespace in self._unnamed.copy():
+                self._drop_idle(namespace)
+
+    def _read_tokens(self, file: TokenFile) -> tuple[dict[bytes, str], MadeTenants] | BaseException:
+        try:
+            tokens = file.read()
+            return tokens, self._tenants.make(sorted(set(tokens.values())))
+        except BaseException as error:  # one of the program's could end the thread, or the loop
+            return error
+
+    def _drop_idle(self, namespace: str) -> None:
+        """Forget a tenant that no token names if no request of it is under way."""
+        is_idle = not self.http.in_flight[namespace]
+        if namespace in self._unnamed and is_idle and not self._is_reloading:
+            self._unnamed.remove(namespace)
+            accelerator = self._tenants.drop(namespace)
+            self.http.forget(namespace)
+            self.turns.forget(namespace)
+            if accelerator is not None:
+                asyncio.get_running_loop().run_in_executor(None, accelerator.close)
+
+    def _leave(self, namespace: str) -> None:
+        self.http.leave(namespace)
+        self._drop_idle(namespace)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
+            self._parsers.shutdown(wait=False)
             await asyncio.to_thread(self._tenants.close)
 
     def _any_tenant(self) -> str:
@@ -155,6 +206,8 @@ class ServingApp:
             await _send_error(answer_error(error), scope, receive, send)
             return
         began, status, has_begun = self._clock.now(), 500, False
+        steps = RequestSteps()
+        context = request_threads.set(steps)
 
         async def noting_send(message: Message) -> None:
             nonlocal has_begun
@@ -166,19 +219,21 @@ class ServingApp:
             status = await respond(request, namespace, noting_send)
         except ClientGoneError:
             status = CLIENT_GONE
-        except asyncio.CancelledError:  # the time to drain is over
-            status = 503
-            if not has_begun:
-                await _send_error(answer_error(_stopping()), scope, receive, send)
+        except GeneratorExit:  # nothing can be awaited any more
             raise
-        except Exception as error:
-            answer = answer_error(error)
+        except BaseException as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            is_over = is_cancelled and self.is_draining  # the time to drain
+            answer = answer_error(_stopping() if is_over else error)
             status = answer.status
-            if has_begun:  # only ending the connection tells that the answer is not whole
-                raise
-            await _send_error(answer, scope, receive, send)
+            if not has_begun:
+                await _send_error(answer, scope, receive, send)
+            if has_begun or is_cancelled:
+                raise  # only ending the connection tells that the answer is not whole
         finally:
+            request_threads.reset(context)
             self.http.end(namespace, route, status, self._clock.now() - began)
+            steps.when_ended(lambda: self._leave(namespace))
 
     def _admit(self, request: Request) -> str:
         """Return the tenant who asks."""
@@ -186,7 +241,10 @@ class ServingApp:
             raise _stopping()
         if self._tokens is None:
             return self._options.namespace
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        given = request.headers.getlist("authorization")
+        if len(given) > 1:  # a proxy may have checked the other one
+            raise ServedRequestError("there are several", where="Authorization", valid="one")
+        kind, _, token = "".join(given).partition(" ")
         tenant = self._tokens.tenant_of(token.strip()) if kind.lower() == "bearer" else None
         if tenant is None:
             raise ServedRequestError(
@@ -203,7 +261,9 @@ class ServingApp:
         asked = f"{namespace}\n{request.scope['path']}\n".encode()
         request.state.key = hashlib.blake2b(asked + body, digest_size=16).digest()
         request.state.turns = self.turns.of(namespace)
-        return parse_object(body)
+        if len(body) <= SMALL_BODY_BYTES:
+            return parse_object(body)
+        return await asyncio.get_running_loop().run_in_executor(self._parsers, parse_object, body)
 
     async def _in_turn(
         self, request: Request, work: Callable[[float | None], Coroutine[Any, Any, T]]
@@ -316,7 +376,9 @@ class ServingApp:
         except Exception as error:
             if not stream.has_begun:
                 raise
-            await stream.fail(event(answer_error(error).body, error_name))
+            answer = answer_error(error)
+            await stream.fail(event(answer.body, error_name))
+            return answer.status
         return 200
 
 

@@ -1,4 +1,8 @@
-"""Exceptions as HTTP answers: our words for what a client can mend, an id for anything else."""
+"""Exceptions as HTTP answers: our words for what a client can mend, an id for anything else.
+
+Words are told of errors that the server itself raised. Of the same classes from inside the object
+only the class is: their words may name what the client must not know.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +40,24 @@ class ErrorAnswer:
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
+LONGEST_RETRY_S = 86_400
+"""The longest ``Retry-After``."""
+
+_GENERAL = {
+    BusyError: "the program is busy",
+    DeadlineError: "the request ran past its deadline",
+    ClosedError: "the program takes no requests",
+    ServedRequestError: "the program cannot serve this request",
+}
+
+
 def answer_error(error: BaseException) -> ErrorAnswer:
     """Return what a client is told of an exception; log what it is not told."""
-    if isinstance(error, ServedRequestError):
+    if isinstance(error, ServedRequestError) and 400 <= error.status < 600:
         headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
         return _told(error.status, error, headers)
     if isinstance(error, BusyError):
-        seconds = math.ceil(max(1.0, error.retry_after_s or 1.0))
-        return _told(429, error, {"Retry-After": str(seconds)})
+        return _told(429, error, {"Retry-After": str(_retry_after(error.retry_after_s))})
     if isinstance(error, DeadlineError):
         return _told(504, error)
     if isinstance(error, ClosedError):
@@ -54,8 +68,30 @@ def answer_error(error: BaseException) -> ErrorAnswer:
     return ErrorAnswer(500, _body(500, message, None))
 
 
+def _retry_after(seconds: object) -> int:
+    if not isinstance(seconds, int | float) or not seconds > 1:
+        return 1
+    return math.ceil(min(seconds, LONGEST_RETRY_S))
+
+
+def _is_own(error: BaseException) -> bool:
+    """Tell whether the server raised an error, or made it and raised it nowhere."""
+    traceback = error.__traceback__
+    if traceback is None:
+        return True
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return str(traceback.tb_frame.f_globals.get("__name__")).startswith(f"{__package__}.")
+
+
 def _told(status: int, error: RagAccelError, headers: dict[str, str] | None = None) -> ErrorAnswer:
-    return ErrorAnswer(status, _body(status, str(error), error.code), headers or {})
+    if _is_own(error):
+        message = str(error)
+    else:
+        _logger.info("answered %d: %s", status, error)
+        general = next(words for kind, words in _GENERAL.items() if isinstance(error, kind))
+        message = f"[{error.code}] {general}"
+    return ErrorAnswer(status, _body(status, message, error.code), headers or {})
 
 
 def _body(status: int, message: str, code: str | None) -> dict[str, Any]:

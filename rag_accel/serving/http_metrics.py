@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,22 +29,33 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class HTTPMetrics:
-    """Requests by route, status and tenant; those under way."""
+    """Requests by route, status and tenant; those under way, and of them those given up."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metrics] = {}
-        self.in_flight: dict[str, int] = {}
+        self.in_flight: Counter[str] = Counter()
+        self.abandoned: Counter[str] = Counter()
 
     def begin(self, namespace: str) -> None:
         """Count a request as under way."""
-        self.in_flight[namespace] = self.in_flight.get(namespace, 0) + 1
+        self.in_flight[namespace] += 1
 
     def end(self, namespace: str, route: str, status: int, duration_s: float) -> None:
-        """Count a request as ended."""
-        self.in_flight[namespace] -= 1
+        """Count a request as answered, or as given up; its threads may still run."""
+        self.abandoned[namespace] += 1
         cells = self._metrics.setdefault(namespace, Metrics())
         cells.counter("requests", route, str(status)).add()
         cells.histogram("request_s", route).observe(duration_s)
+
+    def leave(self, namespace: str) -> None:
+        """Count a request that has ended as no longer under way, as its threads have ended too."""
+        self.in_flight[namespace] -= 1
+        self.abandoned[namespace] -= 1
+
+    def forget(self, namespace: str) -> None:
+        """Drop the counts of a tenant."""
+        for counts in (self._metrics, self.in_flight, self.abandoned):
+            counts.pop(namespace, None)
 
     def snapshot(self, namespace: str) -> Snapshot:
         """Return the counts of a tenant."""
@@ -98,7 +110,9 @@ class ServingCollector(Collector):
 
     def _collect_http(self, families: dict[str, Family], name: str) -> None:
         under_way = _gauge(families, "http_requests_in_flight", ["namespace"])
-        under_way.add_metric([name], self._http.in_flight.get(name, 0))
+        under_way.add_metric([name], self._http.in_flight[name])
+        abandoned = _gauge(families, "http_requests_abandoned", ["namespace"])
+        abandoned.add_metric([name], self._http.abandoned[name])
         found = self._http.snapshot(name)
         for route, by_status in _branches(found.get("requests", {})):
             for status, count in _branches(by_status):

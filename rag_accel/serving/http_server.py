@@ -9,8 +9,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import Context
 from types import FrameType
 from typing import Any
 
@@ -21,6 +21,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.serving.app import ServingApp
 from rag_accel.serving.connections import ConnectionWatch, WatchedProtocol
 from rag_accel.serving.serving_options import ServingOptions
+from rag_accel.serving.sync_steps import SyncSteps
 
 _logger = logging.getLogger(__name__)
 
@@ -29,7 +30,6 @@ HEAD_BYTES = 32 * 1024
 
 _IDLE_S = 5
 _BACKLOG = 2048
-_SYNC_THREADS = 64
 #: beyond the time to drain, for what a stuck thread may hold up
 _LAST_S = 10.0
 
@@ -64,13 +64,14 @@ class DrainingServer(uvicorn.Server):
         self.loop: asyncio.AbstractEventLoop
         self._app, self._options, self._tell = app, options, tell
         self._last: threading.Timer | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._must_reload = False
         self._watch, self._clock = ConnectionWatch(options), MonotonicClock()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal comes and what was under way has ended."""
         self.loop = loop = asyncio.get_running_loop()
-        # Steps of programs that are not async run there, each in a thread while it waits.
-        loop.set_default_executor(ThreadPoolExecutor(_SYNC_THREADS, "rag-accel-serve"))
+        loop.set_default_executor(SyncSteps(self._app.turns.most))
         await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -98,7 +99,8 @@ class DrainingServer(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal ends it, and its threads have ended."""
         try:
-            super().run(sockets)
+            with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+                _run_to_end(runner.get_loop(), self.serve(sockets))
         finally:
             if self._last is not None:
                 self._last.cancel()
@@ -130,13 +132,38 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def _reload_soon(self) -> None:
-        self.loop.call_soon_threadsafe(self._reload)
+        # A signal comes in the context of whatever request runs.
+        self.loop.call_soon_threadsafe(self._begin_reload, context=Context())
 
-    def _reload(self) -> None:
+    def _begin_reload(self) -> None:
+        self._must_reload = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = self.loop.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        while self._must_reload:
+            self._must_reload = False
+            try:
+                await self._app.reload_tokens()
+            except ConfigError as error:
+                _logger.error("tokens stay as they were: %s", error)
+            except BaseException as error:  # whatever the program raises
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # the loop ends
+                    raise
+                _logger.error("tokens stay as they were: %r", error, exc_info=error)
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Run what serves, whatever of a program's tasks and callbacks would end the loop."""
+    task = loop.create_task(work)
+    while not task.done():
         try:
-            self._app.reload_tokens()
-        except ConfigError as error:
-            _logger.error("tokens stay as they were: %s", error)
+            loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            _logger.error("a task of the program raised %r; the server goes on", error)
 
 
 def open_socket(options: ServingOptions) -> socket.socket:

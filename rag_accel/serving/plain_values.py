@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn
@@ -13,14 +14,26 @@ from rag_accel.errors import EngineOutputError, ServedRequestError
 MOST_DEPTH = 32
 """Most containers within each other in a client's JSON."""
 
+MOST_CONTAINERS = 10_000
+"""Most lists and objects in a client's JSON; each costs much more than its two bytes."""
+
+#: a text, which ends with the body if nothing else ends it: linear whatever the body
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body.
 
     Raises:
         ServedRequestError: no JSON, no object, NaN, a number or a text that cannot be one, or more
-            than ``MOST_DEPTH`` levels.
+            than ``MOST_CONTAINERS`` containers or ``MOST_DEPTH`` levels.
     """
+    # Before it is read: reading holds the interpreter, and so all other threads.
+    if _num_opened(body) > MOST_CONTAINERS and _num_opened(_TEXT.sub(b"", body)) > MOST_CONTAINERS:
+        raise ServedRequestError(
+            "the JSON of the body has too many lists and objects",
+            valid=f"at most {MOST_CONTAINERS}",
+        )
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
         if not isinstance(value, dict):
@@ -36,6 +49,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
             "the body cannot be read as JSON", found=found[:200], valid="JSON in UTF-8"
         ) from None
     return value
+
+
+def _num_opened(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{")
 
 
 def _refuse_constant(name: str) -> NoReturn:

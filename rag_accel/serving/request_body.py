@@ -20,6 +20,10 @@ class ClientGoneError(Exception):
     """The client has left, so that nobody reads an answer."""
 
 
+class ProgramExitError(Exception):
+    """The program raised what would end a task or the process: it ends its request alone."""
+
+
 async def read_body(request: Request, most_bytes: int) -> bytes:
     """Return the JSON body of a request.
 
@@ -83,13 +87,14 @@ async def in_time(request: Request, deadline_s: float | None, work: Coroutine[An
     Raises:
         ClientGoneError: the client left.
         DeadlineError: ``deadline_s`` seconds have passed.
+        ProgramExitError: the work ended with SystemExit, CancelledError or the like by itself.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(_contained(work))
     gone = asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({task, gone}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
-            return task.result()
+            return _result_of(task)
         if gone.done():
             raise ClientGoneError
         raise DeadlineError(
@@ -99,6 +104,22 @@ async def in_time(request: Request, deadline_s: float | None, work: Coroutine[An
         task.cancel()
         gone.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _contained(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:  # out of a task, it would end the loop
+        raise ProgramExitError from error
+
+
+def _result_of(task: asyncio.Task[T]) -> T:
+    try:
+        return task.result()
+    except Exception:
+        raise
+    except BaseException as error:
+        raise ProgramExitError from error
 
 
 async def _left(request: Request) -> None:

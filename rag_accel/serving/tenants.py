@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
@@ -15,6 +16,19 @@ from rag_accel.serving.target import ServingTarget
 
 MOST_TENANTS = 256
 """Most tenants of one server; each has engines of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTenants:
+    """What was made for tenants, by tenant, and the accelerators that are closed with it."""
+
+    served: dict[str, Served] = field(default_factory=dict[str, Served])
+    accelerators: dict[str, Accelerator] = field(default_factory=dict[str, Accelerator])
+
+    def close(self) -> None:
+        """Close what was made, as it will not be used."""
+        for accelerator in self.accelerators.values():
+            accelerator.close()
 
 
 class ServedTenants:
@@ -39,27 +53,49 @@ class ServedTenants:
         self._target, self._inputs, self._plain = target, inputs, plain
         self._registry = registry or served_registry()
         self._served: dict[str, Served] = {}
-        self._made: list[Accelerator] = []
+        #: what is closed with a tenant
+        self._made: dict[str, Accelerator] = {}
 
     def add(self, namespaces: Iterable[str]) -> None:
-        """Make the object answer for further tenants; those that are there stay.
+        """Make the object answer for further tenants. Raises as ``make``."""
+        self.put(self.make(namespaces))
+
+    def make(self, namespaces: Iterable[str]) -> MadeTenants:
+        """Return what answers for tenants, made where it is not there; from any thread.
+
+        Nothing here changes before ``put``; no tenant that is asked for may be dropped meanwhile.
 
         Raises:
             ConfigError: the object cannot be served, or not to several tenants.
         """
-        served, num_made = dict(self._served), len(self._made)
+        names = tuple(namespaces)
+        _check_room(names)
+        made = MadeTenants()
         try:
-            for namespace in namespaces:
-                if namespace not in served:
-                    _check_room(served)
-                    served[namespace] = self._make(namespace)
-            self._check_alone(served)
+            for namespace in names:
+                if namespace not in self._served:
+                    self._make(namespace, made)
+            there = {name: self._served[name] for name in names if name in self._served}
+            self._check_alone({**there, **made.served})
         except BaseException:
-            for accelerator in self._made[num_made:]:
-                accelerator.close()
-            del self._made[num_made:]
+            made.close()
             raise
-        self._served = served
+        return made
+
+    def put(self, made: MadeTenants) -> None:
+        """Have what was made answer."""
+        self._served = {**self._served, **made.served}
+        self._made |= made.accelerators
+
+    def drop(self, namespace: str) -> Accelerator | None:
+        """Forget a tenant; return its own accelerator, which is to be closed, if it has one."""
+        self._served = {name: one for name, one in self._served.items() if name != namespace}
+        return self._made.pop(namespace, None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the tenants."""
+        return tuple(self._served)
 
     def of(self, namespace: str) -> Served:
         """Return what answers for a tenant that was added."""
@@ -73,13 +109,20 @@ class ServedTenants:
 
     def close(self) -> None:
         """Close the accelerators that were made here."""
-        for accelerator in self._made:
+        for accelerator in self._made.values():
             accelerator.close()
 
-    def _make(self, namespace: str) -> Served:
+    def _make(self, namespace: str, made: MadeTenants) -> None:
         obj, given = self._target.for_tenant(namespace)
         if isinstance(obj, ServedProgram | ServedEmbedder):
-            return obj
+            made.served[namespace] = obj
+            return
+        if given is not None and self._target.make is not None:
+            if given.closed:
+                raise ConfigError(
+                    "the accelerator is closed", where=self.name, found=f"tenant {namespace!r}"
+                )
+            made.accelerators[namespace] = given  # made for this tenant alone
         # A new request that an embedder would answer too late is refused, not held.
         on = given or Accelerator(options=Options.load(namespace=namespace, on_full="raise"))
         try:
@@ -90,10 +133,10 @@ class ServedTenants:
                 on.close()
             raise
         if given is None and served.accelerator is on:
-            self._made.append(on)
+            made.accelerators[namespace] = on
         elif given is None:
             on.close()
-        return served
+        made.served[namespace] = served
 
     def _offer(self, obj: Any, terms: ServingTerms) -> Served:
         missing: list[str] = []
@@ -136,8 +179,11 @@ class ServedTenants:
                 )
 
 
-def _check_room(served_by: Mapping[str, Served]) -> None:
-    if len(served_by) >= MOST_TENANTS:
+def _check_room(namespaces: Sequence[str]) -> None:
+    if len(namespaces) > MOST_TENANTS:
         raise ConfigError(
-            "there are too many tenants", where="--token-file", valid=f"up to {MOST_TENANTS}"
+            "there are too many tenants",
+            where="--token-file",
+            found=len(namespaces),
+            valid=f"up to {MOST_TENANTS}",
         )

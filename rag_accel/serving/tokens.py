@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import os
 import stat
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rag_accel.errors import ConfigError
@@ -34,15 +33,10 @@ class TokenFile:
 
     def __init__(self, path: Path, default: str = "") -> None:
         self._path, self._default = path, default
-        self._tenants: dict[bytes, str] = {}
-        self.reload()
+        self._tenants = self.read()
 
-    def reload(self, accept: Callable[[Iterable[str]], None] | None = None) -> None:
-        """Read the file again; the tokens from before stay if it is wrong. Raises as the class.
-
-        Args:
-            accept: is given the tenants before the tokens are valid; what it raises refuses them.
-        """
+    def read(self) -> dict[bytes, str]:
+        """Return the tenants of the tokens in the file now, for ``use``. Raises as the class."""
         found: dict[bytes, str] = {}
         for number, line in enumerate(self._text().splitlines(), start=1):
             words = line.split()
@@ -59,8 +53,10 @@ class TokenFile:
                 raise self._error(f"line {number}", valid="one tenant for a token")
         if not found:
             raise self._error("no token", valid="at least one line")
-        if accept is not None:
-            accept(sorted(set(found.values())))
+        return found
+
+    def use(self, found: dict[bytes, str]) -> None:
+        """Take the tokens that ``read`` has found from now on."""
         self._tenants = found
 
     @property

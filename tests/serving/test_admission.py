@@ -136,3 +136,16 @@ def test_of_those_that_come_back_at_three_times_capacity_nearly_all_are_served(
     assert back > 0
     # and the places were in use meanwhile
     assert num_ended >= 0.85 * last * most / duration_s, (num_ended, last)
+
+
+def test_nobody_waits_while_threads_of_abandoned_requests_hold_all_places() -> None:
+    admission = busy(0.1, most=2)
+    admission.abandon()
+    assert admission.arrive(0.0, "a") == "wait"  # the other place will be free
+    admission.leave_queue()
+    admission.abandon()
+    after_s = refused_for(admission, 0.0, "b")
+    assert refused_for(admission, after_s, "b") >= 1.0  # also one that comes back in time
+    admission.end(30.0, is_abandoned=True)
+    assert admission.arrive(2.0, "c") == "run"
+    assert (admission.running, admission.abandoned) == (2, 1)

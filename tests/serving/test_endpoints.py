@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import threading
 from typing import Any
 
 import httpx
@@ -20,8 +22,15 @@ from serving_kit import (
 )
 
 from rag_accel.engines.devices.embeddings_answer import parse_embeddings
-from rag_accel.errors import BusyError, DeadlineError, RemoteEngineError
+from rag_accel.errors import (
+    BusyError,
+    ClosedError,
+    DeadlineError,
+    RemoteEngineError,
+    ServedRequestError,
+)
 from rag_accel.serving import app as app_module
+from rag_accel.serving.plain_values import parse_object
 
 JSON = {"Content-Type": "application/json"}
 
@@ -99,6 +108,9 @@ BAD_BODIES = {
     "a long number": (b'{"input": ' + b"9" * 5000 + b"}", 400, "JSON"),
     "deep": (b'{"input": ' + b"[" * 40 + b"]" * 40 + b"}", 400, "deeply"),
     "very deep": (DEEP, 400, "JSON"),
+    "many lists": (b'{"input": [' + b"[]," * 10_000 + b"1]}", 400, "at most 10000"),
+    "many objects": (b'{"input": [' + b"{}," * 10_000 + b"1]}", 400, "at most 10000"),
+    "a text without end": (b'{"input": "' + b'\\"' * 400_000 + b"[" * 20_000, 400, "JSON"),
     "a list": (b"[]", 400, "no JSON object"),
     "nothing": (b"", 400, "JSON"),
     "no text": (b'{"input": {"lc": 1}}', 400, "type"),
@@ -121,6 +133,30 @@ async def test_a_bad_body_is_refused_in_words(name: str, path: str) -> None:
     assert words in error["message"]
     assert len(response.content) < 1000
     assert program.num_begun == 0
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, '\\"[{' * 20_000, "\\" * 20_001 + "[" * 20_000])
+async def test_brackets_in_a_text_are_no_lists(text: str) -> None:
+    async with client_of(serving_app(ScriptedProgram())) as client:
+        answer = await client.post("/invoke", json={"input": text})
+    assert answer.json() == {"output": {"said": text}}
+
+
+@pytest.mark.parametrize(("size", "is_on_loop"), [(60_000, True), (70_000, False)])
+async def test_a_large_body_is_read_off_the_loop(
+    size: int, is_on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def parse(body: bytes) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return parse_object(body)
+
+    monkeypatch.setattr(app_module, "parse_object", parse)
+    async with client_of(serving_app(ScriptedProgram())) as client:
+        answer = await client.post("/invoke", json={"input": "a" * size})
+    assert answer.status_code == 200
+    assert [thread is threading.current_thread() for thread in threads] == [is_on_loop]
 
 
 async def test_a_body_in_chunks_without_a_length_is_bounded_too() -> None:
@@ -261,6 +297,65 @@ async def test_errors_of_limits_have_statuses_of_their_own() -> None:
                 assert response.status_code == status
                 assert response.json()["error"]["code"] == error.code
                 assert response.headers.get("retry-after") == ("3" if status == 429 else None)
+
+
+class LimitError(BusyError):
+    """A program's own."""
+
+    def __str__(self) -> str:
+        return "secret-key-1"
+
+
+SECRET_ERRORS = [
+    (LimitError("secret-key-1", retry_after_s=1e300), 429),
+    (BusyError("secret-key-1", retry_after_s=float("inf")), 429),
+    (BusyError("secret-key-1", retry_after_s=float("nan")), 429),
+    (DeadlineError("late", found="secret-key-1"), 504),
+    (ClosedError("closed", hint="secret-key-1"), 503),
+    (ServedRequestError("secret-key-1", status=422), 422),
+    (ServedRequestError("secret-key-1", status=200), 500),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SECRET_ERRORS)))
+@pytest.mark.parametrize("fails_after", [None, 1])
+async def test_words_of_errors_from_inside_the_object_are_not_told(
+    number: int, fails_after: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    error, status = SECRET_ERRORS[number]
+    app = serving_app(ScriptedProgram(error=error, fails_after=fails_after))
+    with caplog.at_level(logging.INFO):
+        async with client_of(app) as client:
+            answer = await client.post("/stream", json={"input": "two words"})
+            metrics = (await client.get("/metrics")).text
+    assert answer.status_code == (status if fails_after is None else 200)
+    assert "secret" not in answer.text
+    assert "secret-key-1" in caplog.text
+    assert f'route="/stream",status="{status}"}} 1.0' in metrics  # also where it failed late
+    assert 1 <= int(answer.headers.get("retry-after", 1)) <= 86_400
+
+
+async def test_words_of_the_server_itself_are_told() -> None:
+    program = ScriptedProgram(gate=asyncio.Event())
+    async with client_of(serving_app(program, deadline_s=0.01)) as client:
+        late = await client.post("/invoke", json={"input": "a"})
+        program.inputs = ("other",)
+        bad = await client.post("/invoke", json={"input": "a"})
+    assert "0.01 s" in late.json()["error"]["message"]
+    assert "'input'" in bad.json()["error"]["message"]
+
+
+async def test_a_client_that_leaves_in_mid_stream_is_counted_as_gone() -> None:
+    program = ScriptedProgram(gate=asyncio.Event())
+    app = serving_app(program)
+    asgi = app.asgi()
+    call = AsgiCall(asgi, "/stream", {"input": "a b"})
+    await call.sending.wait()
+    call.leave()
+    await call.task
+    async with client_of(asgi) as client:
+        metrics = (await client.get("/metrics")).text
+    assert 'route="/stream",status="499"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,29 @@ def is_open(url: str) -> bool:
     return True
 
 
+COUNTED = """
+import atexit, gc, pathlib
+from langchain_core.runnables import RunnableLambda
+
+def note():
+    frozen, others = gc.get_freeze_count(), len(gc.get_objects())
+    pathlib.Path("frozen").write_text(str(frozen > 100 * others))
+
+atexit.register(note)
+chain = RunnableLambda(str)
+"""
+
+
+@pytest.mark.processes
+def test_no_collection_of_garbage_delays_the_end(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(COUNTED)
+    with serving_process(tmp_path, "app:chain") as (process, url):
+        assert httpx.post(f"{url}/invoke", json={"input": "a"}, timeout=60).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert (tmp_path / "frozen").read_text() == "True"
+
+
 STUCK = """
 import pathlib, threading
 from langchain_core.runnables import RunnableLambda

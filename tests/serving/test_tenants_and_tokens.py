@@ -98,6 +98,16 @@ async def test_without_a_valid_token_nothing_is_answered(
     assert program.num_begun == 0
 
 
+async def test_two_headers_with_tokens_are_refused(tmp_path: Path) -> None:
+    tokens = TokenFile(token_file(tmp_path, ANNA))
+    headers = [("Authorization", f"Bearer {token}") for token in (ANNA, BERT)]
+    async with client_of(serving_app(ScriptedProgram(), tokens)) as client:
+        for given in (headers, headers[::-1]):
+            refused = await client.post("/invoke", json={"input": "hi"}, headers=given)
+            assert refused.status_code == 400
+            assert "Authorization" in refused.json()["error"]["message"]
+
+
 async def test_metrics_show_a_tenant_its_own(tmp_path: Path) -> None:
     tokens = TokenFile(token_file(tmp_path, f"{ANNA} anna\n{BERT} bert\n"))
     app, tenants = tenant_app(whose(), tokens)
@@ -145,11 +155,11 @@ async def test_tokens_are_read_again_and_stay_where_the_file_is_wrong(tmp_path: 
             return answer.status_code
 
         path.write_text(f"{BERT} bert")
-        app.reload_tokens()
+        await app.reload_tokens()
         assert [await status(ANNA), await status(BERT)] == [401, 200]
         path.write_text("short")
         with pytest.raises(ConfigError):
-            app.reload_tokens()
+            await app.reload_tokens()
         assert [await status(ANNA), await status(BERT)] == [401, 200]
     tenants.close()
 
@@ -176,7 +186,7 @@ async def test_a_tenant_that_cannot_be_served_is_not_let_in_by_a_reload(tmp_path
         app, _ = tenant_app(fast, TokenFile(path))
         path.write_text(f"{ANNA} anna\n{BERT} bert\n")
         with pytest.raises(ConfigError, match="serves one tenant"):
-            app.reload_tokens()
+            await app.reload_tokens()
         async with client_of(app) as client:
             asked = {"input": "hi"}
             refused = await client.post("/invoke", json=asked, headers=bearing(BERT))
