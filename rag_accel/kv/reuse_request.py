@@ -128,7 +128,7 @@ def read_reuse_request(params: object) -> ReuseRequest | None:
     values = params[ENTRY]
     if not isinstance(values, Mapping):
         raise ReuseRequestError(f"{ENTRY} is a {type(values).__name__}, not an object")
-    if unknown := sorted(map(str, set(values) - _KNOWN)):
+    if unknown := sorted(map(repr, set(values) - _KNOWN)):
         raise ReuseRequestError(f"unknown names: {', '.join(unknown)[:200]}")
     if values.get("version") != VERSION:
         raise ReuseRequestError(f"version {values.get('version')!r:.40}, not {VERSION}")

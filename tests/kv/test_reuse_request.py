@@ -117,3 +117,10 @@ def test_what_names_no_texts_is_no_request(params: object) -> None:
 def test_nonsense_is_refused(values: object) -> None:
     with pytest.raises(ReuseRequestError):
         read_reuse_request({ENTRY: values})
+
+
+def test_unknown_names_are_said_in_one_line() -> None:
+    """What a client writes is logged."""
+    with pytest.raises(ReuseRequestError) as caught:
+        read_reuse_request({ENTRY: {"version": VERSION, "a\nINFO forged": 1}})
+    assert str(caught.value) == r"unknown names: 'a\nINFO forged'"
