@@ -115,7 +115,7 @@ def _check_salt(body: bytes) -> None:
         wanted = None
     refused = salt_refusal(wanted, salt)
     if refused is not None:
-        from starlette.exceptions import HTTPException
+        from fastapi import HTTPException  # of which the server makes its own form of errors
 
         own = None if wanted is None else wanted.salt()
         error = ServedRequestError(
