@@ -12,7 +12,13 @@ from itertools import pairwise
 from typing import Any
 
 from rag_accel.kv.keys import ChunkSource
-from rag_accel.kv.reuse_request import ReuseRequest, ReuseRequestError, read_reuse_request
+from rag_accel.kv.reuse_request import (
+    ReuseRequest,
+    ReuseRequestError,
+    is_approximate_salt,
+    read_reuse_request,
+    salt_refusal,
+)
 from vllm_rag_accel.prompt_texts import LEAST_TOKENS, TextFinder
 from vllm_rag_accel.step_plan import (
     Layout,
@@ -46,10 +52,17 @@ class ClaimOptions:
 
 @dataclass(slots=True)
 class _Prompt:
-    """A request, with what is known of its texts."""
+    """A request, with what is known of its texts.
+
+    ``is_apart`` tells that it was refused under a salt whose blocks are not its own: it reads none.
+    ``is_named`` tells that its texts were found by their tokens, and its head by them.
+    """
 
     layout: Layout | None
     refused: str | None = None
+    is_apart: bool = False
+    is_named: bool = False
+    cached: int = 0
     claimed: tuple[int, int] | None = None
     rows: int = 0
     report: PromptLoadReport | None = None
@@ -83,6 +96,11 @@ class Claims:
         self._step_rows = 0
         self._answered: dict[str, dict[str, Any]] = {}
 
+    def begun(self, request: Any) -> None:
+        """Have a refused request computed as a whole where the server's cache is that of others."""
+        if self._prompt(request).is_apart:
+            request.skip_reading_prefix_cache = True
+
     def matched(self, request: Any, computed: int) -> int | None:
         """Return how many tokens behind those computed are claimed; None to be asked again.
 
@@ -91,6 +109,7 @@ class Claims:
             computed: tokens that the server's own cache has.
         """
         prompt = self._prompt(request)
+        prompt.cached = computed
         if prompt.layout is None:
             return 0
         layout = prompt.layout
@@ -178,7 +197,8 @@ class Claims:
         if prompt is None or (prompt.layout is None and prompt.refused is None):
             return None
         if prompt.refused is not None:
-            return {"rag_accel": {"refused": prompt.refused}}
+            is_exact = not (prompt.is_apart and prompt.cached)
+            return {"rag_accel": {"refused": prompt.refused, "exact": is_exact}}
         assert prompt.layout is not None
         said = {
             "reuse": prompt.layout.reuse,
@@ -199,9 +219,14 @@ class Claims:
         assert prompt.claimed is not None
         assert prompt.layout is not None
         begin, end = prompt.claimed
+        layout = prompt.layout
+        if begin and prompt.is_named and layout.reuse != "exact":
+            # Another prompt with these texts may have had a shorter head: what the server's cache
+            # has of this one's may be approximate, and so is what is computed behind it.
+            layout = replace(layout, save=False)
         scheduled = end + output.num_scheduled_tokens[request]
         ids = tuple(waiting.prompt_token_ids)
-        plan.loads.append(PromptLoad(request, ids, blocks, begin, end, scheduled, prompt.layout))
+        plan.loads.append(PromptLoad(request, ids, blocks, begin, end, scheduled, layout))
 
     def _prompt(self, request: Any) -> _Prompt:
         found = self._prompts.get(request.request_id)
@@ -214,23 +239,32 @@ class Claims:
         return found
 
     def _read(self, request: Any) -> _Prompt:
+        salt = getattr(request, "cache_salt", None)
         try:
-            return self._cut(request)
+            found = self._cut(request, salt)
         except ReuseRequestError as error:
-            return _Prompt(None, str(error))
+            found = _Prompt(None, str(error))
         except Exception as error:  # of the tokenizer; beyond here it would end the engine
-            return _Prompt(None, f"its texts cannot be cut: {type(error).__name__}")
+            found = _Prompt(None, f"its texts cannot be cut: {type(error).__name__}")
+        # Other prompts with the same texts may have been reused under the same salt.
+        found.is_apart |= found.refused is not None and is_approximate_salt(salt)
+        return found
 
-    def _cut(self, request: Any) -> _Prompt:
+    def _cut(self, request: Any, salt: object) -> _Prompt:
         """Return the parts of a request's prompt, or why its texts are not reused."""
         wanted = read_reuse_request(request.kv_transfer_params)
+        refused = salt_refusal(wanted, salt)
+        if refused is not None:
+            return _Prompt(None, refused, is_apart=True)
         if wanted is None:
             return _Prompt(None)
         refused = self._refusal(request, wanted)
         if refused is not None:
             return _Prompt(None, refused)
         layout = self._layout(request.prompt_token_ids, wanted)
-        return _Prompt(layout) if layout.parts else _Prompt(None, "none of them is in the prompt")
+        if not layout.parts:
+            return _Prompt(None, "none of them is in the prompt")
+        return _Prompt(layout, is_named=not wanted.spans)
 
     def _refusal(self, request: Any, wanted: ReuseRequest) -> str | None:
         """Return why a request's texts are not reused, None if they may be."""
@@ -240,8 +274,6 @@ class Claims:
             return "an adapter (LoRA) changes the model"
         if getattr(request, "mm_features", None):
             return "the prompt holds images or sound"
-        if wanted.is_approximate and getattr(request, "cache_salt", None) != wanted.salt():
-            return f"reuse {wanted.reuse!r} needs the cache_salt of its texts"
         if wanted.reuse == "fused" and self._options.rows_refusal is not None:
             return f"reuse 'fused' computes rows: {self._options.rows_refusal}"
         if wanted.spans and wanted.spans[-1][1] > request.num_prompt_tokens:

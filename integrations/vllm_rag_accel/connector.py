@@ -89,6 +89,11 @@ class RagAccelConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             self._claims = self._new_claims()
 
+    def on_new_request(self, request: Any) -> None:
+        """Have a request that is refused computed as a whole."""
+        assert self._claims is not None
+        self._claims.begun(request)
+
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:

@@ -204,7 +204,7 @@ class Loading:
     def _fail(self, state: LoadState, error: Exception) -> None:
         load, block = state.load, self._blocks.layout.block
         _log.warning(
-            "the texts of request %s are computed as a whole: %s: %s",
+            "the texts of request %r are computed as a whole: %s: %s",
             load.request,
             type(error).__name__,
             error,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 #: Tokens at either end of a text that may be others in a prompt, as they merge with what is around.
 EDGE = 3
-#: Texts of fewer tokens are computed: reuse would save less than it costs.
+#: Tokens on either side of a place that are read to tell whether a text stands there.
+AROUND = 8
+#: Texts of which fewer tokens stand in a prompt are computed: reuse would save less than it costs.
 LEAST_TOKENS = 8
+#: The most places of a prompt that are looked at and hold the middle of a text alone.
+MOST_OTHERS = 1024
 #: Texts of so many characters for each token of the prompt are cut, those behind are left out: no
 #: prompt holds more, and cutting them would hold up the engine.
 CHARACTERS_A_TOKEN = 32
@@ -70,13 +74,14 @@ class TextFinder:
     def find(self, prompt: Sequence[int], texts: Iterable[str]) -> list[FoundText]:
         """Return the texts that stand in a prompt one behind the other, as far as their tokens do.
 
-        A text that is not there, or not behind the one before, is left out, and so are those that
+        Each is found at its first place behind the one before, where it stands as it was named. A
+        text that is not there, or not behind the one before, is left out, and so are those that
         are too long for the prompt, with all behind them.
         """
         room = CHARACTERS_A_TOKEN * len(prompt)
         octets = array("q", prompt).tobytes()
         found: list[FoundText] = []
-        at = 0
+        at = others = 0
         for text in texts:
             room -= len(text)
             if room < 0:
@@ -84,13 +89,25 @@ class TextFinder:
             ids = self.ids(text)
             if len(ids) < LEAST_TOKENS:
                 continue
-            place = _place(octets, ids, at)
-            if place is None:
-                continue
-            offset, start, stop = place
-            found.append(FoundText(text, ids, offset, start, stop))
-            at = stop
+            for offset, start, stop in _places(octets, ids, at):
+                one = FoundText(text, ids, offset, start, stop)
+                if self._stands(prompt, one):
+                    found.append(one)
+                    at = stop
+                    break
+                others += 1
+                if others > MOST_OTHERS:  # a prompt made to hold up the engine
+                    return found
         return found
+
+    def _stands(self, prompt: Sequence[int], one: FoundText) -> bool:
+        """Tell whether the whole text stands around those of its tokens that do."""
+        if one.stop - one.start == len(one.ids):
+            return True
+        around = slice(max(0, one.start - AROUND), one.stop + AROUND)
+        before = self._decode(prompt[around.start : one.start])
+        start = len(before) - len(self._decode(one.ids[: one.offset]))
+        return start >= 0 and self._decode(prompt[around]).startswith(one.text, start)
 
     def head(self, prompt: Sequence[int], stop: int, before: str | None) -> int:
         """Return the number of tokens of a prompt's head.
@@ -115,22 +132,26 @@ class TextFinder:
         return low
 
 
-def _place(octets: bytes, ids: tuple[int, ...], at: int) -> tuple[int, int, int] | None:
-    """Return offset, start and stop of a text's tokens in a prompt from a place on, if any."""
-    for edge in (0, EDGE):
-        core = ids[edge : len(ids) - edge]
-        start = _find(octets, array("q", core).tobytes(), at)
-        if start is None:
-            continue
-        offset, stop = edge, start + len(core)
-        prompt = memoryview(octets).cast("q")
+def _places(octets: bytes, ids: tuple[int, ...], at: int) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, start and stop where a text's tokens stand in a prompt, from a place on.
+
+    At least ``LEAST_TOKENS`` of them stand there, and all but ``EDGE`` at either end.
+    """
+    prompt = memoryview(octets).cast("q")
+    size = max(LEAST_TOKENS, len(ids) - 2 * EDGE)
+    offsets = range(max(0, len(ids) - EDGE - size), min(EDGE, len(ids) - size) + 1)
+    cores = {offset: array("q", ids[offset : offset + size]).tobytes() for offset in offsets}
+    nexts = {offset: _find(octets, core, at) for offset, core in cores.items()}
+    while there := [(start, offset) for offset, start in nexts.items() if start is not None]:
+        start, offset = min(there)
+        nexts[offset] = _find(octets, cores[offset], start + 1)
+        stop = start + size
         while offset and start > at and prompt[start - 1] == ids[offset - 1]:
             offset, start = offset - 1, start - 1
         last = offset + stop - start
         while last < len(ids) and stop < len(prompt) and prompt[stop] == ids[last]:
             last, stop = last + 1, stop + 1
-        return offset, start, stop
-    return None
+        yield offset, start, stop
 
 
 def _find(octets: bytes, core: bytes, at: int) -> int | None:

@@ -9,8 +9,11 @@ import json
 import runpy
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
+from rag_accel.errors import ServedRequestError
+from rag_accel.kv.reuse_request import ReuseRequestError, read_reuse_request, salt_refusal
 from vllm_rag_accel.worker import PATH
 
 _USAGE = "usage: python -m vllm_rag_accel.serve MODEL --kv-folder DIR [options of vLLM's server]"
@@ -49,7 +52,8 @@ def server_arguments(given: Sequence[str]) -> list[str]:
     for name, values in added.items():
         if name not in names:
             arguments += [name, *values]
-    return arguments
+    # One option for each middleware: those that are given stay.
+    return [*arguments, "--middleware", f"vllm_rag_accel.serve.{SaltCheck.__name__}"]
 
 
 def transfer_config(folder: str) -> dict[str, object]:
@@ -61,6 +65,67 @@ def transfer_config(folder: str) -> dict[str, object]:
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"folder": folder},
     }
+
+
+class SaltCheck:
+    """Middleware that answers a request under a ``cache_salt`` that is not its own with 400.
+
+    A request that passes it, such as one of another server command, is refused by the connector
+    and computed as a whole.
+
+    Args:
+        app: reads the body, once it has let the client in.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(
+        self, scope: Mapping[str, Any], receive: Callable[[], Awaitable[Any]], send: Any
+    ) -> None:
+        """Serve one request."""
+        parts: list[bytes] = []
+
+        async def checked() -> Any:
+            message = await receive()
+            if message["type"] == "http.request":
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    _check_salt(b"".join(parts))
+                    parts.clear()
+            return message
+
+        await self._app(scope, checked, send)
+
+
+def _check_salt(body: bytes) -> None:
+    """Raise an answer of 400 where a body's request may not be computed under its salt."""
+    if b"cache_salt" not in body and b"kv_transfer_params" not in body:
+        return
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):  # the server says so itself
+        return
+    if not isinstance(values, dict):
+        return
+    salt, params = (values.get(name) for name in ("cache_salt", "kv_transfer_params"))
+    try:
+        wanted = read_reuse_request(params)
+    except ReuseRequestError:  # the connector says so in the answer
+        wanted = None
+    refused = salt_refusal(wanted, salt)
+    if refused is not None:
+        from fastapi import HTTPException  # of which the server makes its own form of errors
+
+        own = None if wanted is None else wanted.salt()
+        error = ServedRequestError(
+            refused,
+            where="cache_salt",
+            found=f"{salt!r:.100}",
+            valid="one that is not of the form 'rag-accel ...'" if own is None else repr(own),
+            hint="send both fields of ReuseRequest.fields()",
+        )
+        raise HTTPException(error.status, str(error))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,6 +25,7 @@ AskedRows = Literal["last", "question"]
 MOST_TEXTS = 1024
 MOST_CHARACTERS = 1 << 24
 _SALT = "rag-accel"
+_DIGEST = "[0-9a-f]{64}"
 
 
 class ReuseRequestError(ValueError):
@@ -111,6 +113,36 @@ def namespace_salt(namespace: str) -> str | None:
     return f"{_SALT} tenant {hashlib.sha256(said).hexdigest()}"
 
 
+def is_approximate_salt(salt: object) -> bool:
+    """Tell whether the blocks under a ``cache_salt`` may hold approximate states."""
+    return isinstance(salt, str) and re.fullmatch(f"{_SALT} {_DIGEST}", salt) is not None
+
+
+def salt_refusal(wanted: ReuseRequest | None, salt: object) -> str | None:
+    """Return why a request may not be computed under a ``cache_salt``; None where it may.
+
+    Salts of the form that ``ReuseRequest.salt`` gives are those of its requests alone; what names
+    no texts may have a tenant's.
+
+    Args:
+        wanted: None of a request that names no texts.
+        salt: None for none.
+    """
+    own = None if wanted is None else wanted.salt()
+    if salt == own:
+        return None
+    if is_approximate_salt(salt):
+        return "its cache_salt is that of other texts, whose states may be approximate"
+    if wanted is None:
+        return None
+    if wanted.is_approximate:
+        return f"reuse {wanted.reuse!r} needs the cache_salt of its texts"
+    if wanted.namespace:
+        return "a namespace needs its cache_salt"
+    is_tenants = isinstance(salt, str) and re.fullmatch(f"{_SALT} tenant {_DIGEST}", salt)
+    return "its cache_salt is that of a namespace, which it does not name" if is_tenants else None
+
+
 def question_digest(messages: Iterable[tuple[str, str]]) -> str:
     """Return a digest of a prompt's messages: roles and contents."""
     said = json.dumps([list(message) for message in messages], ensure_ascii=True).encode()
@@ -128,7 +160,7 @@ def read_reuse_request(params: object) -> ReuseRequest | None:
     values = params[ENTRY]
     if not isinstance(values, Mapping):
         raise ReuseRequestError(f"{ENTRY} is a {type(values).__name__}, not an object")
-    if unknown := sorted(map(str, set(values) - _KNOWN)):
+    if unknown := sorted(map(repr, set(values) - _KNOWN)):
         raise ReuseRequestError(f"unknown names: {', '.join(unknown)[:200]}")
     if values.get("version") != VERSION:
         raise ReuseRequestError(f"version {values.get('version')!r:.40}, not {VERSION}")

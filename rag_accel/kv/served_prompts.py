@@ -105,14 +105,16 @@ def served_report(
     encoded behind the head for this prompt, ``recomputed_tokens`` of them computed again where
     they stand. ``cached_tokens``, where the server's usage has them, are those that were loaded and
     those that it had from an earlier prompt with the same texts, as approximate as that was.
-    ``exact`` says that no text was reused; ``refused`` why none was.
+    ``refused`` says why no text was reused, and then ``exact`` that the server computed the prompt
+    as a whole.
     """
     report: dict[str, Any] = {"mode": reuse, **{name: _count(said.get(name)) for name in _COUNTS}}
     if cached_tokens is not None:
         report["cached_tokens"] = cached_tokens
     if "refused" in said:
         report["refused"] = str(said["refused"])[:200]
-    return {**report, "exact": reuse == "exact" or "refused" in said}
+        return {**report, "exact": said.get("exact") is True and not cached_tokens}
+    return {**report, "exact": reuse == "exact"}
 
 
 def _count(value: object) -> int:

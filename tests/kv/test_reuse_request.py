@@ -17,6 +17,7 @@ from rag_accel.kv.reuse_request import (
     ServedReuse,
     question_digest,
     read_reuse_request,
+    salt_refusal,
 )
 
 TEXTS = st.lists(st.text(max_size=20), max_size=4).map(tuple)
@@ -117,3 +118,40 @@ def test_what_names_no_texts_is_no_request(params: object) -> None:
 def test_nonsense_is_refused(values: object) -> None:
     with pytest.raises(ReuseRequestError):
         read_reuse_request({ENTRY: values})
+
+
+def test_unknown_names_are_said_in_one_line() -> None:
+    """What a client writes is logged."""
+    with pytest.raises(ReuseRequestError) as caught:
+        read_reuse_request({ENTRY: {"version": VERSION, "a\nINFO forged": 1}})
+    assert str(caught.value) == r"unknown names: 'a\nINFO forged'"
+
+
+REQUESTS = {
+    "plain": None,
+    **{
+        f"{way} of {namespace or 'no one'}": ReuseRequest(way, ("one text",), namespace=namespace)
+        for way in ("exact", "full", "fused")
+        for namespace in ("", "a", "b")
+    },
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_salt_of_reuse_is_that_of_its_request_alone(name: str) -> None:
+    request_ = REQUESTS[name]
+    for other, theirs in REQUESTS.items():
+        salt = None if theirs is None else theirs.salt()
+        own = None if request_ is None else request_.salt()
+        is_tenants = other.startswith("exact of") and name == "plain"
+        assert (salt_refusal(request_, salt) is None) == (salt == own or is_tenants)
+
+
+@pytest.mark.parametrize(
+    "salt", ["mine", "rag-accel", "rag-accel x", f"{ReuseRequest('full').salt()}0"]
+)
+def test_a_salt_of_the_program_is_for_exact_requests_of_no_namespace(salt: str) -> None:
+    assert salt_refusal(None, salt) is None
+    assert salt_refusal(ReuseRequest("exact", ("one text",)), salt) is None
+    assert salt_refusal(ReuseRequest("full", ("one text",)), salt) is not None
+    assert salt_refusal(ReuseRequest("exact", ("one text",), namespace="a"), salt) is not None

@@ -101,6 +101,14 @@ def test_only_a_refusal_is_exact() -> None:
     }
     # What vLLM's own cache has of these texts is no more exact than what was loaded.
     assert served_report("full", {"reused_tokens": 0}, 16)["exact"] is False
-    refused = served_report("fused", {"refused": "x" * 500})
-    assert refused["exact"] is True
-    assert len(refused["refused"]) == 200
+    refused = {"refused": "x" * 500, "exact": True}
+    assert served_report("fused", refused)["exact"] is True
+    assert len(served_report("fused", refused)["refused"]) == 200
+    assert served_report("fused", refused, 0)["exact"] is True
+
+
+def test_a_refused_answer_with_cached_tokens_is_not_exact() -> None:
+    """They are of other prompts under the request's salt."""
+    assert served_report("full", {"refused": "x", "exact": True}, 16)["exact"] is False
+    assert served_report("full", {"refused": "x", "exact": False})["exact"] is False
+    assert served_report("full", {"refused": "x"})["exact"] is False

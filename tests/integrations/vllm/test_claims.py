@@ -10,7 +10,7 @@ import pytest
 from vllm_fakes import FakeRequest, asking, fake_step, letters
 
 from rag_accel.kv.keys import ChunkSource
-from rag_accel.kv.reuse_request import ENTRY, ReuseRequest
+from rag_accel.kv.reuse_request import ENTRY, ReuseRequest, namespace_salt
 from vllm_rag_accel.claims import ClaimOptions, Claims
 from vllm_rag_accel.prompt_texts import TextFinder
 from vllm_rag_accel.step_plan import PromptLoadReport
@@ -222,7 +222,7 @@ def test_a_request_without_texts_is_left_alone() -> None:
         ({"kv_transfer_params": {"rag_accel": "x"}}, "not an object"),
         ({"kv_transfer_params": {"rag_accel": {"version": 1, "texts": 3}}}, "texts are a list"),
         (
-            {"kv_transfer_params": ReuseRequest(spans=((0, 9000),)).params()},
+            {"kv_transfer_params": ReuseRequest(spans=((0, 9000),)).params(), "cache_salt": None},
             "beyond the prompt",
         ),
     ],
@@ -242,6 +242,80 @@ def test_a_request_that_cannot_be_served_is_computed(
     assert answer is not None
     assert reason in answer["rag_accel"]["refused"]
     assert len(caplog.records) == 1
+
+
+SALTS = {
+    **{way: _full(reuse=way).cache_salt for way in ("full", "fused")},
+    "tenant": namespace_salt("t"),
+    "tenant's full": _full(namespace="t").cache_salt,
+}
+
+
+@pytest.mark.parametrize("way", ["plain", "exact", "full", "fused", "unreadable"])
+@pytest.mark.parametrize("salt", SALTS.values(), ids=SALTS)
+def test_a_request_under_the_salt_of_another_is_computed_and_not_kept(
+    way: Any, salt: str | None
+) -> None:
+    """What the server's own cache has under that salt may be approximate, or a tenant's."""
+    claims = _claims()
+    request = _full(reuse="exact" if way in ("plain", "unreadable") else way)
+    is_refused = salt != request.cache_salt and (way, salt) != ("plain", SALTS["tenant"])
+    if way == "plain":
+        request.kv_transfer_params = None
+    if way == "unreadable":
+        request.kv_transfer_params = {ENTRY: 1}
+    request.cache_salt = salt
+    claims.begun(request)
+    plan = _begun(claims, request)
+    answer = claims.finished(request)
+    if is_refused:
+        assert (plan.loads, plan.saves) == ([], [])
+        assert answer is not None
+        assert answer[ENTRY]["exact"] is True
+        reads = way == "unreadable" and salt == SALTS["tenant"]
+        assert request.skip_reading_prefix_cache is not reads
+    else:
+        assert answer is None or "refused" not in answer[ENTRY]
+        assert not request.skip_reading_prefix_cache
+
+
+def test_a_namespace_needs_its_salt() -> None:
+    claims = _claims()
+    request = _full(reuse="exact", namespace="t")
+    request.cache_salt = None
+    claims.begun(request)
+    assert _begun(claims, request).saves == []
+    assert request.skip_reading_prefix_cache
+    answer = claims.finished(request)
+    assert answer == {ENTRY: {"refused": "a namespace needs its cache_salt", "exact": True}}
+
+
+def test_what_the_servers_cache_had_of_another_request_is_not_exact() -> None:
+    """A server that reads its cache for a request that was told not to."""
+    claims = _claims()
+    request = _full(reuse="exact")
+    request.cache_salt = SALTS["full"]
+    claims.begun(request)
+    assert _begun(claims, request, 32).saves == []
+    answer = claims.finished(request)
+    assert answer is not None
+    assert answer[ENTRY]["exact"] is False
+
+
+@pytest.mark.parametrize(
+    "cut", [{"texts": (ONE,)}, {"texts": (), "spans": ((27, 61),), "head": 27}]
+)
+def test_what_follows_the_servers_own_blocks_of_other_heads_is_not_kept(
+    cut: dict[str, Any],
+) -> None:
+    """A prompt with these texts may have had a text where this one's head is.
+
+    That of the same spans has its head where this one has.
+    """
+    (load,) = _begun(_claims(), _full(**cut), 16).loads
+    assert load.layout.save is ("spans" in cut)
+    (load,) = _begun(_claims(), _full(**cut)).loads
+    assert load.layout.save
 
 
 @pytest.mark.parametrize(
@@ -290,4 +364,5 @@ def test_texts_that_are_not_in_the_prompt_are_no_claim() -> None:
     claims = _claims()
     request = _full(prompt="Nothing of it stands here, whatever was named before.")
     assert claims.matched(request, 0) == 0
-    assert claims.finished(request) == {"rag_accel": {"refused": "none of them is in the prompt"}}
+    said = {"refused": "none of them is in the prompt", "exact": True}
+    assert claims.finished(request) == {"rag_accel": said}

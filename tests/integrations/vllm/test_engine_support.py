@@ -144,6 +144,7 @@ def test_the_server_gets_what_reuse_needs() -> None:
     assert config["kv_load_failure_policy"] == "recompute"
     assert found[found.index("--worker-cls") + 1] == PATH
     assert "--enable-prompt-tokens-details" in found
+    assert found[found.index("--middleware") + 1] == "vllm_rag_accel.serve.SaltCheck"
 
 
 def test_what_is_given_to_the_server_stays() -> None:
@@ -151,6 +152,11 @@ def test_what_is_given_to_the_server_stays() -> None:
     found = server_arguments(given)
     assert found[:4] == given
     assert "--worker-cls" not in found
+
+
+def test_middleware_that_is_given_stays_beside_that_of_reuse() -> None:
+    found = server_arguments(["m", "--kv-folder=/kv", "--middleware", "own.Middleware"])
+    assert found.count("--middleware") == 2
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ class FakeRequest:
     cache_salt: str | None = None
     lora_request: Any = None
     mm_features: tuple[()] = ()
+    skip_reading_prefix_cache: bool = False
 
     @property
     def prompt_token_ids(self) -> list[int]:

@@ -90,7 +90,7 @@ def _use(said: Mapping[str, Any], usage: Any) -> PromptUse:
     total, reused = _count(counts.get("prompt_tokens")), _count(said.get("reused_tokens"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
     cached = max(cached, reused)
-    if "refused" in said or said.get("reuse") == "exact":
+    if said.get("exact") is True or said.get("reuse") == "exact":
         return PromptUse(computed=max(0, total - cached), from_prefix=cached)
     # What the server had itself is of an earlier prompt with the same texts, and no more exact.
     return PromptUse(

@@ -44,18 +44,23 @@ def make_models(folder: Path) -> None:
         words.save_pretrained(folder / name)
 
 
-def make_tokenizer() -> Any:
-    """Return a byte-level BPE tokenizer with a chat template, trained on the documentation."""
+def make_tokenizer(
+    pre_tokenizer: Any = None, decoder: Any = None, alphabet: list[str] | None = None
+) -> Any:
+    """Return a BPE tokenizer with a chat template, trained on the documentation.
+
+    It is a byte-level one unless told.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    made.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoder or decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
         special_tokens=["<|end|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=alphabet or pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     texts = [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]

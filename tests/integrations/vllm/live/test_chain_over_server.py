@@ -87,3 +87,28 @@ def test_answers_over_http_are_those_of_the_reference(server: str, models: Path)
     assert whole.reuse["recomputed_tokens"] == sum(map(len, prompt.texts))
     for exact in (whole, ask(None)):
         assert prompt.full(reference, exact) < TOLERANCE
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_under_the_salt_of_another_is_answered_400(
+    server: str, path: str, stream: bool
+) -> None:
+    import httpx
+
+    full, exact = (ReuseRequest(way, ("one text",), namespace="t") for way in ("full", "exact"))
+    asked = {"messages": [{"role": "user", "content": "one text"}], "prompt": "one text"}
+    name = "messages" if path.startswith("chat") else "prompt"
+    body = {"model": "tiny", "max_tokens": 1, "stream": stream, name: asked[name]}
+    for fields in (
+        {"cache_salt": full.salt()},
+        {**exact.fields(), "cache_salt": full.salt()},
+        {"kv_transfer_params": exact.params()},
+    ):
+        answer = httpx.post(f"{server}/{path}", json={**body, **fields}, timeout=60)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("[RA520] ")
+        assert "cache_salt" in answer.json()["error"]["message"]
+    for fields in (full.fields(), exact.fields(), {}):
+        answer = httpx.post(f"{server}/{path}", json={**body, **fields}, timeout=60)
+        assert answer.status_code == 200
