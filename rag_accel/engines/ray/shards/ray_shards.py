@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Sequence
@@ -55,8 +56,8 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
     All shards take an ingestion or none, and each answer is of one version of all of them: see
     ``shard_ingestion.py``. The folder's files are the state; an actor that dies reads them again,
     and searches in flight there are sent again. Each ingestion writes the shards it changes as a
-    whole, and for its time they are in memory twice: ingest in large batches. One engine at a time
-    may change a folder.
+    whole, and for its time they are in memory twice: ingest in large batches. Of several engines
+    that change a folder at the same time one does, and the others raise ``ShardsChangedError``.
 
     Final values: ``tuple[ScoredDocument, ...]`` of a search; of an ingestion the ids of its
     documents.
@@ -305,7 +306,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
                 where=self._name,
                 found=f"another one than {job.version} in {job.tries} tries",
                 valid="one version in all shards",
-                hint="let one program at a time change a folder",
+                hint="other programs change the folder faster than these shards can read it",
             )
             self._fail(job, error)
         elif job.version != self._version:
@@ -351,6 +352,8 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         try:
             self._version = self._ingestion.ingest(batch.documents, batch.vectors)
         except Exception as error:
+            with contextlib.suppress(Exception):  # the next search or change tells of it
+                self._version = self._ingestion.refresh()
             self._outbox.put([ChangeEnd(job, error)])
         else:
             self._outbox.put([ChangeEnd(job)])
