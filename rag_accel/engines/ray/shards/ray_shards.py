@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,9 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         try:
             for place in range(number):
                 spec = EngineSpec.of(_SHARD, {"folder": str(self._folder), "place": place})
-                actor = cluster.host(spec, self._options)
+                host = partial(cluster.host, spec, self._options)
                 name = f"{self._name}, shard {place}"
-                self._shards.append(Replica(name, actor, self._options, self._clock, self._tell))
+                self._shards.append(Replica(name, host, self._options, self._clock, self._tell))
             for shard in self._shards:
                 shard.wait()
                 if shard.failure is not None:
