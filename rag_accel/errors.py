@@ -18,7 +18,8 @@
     |   |-- RemoteEngineError  an HTTP engine got a bad answer, or none in time
     |   |   `-- MemberPausedError  all embedders of a list take nothing for a while
     |   |-- GraphLinkError     a knowledge graph cannot be searched as it was asked to be
-    |   `-- GraphMergeError    a knowledge graph takes no more edits, as it cannot merge them
+    |   |-- GraphMergeError    a knowledge graph takes no more edits, as it cannot merge them
+    |   `-- ShardsChangedError  another program changed the shards of an index first
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
     |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
@@ -237,6 +238,12 @@ class GraphMergeError(EngineError):
     """A knowledge graph in memory takes no more edits, because merging those it has fails."""
 
     code = "RA445"
+
+
+class ShardsChangedError(EngineError):
+    """An ingestion left no trace, since another program changed the shards of its index first."""
+
+    code = "RA447"
 
 
 class IndexFileError(RagAccelError):

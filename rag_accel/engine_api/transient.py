@@ -16,6 +16,7 @@ from rag_accel.errors import (
     GraphError,
     RemoteEngineError,
     SchedulingError,
+    ShardsChangedError,
 )
 
 #: HTTP statuses below 500 after which a client may ask again
@@ -79,10 +80,11 @@ class RetryBudget:
 def is_transient(error: BaseException) -> bool:
     """Tell whether another attempt may mend an error.
 
-    Those are failed connections, timeouts, the HTTP statuses 408, 409, 429 and 5xx, and engines
-    that are busy or lost; and an engine's error that one of these has caused.
+    Those are failed connections, timeouts, the HTTP statuses 408, 409, 429 and 5xx, engines that
+    are busy or lost, and shards that another program changed first; and an engine's error that one
+    of these has caused.
     """
-    if isinstance(error, BusyError | EngineLostError):
+    if isinstance(error, BusyError | EngineLostError | ShardsChangedError):
         return True
     if isinstance(error, _MISUSE):
         return False

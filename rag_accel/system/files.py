@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ except ImportError:  # a system without such locks
 
 _SUFFIX = ".rag.tmp"
 _RANDOM = "[a-z0-9_]{8}"  # what mkstemp puts in between
+_AGAIN_S = 0.01  # between tries to take a lock
 
 
 @contextmanager
@@ -67,6 +69,36 @@ def lock_file(descriptor: int) -> None:
     with contextlib.suppress(OSError):  # a file system without locks
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+@contextmanager
+def held_lock(path: Path, within_s: float) -> Iterator[None]:
+    """Hold the lock of a file, which is made; the system releases it when the process ends.
+
+    Raises:
+        TimeoutError: another one holds it for longer.
+        OSError: the file cannot be written, or its file system has no locks.
+    """
+    with open(path, "ab") as file:
+        if fcntl is None:
+            yield
+            return
+        _lock_within(file, within_s)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing does not, where a forked child has it open
+
+
+def _lock_within(file: BinaryIO, within_s: float) -> None:
+    given_up_at = time.monotonic() + within_s
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= given_up_at:
+                raise TimeoutError(f"{file.name} is locked for {within_s:g} s") from error
+        time.sleep(_AGAIN_S)
 
 
 def _remove_left(path: Path) -> None:

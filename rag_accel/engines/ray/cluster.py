@@ -87,7 +87,11 @@ class Cluster(Protocol):
     """A cluster that takes actors."""
 
     def host(self, spec: EngineSpec, options: RayOptions) -> HostActor:
-        """Begin to start an actor that hosts an engine."""
+        """Begin to start an actor that hosts an engine.
+
+        Raises:
+            HostGoneError: the cluster is gone.
+        """
         ...
 
     def nodes(self) -> Sequence[ClusterNode]:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -43,7 +44,9 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     An actor that is lost ends the work that had streamed or had resumed there in
     ``EngineLostError``; the rest is sent to another replica, or to the process that Ray starts in
-    its place. A replica that is added or started again makes its engine of the same arguments.
+    its place. It goes in parts, each to an actor without other work, and what is lost again in
+    smaller ones, so that work which ends its actor ends in the error alone. A replica that is added
+    or started again makes its engine of the same arguments.
 
     Searches may have replicas; ingestion may not, as each would know other documents: more than
     one replica does not take it.
@@ -84,6 +87,7 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         self._replica_numbers = itertools.count(1)
         self._handle_numbers = itertools.count(1)
         self._waiting: list[HostedJob] = []
+        self._suspects: list[list[HostedJob]] = []
         self._handles: dict[Handle, PinnedHandle] = {}
         self._replicas: list[Replica] = []
         self._scaling = threading.Lock()
@@ -167,6 +171,7 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
             self._closed = True
             self._jobs.clear()
             self._waiting.clear()
+            self._suspects.clear()
             self._handles.clear()
             for replica in self._replicas:
                 replica.begin_close()
@@ -192,6 +197,8 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     def _abort(self, jobs: Sequence[HostedJob]) -> None:
         self._waiting = [job for job in self._waiting if job not in jobs]
+        parts = ([job for job in part if job not in jobs] for part in self._suspects)
+        self._suspects = [part for part in parts if part]
         for replica in self._replicas:
             replica.cancel(jobs)
 
@@ -199,14 +206,15 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         """Send work to the replicas with least in flight; without one that is ready it waits."""
         while not self._dispatch():
             pass  # a replica has gone meanwhile: the others take its share
-        if self._waiting and all(replica.state in _GONE for replica in self._replicas):
-            self._fail(self._waiting, self._all_lost())
-            self._waiting = []
+        waiting = [*self._waiting, *itertools.chain(*self._suspects)]
+        if waiting and all(replica.state in _GONE for replica in self._replicas):
+            self._fail(waiting, self._all_lost())
+            self._waiting, self._suspects = [], []
 
     def _dispatch(self) -> bool:
         """Send what waits; False where a replica refused some that is not bound to it."""
         waiting, self._waiting = self._waiting, []
-        items = {replica: replica.items for replica in self._replicas if replica.state == "ready"}
+        items = self._send_suspects(is_alone=not waiting)
         chosen: dict[Replica, list[HostedJob]] = {}
         for job in waiting:
             if job.pin is not None:
@@ -224,6 +232,22 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         ]
         self._waiting += refused
         return all(job.pin is not None for job in refused)
+
+    def _send_suspects(self, *, is_alone: bool) -> dict[Replica, int]:
+        """Send suspects to replicas without other work; return the items of those left for others.
+
+        One that still has work takes no more until it has none. Where other work waits, only one
+        replica at a time is put at risk.
+        """
+        ready = [replica for replica in self._replicas if replica.state == "ready"]
+        items = {replica: replica.items for replica in ready if not replica.has_suspects}
+        while self._suspects and items and (is_alone or len(items) == len(ready)):
+            replica = min(items, key=items.__getitem__)
+            if items.pop(replica) or replica.is_in_step:
+                break
+            if replica.send(self._suspects[0]):
+                del self._suspects[0]
+        return items
 
     def _pinned(self, job: HostedJob, pin: PinnedHandle) -> Replica | None:
         """Return the replica that has the state of a job; without one, the job ends in an error."""
@@ -249,8 +273,7 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     def _outputs_of(self, report: ReplicaReport) -> Iterable[EngineOutput]:
         outputs = [self._told(report, job, output) for job, output in report.outputs]
-        for job in report.lost:
-            self._send_again(job, report)
+        self._send_again(report)
         self._send_waiting()
         rejected, self._rejected = self._rejected, []
         return [*(output for output in outputs if output is not None), *rejected]
@@ -276,19 +299,25 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
             del self._jobs[request.id]
         return EngineOutput(request.id, output.kind, output.value, output.error, handle)
 
-    def _send_again(self, job: HostedJob, report: ReplicaReport) -> None:
-        """Send lost work to another process, unless its effects or answers are out already."""
-        if self._jobs.get(job.request.id) is not job:
-            return
-        may = not job.is_streamed and job.pin is None and job.resends < self._options.resends
-        if not may or job.request.kind is PrimitiveKind.INGESTION:
+    def _send_again(self, report: ReplicaReport) -> None:
+        """Send lost work again in parts, unless its effects or answers are out already.
+
+        Each loss makes the parts smaller, down to a single one that is known to be at fault.
+        """
+        lost = [job for job in report.lost if self._jobs.get(job.request.id) is job]
+        again = [job for job in lost if self._options.resends and _is_repeatable(job)]
+        if len(again) == 1 and again[0].resends >= self._options.resends:
+            again = []
+        if len(again) < len(lost):
             assert report.error is not None, "a report of lost work says why"
-            self._fail([job], report.error)
-            return
-        job.resends += 1
-        job.call = None
-        job.work = self._work(job.request, None)
-        self._waiting.append(job)
+            self._fail([job for job in lost if job not in again], report.error)
+        for job in again:
+            job.resends += 1
+            job.is_suspect = True
+            job.call = None
+            job.work = self._work(job.request, None)
+        size = max(1, -(-len(again) // _PARTS))
+        self._suspects += [again[at : at + size] for at in range(0, len(again), size)]
 
     def _scale_out(self) -> None:
         """Start a replica where the queue asks for one, and drop those that have ended."""
@@ -320,11 +349,11 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     def _add_replica(self) -> None:
         name = f"{self._name}, replica {next(self._replica_numbers)}"
-        actor = self._cluster.host(self._spec, self._options)
+        host = partial(self._cluster.host, self._spec, self._options)
         scales = self._options.most_replicas > self._options.replicas
         idle = self._scale_in if scales else None
         tell = self._tell
-        self._replicas.append(Replica(name, actor, self._options, self._clock, tell, idle))
+        self._replicas.append(Replica(name, host, self._options, self._clock, tell, idle))
 
     def _tell(self, report: ReplicaReport) -> None:
         self._outbox.put([report])
@@ -361,6 +390,13 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
 
 _GONE = ("lost", "closed")
+#: Parts of what was lost: few enough to batch, and enough to find what ends actors in few restarts.
+_PARTS = 8
+
+
+def _is_repeatable(job: HostedJob) -> bool:
+    is_fresh = not job.is_streamed and job.pin is None
+    return is_fresh and job.request.kind is not PrimitiveKind.INGESTION
 
 
 def _described(replica: Replica) -> str:

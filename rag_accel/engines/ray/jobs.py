@@ -22,6 +22,7 @@ class HostedJob:
         request: as it was submitted.
         work: as it was sent last.
         handle: the actor's own, with the replica and process that know it.
+        is_suspect: whether an actor was lost with it, so that it is sent to one without other work.
     """
 
     request: EngineRequest
@@ -31,6 +32,7 @@ class HostedJob:
     call: ActorCall | None = None
     is_streamed: bool = False
     resends: int = 0
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class RayCluster:
 
     def host(self, spec: EngineSpec, options: RayOptions) -> RayActor:
         """Begin to start an actor; Ray waits silently until a node has room for it."""
+        if not self._ray.is_initialized():
+            raise HostGoneError("ray.shutdown() was called", is_final=True)
         given: dict[str, Any] = {
             "num_cpus": options.num_cpus,
             "num_gpus": options.num_gpus,

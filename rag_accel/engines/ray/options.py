@@ -24,10 +24,13 @@ class RayOptions:
         scale_at: items in flight for each replica from which another one is started; None for what
             the engine puts into two steps.
         idle_s: seconds without work after which a replica beyond ``replicas`` is ended.
-        max_restarts: how often Ray starts an actor again that died.
-        resends: how often work is sent to another replica after its own was lost; 0 never.
+        max_restarts: how often Ray starts an actor again that died; forgotten after it has served
+            for an hour.
+        resends: how often work that was alone in an actor is sent again after that was lost; what
+            was not alone is sent again in smaller parts until it is; 0 never.
         start_timeout_s: most seconds in which an actor must have made its engine.
-        work_timeout_s: most seconds of a piece of work; then it ends in an error.
+        work_timeout_s: most seconds of a piece of work; then it ends in an error, or is sent again
+            if it was not alone in a step that hangs.
         lost_after_s: an actor that is silent for so many seconds is ended, and started again.
         close_timeout_s: most seconds in which an actor frees its engine at the end.
         require_resources: refuse at once what no node of the cluster has room for; False where

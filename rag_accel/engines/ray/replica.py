@@ -24,17 +24,20 @@ from rag_accel.errors import EngineError
 
 #: Seconds between questions whether an actor runs again.
 _AGAIN_S = 0.1
+#: Seconds of health after which the restarts of an actor are forgotten.
+_FORGET_S = 3600.0
 
 
 class Replica:
     """An actor and the work in flight there; a thread of its own collects the outputs.
 
     When the actor's process is gone, all its work is reported as lost and the thread waits for the
-    process that the cluster starts in its place.
+    process that the cluster starts in its place. In the place of one that has served for an hour
+    another actor is hosted, whose restarts count from none.
 
     Args:
         name: in errors and reports.
-        actor: hosts the engine.
+        host: begins to start the actor that hosts the engine.
         options: the bounds.
         clock: that of the scheduler.
         tell: takes reports, on the thread of this replica.
@@ -44,7 +47,7 @@ class Replica:
     def __init__(
         self,
         name: str,
-        actor: HostActor,
+        host: Callable[[], HostActor],
         options: RayOptions,
         clock: Clock,
         tell: Callable[[ReplicaReport], object],
@@ -56,14 +59,18 @@ class Replica:
         self.counts: dict[str, int] = {}
         self.info: HostInfo | None = None
         self.failure: Exception | None = None
-        self._actor = actor
+        self._host = host
+        self._actor = host()
+        self._served_since = 0.0
+        #: whether it may still compute what was cancelled
+        self.is_in_step = False
         self._options = options
         self._clock = clock
         self._tell = tell
         self._idle = idle
         self._lock = threading.Lock()
         self._flight = ReplicaFlight()
-        self._channel = WorkChannel(actor, options.lost_after_s)
+        self._channel = WorkChannel(self._actor, options.lost_after_s)
         self._closing = threading.Event()
         self._settled = threading.Event()
         self._close_call: ActorCall | None = None
@@ -80,6 +87,12 @@ class Replica:
         """Return the items in flight."""
         with self._lock:
             return sum(job.work.size for job in self._flight.jobs.values())
+
+    @property
+    def has_suspects(self) -> bool:
+        """Tell whether it has work with which an actor was lost, and takes no other."""
+        with self._lock:
+            return any(job.is_suspect for job in self._flight.jobs.values())
 
     def idle_s(self, now: float) -> float:
         """Return the seconds without work; 0 where there is some."""
@@ -121,6 +134,7 @@ class Replica:
             gone = [number for number in numbers if self._flight.jobs.pop(number, None) is not None]
             self._note_idle()
         if gone:
+            self.is_in_step = True  # until a report says that it is not
             self._channel.begin("cancel", gone)
 
     def release(self, incarnation: str, handles: Sequence[Handle]) -> None:
@@ -230,6 +244,7 @@ class Replica:
                     self.info = info
                     if self._flight.state == "starting":
                         self._flight.state, self._flight.why = "ready", ""
+                        self._served_since = self._clock.now()
                         self._flight.idle_since = self._clock.now()
                     break
             for forgetting in owed:
@@ -262,7 +277,7 @@ class Replica:
             try:
                 reports = self._channel.collect(self._is_idle)
             except HostGoneError as error:
-                if error.is_final:
+                if error.is_final and not self._may_host_again:
                     raise lost_error(self.name, str(error)) from error
                 return self._restart(info, str(error))
             except (TimeoutError, EngineError) as error:
@@ -272,8 +287,8 @@ class Replica:
             if reports.incarnation != info.incarnation:
                 return self._restart(info, "its process was replaced by another one")
             self._take(info, reports)
-            self._watch(info, is_idle=not reports.reports)
-            if reports.step_s > self._options.work_timeout_s + self._options.lost_after_s:
+            hangs = self._watch(info, reports)
+            if hangs or reports.step_s > self._options.work_timeout_s + self._options.lost_after_s:
                 self._actor.end(restart=True)
                 return self._restart(info, f"a step has lasted {reports.step_s:.0f} s")
             if self._idle is not None and not reports.reports:
@@ -321,12 +336,23 @@ class Replica:
             self._channel.begin("release", unheld)
         return known
 
-    def _watch(self, info: HostInfo, *, is_idle: bool) -> None:
-        """End work that is late, and report such as never reached the actor."""
+    def _watch(self, info: HostInfo, reports: HostReports) -> bool:
+        """End work that is late, and report such as never reached the actor.
+
+        True where a step hangs: the actor is to be ended, and which work is at fault is not known
+        unless there is only one.
+        """
+        is_idle = not reports.reports
+        if is_idle and self.is_in_step and not reports.step_s:
+            self.is_in_step = False
+            self._tell(ReplicaReport(self))  # suspects may wait for this
         now = self._clock.now()
         with self._lock:
             jobs = list(self._flight.jobs.values())
         late = [job for job in jobs if now - job.sent_at > self._options.work_timeout_s]
+        hangs = bool(late) and reports.step_s > self._options.work_timeout_s / 2
+        if hangs and len(jobs) > 1:
+            return True
         if late:
             self.cancel(late)
             error = overdue_error(self.name, self._options)
@@ -337,6 +363,7 @@ class Replica:
             failure = failure_of(call)
             if failure is not None:
                 self._report_unsent(info, [job for job in jobs if job.call is call], failure)
+        return hangs
 
     def _report_unsent(self, info: HostInfo, jobs: list[HostedJob], failure: Exception) -> None:
         with self._lock:
@@ -356,14 +383,28 @@ class Replica:
         if self._closing.is_set():
             return
         with self._lock:
+            if self._flight.state == "closed":
+                return
             if self._flight.state == "draining":
                 self._closing.set()
                 self._flight.state = "closed"
                 return
             self._flight.state, self._flight.why = "starting", f"its actor starts again: {why}"
-        self.info = None
+            self._host_again()
+        self.info, self.is_in_step = None, False
         lost = tuple(self._take_all())
         self._tell(ReplicaReport(self, info.incarnation, (), lost, lost_error(self.name, why)))
+
+    @property
+    def _may_host_again(self) -> bool:
+        return self._clock.now() - self._served_since >= _FORGET_S
+
+    def _host_again(self) -> None:
+        """Host another actor in the place of one whose restarts are forgotten; under the lock."""
+        if self._may_host_again:
+            self._actor.end(restart=False)
+            self._actor = self._host()
+            self._channel = WorkChannel(self._actor, self._options.lost_after_s)
 
     def _end(self, error: Exception) -> None:
         """Take no work any more."""

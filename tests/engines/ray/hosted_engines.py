@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,32 @@ class GatedEngine(OwnEngine):
         with self.wake:
             self.interrupted = True
             self.wake.notify_all()
+
+
+class PoisonedEngine(FakeEngine):
+    """A fake engine that ends its process where a text is ``poison``.
+
+    Args:
+        name: under which the test finds it, to set ``dies``.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(replace(FAKE_PROFILE, max_batch=32))
+        self.dies: Callable[[PoisonedEngine], object] = lambda _: os.kill(
+            os.getpid(), signal.SIGKILL
+        )
+        self._poisons: set[WorkId] = set()
+        made.setdefault(name, []).append(self)
+
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        self._poisons |= {r.id for r in work if r.payload == TextBatch(("poison",))}
+        super().submit(work)
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        if self._poisons:
+            self.dies(self)
+            return ()
+        return super().step(budget)
 
 
 class FileGatedEngine(FakeEngine):

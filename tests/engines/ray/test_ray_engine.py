@@ -293,6 +293,105 @@ def test_work_is_not_sent_again_for_ever(host: Maker) -> None:
     assert isinstance(end.error, EngineLostError)
 
 
+POISONED = "hosted_engines:PoisonedEngine"
+
+
+def _poison(hosted: Hosted, *, kills: bool = True) -> list[str]:
+    """Let poison kill its actor, or hang until the actor is ended; return the deaths' list."""
+    deaths: list[str] = []
+
+    def dies(engine: Any) -> None:
+        actor = next(a for a in hosted.cluster.actors if a.hosts[-1]._engine is engine)
+        host = actor.hosts[-1]
+        deaths.append(engine.__class__.__name__)
+        if kills:
+            threading.Thread(target=actor.kill).start()
+        while actor.hosts[-1] is host and not actor.is_gone:
+            threading.Event().wait(0.001)
+
+    make = hosted_engines.PoisonedEngine.__init__
+
+    def made(engine: Any, name: str = "") -> None:
+        make(engine, name)
+        engine.dies = dies
+
+    hosted_engines.PoisonedEngine.__init__ = made  # type: ignore[method-assign]
+    for engine in hosted.made:
+        engine.dies = dies
+    return deaths
+
+
+@pytest.fixture
+def _poison_as_before() -> Iterator[None]:
+    make = hosted_engines.PoisonedEngine.__init__
+    yield
+    hosted_engines.PoisonedEngine.__init__ = make  # type: ignore[method-assign]
+
+
+@pytest.mark.usefixtures("_poison_as_before")
+@pytest.mark.parametrize(("poisons", "most"), [((25,), 3), ((3, 17, 30, 48), 10)])
+def test_work_that_kills_its_actor_ends_in_an_error_alone(
+    host: Maker, poisons: tuple[int, ...], most: int
+) -> None:
+    hosted = host(POISONED, options=RayOptions(replicas=2))
+    deaths = _poison(hosted)
+    work = [embedding(n, *["poison"] * (n in poisons)) for n in range(50)]
+    hosted.engine.submit(work)
+    ends = hosted.ends(50)
+    assert {id for id, end in ends.items() if end.kind == "error"} == {f"w{n}" for n in poisons}
+    assert all(isinstance(ends[f"w{n}"].error, EngineLostError) for n in poisons)
+    assert len(deaths) <= most
+    hosted.engine.submit([embedding(60)])
+    assert hosted.ends()["w60"].kind == "final"
+
+
+@pytest.mark.usefixtures("_poison_as_before")
+def test_work_whose_step_hangs_ends_in_an_error_alone(host: Maker) -> None:
+    hosted = host(POISONED, options=RayOptions(work_timeout_s=2.0))
+    deaths = _poison(hosted, kills=False)
+    hosted.engine.submit([embedding(n, *["poison"] * (n == 2)) for n in range(6)])
+    ends = hosted.ends(6)
+    assert {id for id, end in ends.items() if end.kind == "error"} == {"w2"}
+    assert "work_timeout_s" in str(ends["w2"].error)
+    assert len(deaths) == 2
+
+
+def test_suspects_that_were_cancelled_are_not_sent_again(host: Maker) -> None:
+    hosted = host(GATED)
+    actor = hosted.cluster.actors[0]
+    hosted.engine.submit([decoding(number) for number in range(3)])
+    actor.may_restart.clear()
+    actor.kill()
+    hosted.wait(lambda: len(hosted.engine._suspects) == 3)
+    hosted.engine.cancel([WorkId("w0"), WorkId("w2")])
+    actor.may_restart.set()
+    hosted.wait(partial(_holds_work, hosted, 2))
+    hosted.made[1].open_gate()
+    assert set(hosted.ends()) == {"w1"}
+    assert len(hosted.made[1].deadlines) == 1
+
+
+@pytest.mark.parametrize(("healthy_s", "state"), [(3599.0, "lost"), (3600.0, "ready")])
+def test_restarts_are_forgotten_after_an_hour_of_health(
+    host: Maker, healthy_s: float, state: str
+) -> None:
+    clock = ManualClock()
+    hosted = host(GATED, clock=clock, options=RayOptions(max_restarts=1))
+    hosted.cluster.actors[-1].kill()
+    hosted.engine.submit([decoding(0)])
+    hosted.wait(partial(_holds_work, hosted, 2))
+    hosted.made[-1].open_gate()
+    hosted.ends()
+    clock.advance(healthy_s)
+    hosted.cluster.actors[-1].kill()
+    number = len(hosted.made) + (state == "ready")
+    hosted.wait(lambda: len(hosted.made) == number and hosted.engine.health().state == state)
+    if state == "ready":
+        assert [actor.is_gone for actor in hosted.cluster.actors] == [True, False]
+        hosted.cluster.actors[-1].kill()
+        hosted.wait(lambda: len(hosted.made) == 4)
+
+
 def test_an_ingestion_is_never_sent_twice(host: Maker) -> None:
     gate = threading.Event()
     hosted = host()

@@ -184,7 +184,7 @@ def test_ingested_documents_are_found_as_in_one_index(shard: Maker) -> None:
     names = {file.name for file in sharded.folder.iterdir()}
     manifest = read_manifest(sharded.folder)
     named = {name for files in manifest.shards for name in (files.index, files.orders)}
-    assert names == named | {"manifest.json"}
+    assert names == named | {"manifest.json", "manifest.lock"}
     assert sum(files.count for files in manifest.shards) == 86
 
 
@@ -365,7 +365,7 @@ def test_folders_without_usable_shards_are_named(tmp_path: Path) -> None:
     write_shards(tmp_path / "a", [one_index()], "embedder")
     with pytest.raises(ConfigError, match="already"):
         write_shards(tmp_path / "a", [one_index()], "embedder")
-    (tmp_path / "a" / "shard-0.1.orders.npy").write_bytes(b"rubbish")
+    (tmp_path / "a" / read_manifest(tmp_path / "a").shards[0].orders).write_bytes(b"rubbish")
     with pytest.raises(IndexFileError, match="orders"):
         RayShards(tmp_path / "a", cluster=PlainCluster())
     (tmp_path / "a" / "manifest.json").write_text('{"format": 9}')

@@ -29,13 +29,15 @@ from rag_accel.engines.ray.shards.shard_calls import (
 )
 from rag_accel.engines.ray.shards.shard_files import (
     ShardFiles,
+    ShardManifest,
+    changed_error,
     read_manifest,
     read_shard,
     remove_old_files,
+    remove_shard,
     write_shard,
 )
 from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
-from rag_accel.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +69,7 @@ class HostedShard(OwnEngine):
     def __init__(self, folder: str | os.PathLike[str], place: int) -> None:
         self._folder = Path(folder)
         self._place = place
-        self._manifest = read_manifest(self._folder)
-        state = self._read()
+        self._manifest, state = self._read()
         super().__init__(
             replace(
                 state.engine.profile,
@@ -120,7 +121,7 @@ class HostedShard(OwnEngine):
                 plain = replace(request, payload=call.query, kind=PrimitiveKind.SEARCHING)
                 by_version.setdefault(call.version, []).append(plain)
             else:
-                other = OtherVersion(max(self._states))
+                other = OtherVersion(self._manifest.version)
                 outputs.append(EngineOutput(request.id, "final", other))
         for version, requests in by_version.items():
             state = self._states[version]
@@ -143,19 +144,11 @@ class HostedShard(OwnEngine):
             return EngineOutput(request.id, "error", error=error)
 
     def _known(self, call: ShardLookup) -> frozenset[str]:
-        return frozenset(self._newest.orders.keys() & set(call.ids))
+        return frozenset(self._at(call.version).orders.keys() & set(call.ids))
 
     def _prepare(self, call: ShardChange) -> ShardFiles:
-        newest = max(self._states)
-        if call.version != newest + 1:
-            raise EngineError(
-                "a change of another version of a shard",
-                where=self._where,
-                found=call.version,
-                valid=str(newest + 1),
-                hint="only one program at a time may change shards",
-            )
-        old = self._newest
+        old = self._at(call.version - 1)
+        self._drop_prepared()  # of a change that failed elsewhere
         index = DocumentIndex.from_snapshot(old.index.snapshot())
         index.add(call.documents, call.vectors)
         orders = dict(old.orders)
@@ -169,33 +162,54 @@ class HostedShard(OwnEngine):
 
     def _commit(self, call: ShardCommit) -> int:
         """Take the version of the manifest: prepared, unchanged, or read again."""
-        before = self._manifest.shards[self._place]
-        newest = max(self._states)
-        self._manifest = read_manifest(self._folder)
-        version = self._manifest.version
-        prepared, self._prepared = self._prepared, None
-        if version == newest:
-            return version
-        # One that was prepared for a change that failed elsewhere is of other files.
-        if prepared is not None and prepared.files == self._manifest.shards[self._place] != before:
-            state = prepared
-        elif self._manifest.shards[self._place] == before:
-            state = self._newest
-        else:
-            state = self._read()
-        # Searches that began before go on in the version before, which goes with the next one.
-        self._states = {newest: self._newest, version: state}
+        self._take_newest()
+        return self._manifest.version
+
+    def _at(self, version: int) -> _ShardState:
+        """Return the state of the newest version, which is to be this one."""
+        if version != self._manifest.version:
+            self._take_newest()
+        if version != self._manifest.version:
+            raise changed_error(self._folder, self._manifest)
+        return self._newest
+
+    def _take_newest(self) -> None:
+        manifest, newest = read_manifest(self._folder), self._newest
+        files = manifest.shards[self._place]
+        if manifest != self._manifest:
+            if self._prepared is not None and self._prepared.files == files:
+                state, self._prepared = self._prepared, None
+            elif newest.files == files:
+                state = newest
+            else:
+                manifest, state = self._read()
+            # Searches that began before go on in the version before, which goes with the next one.
+            self._states = {self._manifest.version: newest, manifest.version: state}
+            self._manifest = manifest
+        self._drop_prepared()
         remove_old_files(self._folder, self._manifest, self._place)
-        return version
+
+    def _drop_prepared(self) -> None:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            remove_shard(self._folder, prepared.files)
 
     @property
     def _newest(self) -> _ShardState:
-        return self._states[max(self._states)]
+        return self._states[self._manifest.version]
 
-    def _read(self) -> _ShardState:
-        index, orders = read_shard(self._folder, self._manifest, self._place)
-        files = self._manifest.shards[self._place]
-        return _ShardState(index, orders, RetrievalEngine(index), files)
+    def _read(self) -> tuple[ShardManifest, _ShardState]:
+        """Read the newest version; another program may remove the files of the one before."""
+        while True:
+            manifest = read_manifest(self._folder)
+            try:
+                index, orders = read_shard(self._folder, manifest, self._place)
+            except OSError:
+                if read_manifest(self._folder) == manifest:
+                    raise
+            else:
+                files = manifest.shards[self._place]
+                return manifest, _ShardState(index, orders, RetrievalEngine(index), files)
 
 
 def _with_orders(output: EngineOutput, state: _ShardState) -> EngineOutput:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,8 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
     All shards take an ingestion or none, and each answer is of one version of all of them: see
     ``shard_ingestion.py``. The folder's files are the state; an actor that dies reads them again,
     and searches in flight there are sent again. Each ingestion writes the shards it changes as a
-    whole, and for its time they are in memory twice: ingest in large batches. One engine at a time
-    may change a folder.
+    whole, and for its time they are in memory twice: ingest in large batches. Of several engines
+    that change a folder at the same time one does, and the others raise ``ShardsChangedError``.
 
     Final values: ``tuple[ScoredDocument, ...]`` of a search; of an ingestion the ids of its
     documents.
@@ -113,9 +115,9 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         try:
             for place in range(number):
                 spec = EngineSpec.of(_SHARD, {"folder": str(self._folder), "place": place})
-                actor = cluster.host(spec, self._options)
+                host = partial(cluster.host, spec, self._options)
                 name = f"{self._name}, shard {place}"
-                self._shards.append(Replica(name, actor, self._options, self._clock, self._tell))
+                self._shards.append(Replica(name, host, self._options, self._clock, self._tell))
             for shard in self._shards:
                 shard.wait()
                 if shard.failure is not None:
@@ -305,7 +307,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
                 where=self._name,
                 found=f"another one than {job.version} in {job.tries} tries",
                 valid="one version in all shards",
-                hint="let one program at a time change a folder",
+                hint="other programs change the folder faster than these shards can read it",
             )
             self._fail(job, error)
         elif job.version != self._version:
@@ -351,6 +353,8 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         try:
             self._version = self._ingestion.ingest(batch.documents, batch.vectors)
         except Exception as error:
+            with contextlib.suppress(Exception):  # the next search or change tells of it
+                self._version = self._ingestion.refresh()
             self._outbox.put([ChangeEnd(job, error)])
         else:
             self._outbox.put([ChangeEnd(job)])

@@ -37,8 +37,12 @@ class OtherVersion:
 
 @dataclass(frozen=True, slots=True)
 class ShardLookup:
-    """A question which documents a shard has. The final value: their ids, ``frozenset[str]``."""
+    """A question which documents a shard has. The final value: their ids, ``frozenset[str]``.
 
+    A shard of another version than ``version`` reads it first, where it is the manifest's.
+    """
+
+    version: int
     ids: tuple[str, ...]
 
 
@@ -63,7 +67,8 @@ class ShardChange:
 class ShardCommit:
     """A request to take the version that the manifest names. The final value: that version.
 
-    Searches of the version before it go on to be answered until the next ``ShardCommit``.
+    Searches of the version before it go on to be answered until it takes another one. What
+    was prepared and is not in it is removed.
     """
 
     version: int

@@ -1,13 +1,18 @@
 """A folder of shards: an index and an order for each, and a manifest that names the version.
 
-Files are written once under a name of their version; only the manifest is ever replaced, in one
-step. So a process that starts at any time finds either all of a version or all of the one before.
+Files are written once, under a name of their version and of the one change that writes them; only
+the manifest is ever replaced, in one step, and under a lock only by a change that was made from it.
+So a process that starts at any time finds either all of a version or all of the one before, and of
+the changes that several programs make of one version at once, one is taken.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,13 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, load_index, save_index
-from rag_accel.errors import ConfigError, IndexFileError
-from rag_accel.system.files import replaced_file
+from rag_accel.errors import ConfigError, IndexFileError, ShardsChangedError
+from rag_accel.system.files import held_lock, replaced_file
 
 Orders = npt.NDArray[np.int64]
 
 _NAME = "manifest.json"
+_LOCK = "manifest.lock"
 _FORMAT = 1
+#: Most seconds in which another program replaces the manifest.
+_LOCK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +95,7 @@ def write_shards(
     path = Path(folder)
     specs = _checked_parts(parts)
     if (path / _NAME).exists():
-        raise ConfigError(
-            "the folder holds shards already", where=str(path), valid="a folder without any"
-        )
+        raise _filled(path)
     path.mkdir(parents=True, exist_ok=True)
     first, shards = 0, list[ShardFiles]()
     seen: set[str] = set()
@@ -108,7 +114,12 @@ def write_shards(
     manifest = ShardManifest(
         1, spec.dimension, str(spec.metric.value), fingerprint, first, tuple(shards)
     )
-    write_manifest(path, manifest)
+    try:
+        commit_manifest(path, None, manifest)
+    except ShardsChangedError as error:
+        for files in shards:
+            remove_shard(path, files)
+        raise _filled(path) from error
 
 
 def split_index(index: DocumentIndex, shards: int) -> list[DocumentIndex]:
@@ -135,12 +146,16 @@ def split_index(index: DocumentIndex, shards: int) -> list[DocumentIndex]:
 def write_shard(
     folder: Path, place: int, version: int, index: DocumentIndex, orders: Orders, fingerprint: str
 ) -> ShardFiles:
-    """Write the files of a shard under the names of a version."""
-    name = f"shard-{place}.{version}"
+    """Write the files of a shard under names of a version that no other change has."""
+    name = f"shard-{place}.{version}-{secrets.token_hex(8)}"
     files = ShardFiles(f"{name}.index", f"{name}.orders.npy", len(orders))
-    save_index(index, folder / files.index, fingerprint)
-    with replaced_file((folder / files.orders).resolve()) as file:
-        np.save(file, orders, allow_pickle=False)
+    try:
+        save_index(index, folder / files.index, fingerprint)
+        with replaced_file((folder / files.orders).resolve()) as file:
+            np.save(file, orders, allow_pickle=False)
+    except BaseException:
+        remove_shard(folder, files)
+        raise
     return files
 
 
@@ -202,19 +217,71 @@ def read_manifest(folder: Path) -> ShardManifest:
     return manifest
 
 
-def write_manifest(folder: Path, manifest: ShardManifest) -> None:
-    """Replace the manifest in one step: from now on its version is the one that counts."""
+def commit_manifest(folder: Path, before: ShardManifest | None, after: ShardManifest) -> None:
+    """Replace one manifest by another in one step: from now on its version is the one that counts.
+
+    Args:
+        folder: with the manifest.
+        before: from which the change was made; None for a folder without one.
+        after: the next version.
+
+    Raises:
+        ShardsChangedError: another program has replaced it, or keeps the lock.
+        OSError: the folder cannot be written, or its file system has no locks.
+    """
+    try:
+        with held_lock(folder / _LOCK, _LOCK_S):
+            present = read_manifest(folder) if (folder / _NAME).exists() else None
+            if present != before:
+                raise changed_error(folder, present)
+            _write_manifest(folder, after)
+    except TimeoutError as error:
+        raise changed_error(folder, error) from error
+
+
+def _write_manifest(folder: Path, manifest: ShardManifest) -> None:
     text = json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1)
-    with replaced_file((folder / _NAME).resolve()) as file:
-        file.write(text.encode())
+    try:
+        with replaced_file((folder / _NAME).resolve()) as file:
+            file.write(text.encode())
+    except OSError:
+        if read_manifest(folder) != manifest:  # else it counts, and only a flush has failed
+            raise
+
+
+def changed_error(folder: Path, found: ShardManifest | object) -> ShardsChangedError:
+    """Return the error of a change that another program's has come before."""
+    if isinstance(found, ShardManifest):
+        found = f"version {found.version} of another program"
+    return ShardsChangedError(
+        "the shards were changed by another program meanwhile",
+        where=str(folder),
+        found=found,
+        valid="the version from which the change was made",
+        hint="nothing of this change was taken; send it again, and it is made from that version",
+    )
+
+
+def remove_shard(folder: Path, files: ShardFiles) -> None:
+    """Remove the files of a shard, as far as they are there."""
+    for name in (files.index, files.orders):
+        (folder / name).unlink(missing_ok=True)
 
 
 def remove_old_files(folder: Path, manifest: ShardManifest, place: int) -> None:
-    """Remove the files of a shard that the manifest does not name."""
+    """Remove the files of a shard that no manifest names any more, nor ever will.
+
+    Those of a version after the manifest's may be of a change of another program that is under way.
+    """
     kept = {manifest.shards[place].index, manifest.shards[place].orders}
-    for file in folder.glob(f"shard-{place}.*"):
-        if file.name not in kept:
-            file.unlink(missing_ok=True)
+    versioned = re.compile(rf"\.?shard-{place}\.(\d+)[-.]")  # with a dot: of a writer that died
+    for name in os.listdir(folder):
+        found = versioned.match(name)
+        if found and int(found[1]) <= manifest.version and name not in kept:
+            with contextlib.suppress(
+                OSError
+            ):  # a reader may lack the right: the next change has it
+                (folder / name).unlink()
 
 
 def next_manifest(
@@ -251,6 +318,12 @@ def _checked_parts(parts: Sequence[DocumentIndex]) -> list[IndexSpec]:
                 valid=f"{specs[0].dimension} dimensions, {specs[0].metric.value}",
             )
     return specs
+
+
+def _filled(folder: Path) -> ConfigError:
+    return ConfigError(
+        "the folder holds shards already", where=str(folder), valid="a folder without any"
+    )
 
 
 def _damaged(source: Path, found: str) -> IndexFileError:

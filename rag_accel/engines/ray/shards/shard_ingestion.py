@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -14,12 +15,13 @@ from rag_accel.engines.ray.shards.shard_calls import ShardChange, ShardCommit, S
 from rag_accel.engines.ray.shards.shard_files import (
     ShardFiles,
     ShardManifest,
+    changed_error,
+    commit_manifest,
     next_manifest,
     read_manifest,
-    write_manifest,
 )
 from rag_accel.engines.retrieval.vectors.spec import Vectors
-from rag_accel.errors import EngineError, EngineLostError
+from rag_accel.errors import EngineLostError
 
 #: Sends a call to the shard of a place.
 Ask = Callable[[int, Any], Future[Any]]
@@ -51,22 +53,26 @@ class ShardIngestion:
 
         Raises:
             EngineLostError: a shard was lost before the change was decided.
+            ShardsChangedError: another program has changed the shards meanwhile.
             Exception: whatever a shard raises, such as DocumentError.
         """
         manifest = read_manifest(self._folder)
         last = {document.id: row for row, document in enumerate(documents)}
         if not last:
             return manifest.version
-        homes = self._homes(manifest, list(last))
-        changed, new = self._prepare(manifest, homes, last, documents, vectors)
-        if read_manifest(self._folder) != manifest:
-            raise EngineError(
-                "the shards were changed by another program meanwhile",
-                where=str(self._folder),
-                valid="one program at a time that changes a folder",
-            )
-        write_manifest(self._folder, next_manifest(manifest, changed, new))
-        return self.refresh()
+        try:
+            homes = self._homes(manifest, list(last))
+            changed, new = self._prepare(manifest, homes, last, documents, vectors)
+            commit_manifest(self._folder, manifest, next_manifest(manifest, changed, new))
+        except OSError as error:
+            present = read_manifest(self._folder)
+            if present == manifest:
+                raise
+            # Another program's shards remove what comes too late, also while it is written.
+            raise changed_error(self._folder, present) from error
+        with contextlib.suppress(Exception):  # it is decided: searches wait for a shard that fails
+            self.refresh()
+        return manifest.version + 1
 
     def refresh(self) -> int:
         """Have every shard take the version of the manifest, and return it.
@@ -84,7 +90,7 @@ class ShardIngestion:
 
     def _homes(self, manifest: ShardManifest, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the shard of each id that is in one."""
-        lookup = ShardLookup(tuple(ids))
+        lookup = ShardLookup(manifest.version, tuple(ids))
         answers = [self._ask(place, lookup) for place in range(len(manifest.shards))]
         return {id: place for place, answer in enumerate(answers) for id in answer.result()}
 
