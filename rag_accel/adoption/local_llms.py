@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,15 +61,14 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
     accelerator = identity.accelerator
     local = _adopted(accelerator, model)
     if local is None or not _has_room(local, call):
-        return call.plain(0)
+        return call.plain(())
     make = partial(_make, local)
     try:
         engine = accelerator.own(local, _WHERE, make, holder=holder)
     except Exception as error:
-        is_refusal = isinstance(error, ConfigError) and local.bounds not in _seen[model].unmade
-        if not is_refusal:
-            fail_open(accelerator, error, _WHERE)
-        return call.plain(0)
+        if isinstance(error, ConfigError) and local.bounds not in _seen[model].unmade:
+            return call.plain(())
+        return _continued(accelerator, error, call, ())
     work_items = partial(_works, identity, engine, local.bounds, call)
     if call.stream is not None:
         return _streamed(identity, work_items, local.bounds, call, call.stream)
@@ -79,7 +78,7 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
         call.note([local.bounds.notes(output) or None for output in outputs])
         return call.result([output.tokens for output in outputs])
 
-    return with_fallback(accelerator, owned, lambda: call.plain(0), _WHERE)
+    return with_fallback(accelerator, owned, lambda: call.plain(()), _WHERE)
 
 
 def _works(
@@ -272,27 +271,49 @@ def _streamed(
     call: GreedyCall,
     stream: TokenStream,
 ) -> Any:
-    """Give out tokens as they come; after an error, the plain call gives the others."""
-    given = 0
+    """Give out tokens as they come; after an error of the engine, the plain call goes on."""
     tokens: list[int] = []
     try:
         (work,) = work_items()
         for token in _tokens(
             identity, work, lambda output: call.note([bounds.notes(output) or None])
         ):
-            if not given:
+            if not tokens:
                 stream.begin()
-                given = 1
             stream.put(token)
-            given += 1
             tokens.append(token)
-    except Exception as error:  # no caller waits for this thread's errors
-        result = call.plain(given)
-        if not isinstance(error, CALLER_ERRORS):
-            fail_open(identity.accelerator, error, _WHERE)
-        return result
+    except Exception as error:
+        if tokens:
+            call.note([bounds.notes(None) or None])
+        return _continued(identity.accelerator, error, call, tokens)
     stream.end()
     return call.result([tokens])
+
+
+def _continued(
+    accelerator: Accelerator, error: Exception, call: GreedyCall, tokens: Sequence[int]
+) -> Any:
+    """Return what a call returns without an engine, behind the tokens that its stream was given.
+
+    An error that is the caller's ends it as it ends other calls: who reads the stream waits in
+    another thread and raises it there.
+    """
+    if isinstance(error, CALLER_ERRORS) or accelerator.options.strict:
+        is_raised = call.stream is not None and call.stream.fail(error)
+        if is_raised and call.is_thread:
+            return call.result([tokens])
+        raise error
+    if call.stream is not None and tokens and _is_whole(call, tokens):
+        call.stream.end()
+        result = call.result([tokens])
+    else:
+        result = call.plain(tokens)
+    fail_open(accelerator, error, _WHERE)
+    return result
+
+
+def _is_whole(call: GreedyCall, tokens: Sequence[int]) -> bool:
+    return len(tokens) == call.most or tokens[-1] in call.ends
 
 
 def _tokens(

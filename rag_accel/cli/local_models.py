@@ -50,7 +50,7 @@ def format_local_models(found: dict[str, Any]) -> str:
     for trace in found["traces"]:
         told = trace["measured"]
         if trace["refused"] is not None:
-            told = [f"refused: {trace['refused']} (rag-accel cache traces --purge forgets it)"]
+            told = [f"refused: {trace['refused']} (rag-accel cache purge --traces forgets it)"]
         lines += [_line(f"  {trace['id']}", text) for text in told]
     return "\n".join(lines)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Thread
 from typing import Any, Protocol
 
 #: How the retrieved texts of a prompt were computed; None where none are ever reused.
@@ -25,6 +27,10 @@ class TokenStream(Protocol):
         """Note that there are no more."""
         ...
 
+    def fail(self, error: Exception) -> bool:
+        """Note that there are no more, because of an error; tell whether the reader raises it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class GreedyCall:
@@ -36,10 +42,11 @@ class GreedyCall:
         ends: tokens that end one.
         result: returns what the call returns, given each completion's tokens with the last one.
         stream: is given the tokens of the only completion as they come; None if not asked for.
-        plain: makes the call as it was asked for; of its stream, so many items were given already.
+        plain: makes the call as it was asked for; a stream goes on behind the tokens it was given.
         tokenizer: made the prompts; None if nobody knows it.
         note: is told how each prompt was computed (``LocalOptions.notes``; None for those that are
             exact) where the engine has computed them, before a stream ends.
+        is_thread: whether a thread does nothing but this call, so that nobody sees what it raises.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -47,9 +54,15 @@ class GreedyCall:
     ends: frozenset[int]
     result: Callable[[Sequence[Sequence[int]]], Any]
     stream: TokenStream | None
-    plain: Callable[[int], Any]
+    plain: Callable[[Sequence[int]], Any]
     tokenizer: Any = None
     note: Callable[[Sequence[Report]], None] = lambda reports: None
+    is_thread: bool = False
+
+
+def is_called_by_thread() -> bool:
+    """Tell whether a thread does nothing but call the function that asks here."""
+    return sys._getframe(2).f_code is Thread.run.__code__
 
 
 class AskGenerate(Protocol):
@@ -80,11 +93,13 @@ class GeneratingClient:
     Attributes:
         reports: how each prompt was computed, in the order of the prompts so far;
             one that the model itself continued, or a call of it, has None.
+        is_thread: whether a thread does nothing but call what has this as its model.
     """
 
     def __init__(self, model: Any, read: ReadCall, ask: AskGenerate, tokenizer: Any) -> None:
         self._model, self._read, self._ask, self._tokenizer = model, read, ask, tokenizer
         self.reports: list[Report] = []
+        self.is_thread = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -104,7 +119,12 @@ class GeneratingClient:
             self.reports.append(None)
             return self._model.generate(*args, **kwargs)
         noted = len(self.reports)
-        call = replace(call, tokenizer=self._tokenizer, note=self.reports.extend)
+        call = replace(
+            call,
+            tokenizer=self._tokenizer,
+            note=self.reports.extend,
+            is_thread=self.is_thread or is_called_by_thread(),
+        )
         result = self._ask.generate(self._model, call)
         if len(self.reports) == noted:
             self.reports += [None] * len(call.prompts)

@@ -79,6 +79,60 @@ def test_shorter_completions_are_filled_up(model: Any) -> None:
     assert call.result([[7], [7, 8]]).tolist() == [[3, 4, 5, 6, 7, 9], [3, 4, 5, 6, 7, 8]]
 
 
+class Received:
+    """A streamer that keeps what it is given, the prompt first."""
+
+    def __init__(self) -> None:
+        self.values: list[list[int]] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.values.append(value.flatten().tolist())
+
+    def end(self) -> None:
+        self.values.append([])
+
+
+def went_on(model: Any, tokens: list[int], **options: Any) -> tuple[list[int], list[list[int]]]:
+    """Return all tokens of a call that goes on behind two, and what it gave its streamer."""
+    received = Received()
+    call = read(model, streamer=received, **options)
+    assert call is not None
+    return call.plain(tokens[:2])[0, IDS.shape[1] :].tolist(), received.values
+
+
+@pytest.fixture(scope="module")
+def tokens(model: Any) -> list[int]:
+    """Give nine tokens behind the prompt."""
+    call = read(model, max_new_tokens=9, eos_token_id=[339], pad_token_id=0)
+    assert call is not None
+    return call.plain(())[0, IDS.shape[1] :].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default:UserWarning")
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_call_goes_on_behind_tokens_that_its_streamer_was_given(
+    name: str, model: Any, tokens: list[int]
+) -> None:
+    options: dict[str, Any] = {"eos_token_id": [339], "pad_token_id": 0, **LENGTHS[name]}
+    call = read(model, **options)
+    assert call is not None
+    whole = call.plain(())[0, IDS.shape[1] :].tolist()
+    assert went_on(model, tokens, **options) == (whole, [*([one] for one in whole[2:]), []])
+
+
+def test_a_call_that_goes_on_sees_its_own_tokens_and_ends_at_its_ends(
+    model: Any, tokens: list[int]
+) -> None:
+    last = next(at for at in range(3, 9) if tokens.index(tokens[at]) == at)
+    options: dict[str, Any] = {
+        "attention_mask": None,  # transformers would leave out what is the padding's token
+        "pad_token_id": tokens[0],
+        "eos_token_id": [tokens[last]],
+        "max_new_tokens": 9,
+    }
+    assert went_on(model, tokens, **options)[0] == tokens[: last + 1]
+
+
 OTHERS: dict[str, dict[str, Any]] = {
     "sampling": {"do_sample": True},
     "beams": {"num_beams": 2},

@@ -99,13 +99,27 @@ def _read(stop_tokens: StopTokens, model: Any, kwargs: Mapping[str, Any]) -> Gre
         frozenset(ends) | stops,
         partial(_with_prompts, ids, filler),
         None if streamer is None else _Streamer(streamer, ids),
-        partial(_plain, model, kwargs),
+        partial(_plain, model, kwargs, most),
     )
 
 
-def _plain(model: Any, kwargs: Mapping[str, Any], given: int) -> Any:
-    others = {"streamer": _Rest(kwargs["streamer"], given)} if given else {}
-    return model.generate(**{**kwargs, **others})
+def _plain(model: Any, kwargs: Mapping[str, Any], most: int, tokens: Sequence[int]) -> Any:
+    """Make a call; behind tokens that its streamer was given, as many as are left of ``most``."""
+    if not tokens:
+        return model.generate(**kwargs)
+    import torch
+
+    ids, mask = kwargs["input_ids"], kwargs.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask
+    given = torch.tensor([list(tokens)], dtype=ids.dtype, device=ids.device)
+    kept = {name: value for name, value in kwargs.items() if name != "max_length"}
+    behind = {
+        "input_ids": torch.cat([ids, given], dim=1),
+        "attention_mask": torch.cat([mask, torch.ones_like(given, dtype=mask.dtype)], dim=1),
+        "max_new_tokens": most - len(tokens),
+        "streamer": _Rest(kwargs["streamer"]),
+    }
+    return model.generate(**{**kept, **behind})
 
 
 def _is_as_shipped(model: Any) -> bool:
@@ -236,18 +250,43 @@ class _Streamer:
     def end(self) -> None:
         self.streamer.end()
 
+    def fail(self, error: Exception) -> bool:
+        from transformers import AsyncTextIteratorStreamer, TextIteratorStreamer
+
+        has_reader = isinstance(self.streamer, TextIteratorStreamer | AsyncTextIteratorStreamer)
+        if not has_reader:
+            self.streamer.end()
+            return False
+        usual, self.streamer.stop_signal = self.streamer.stop_signal, _RaisingSignal(error)
+        try:
+            self.streamer.end()
+        finally:
+            self.streamer.stop_signal = usual
+        return True
+
+
+class _RaisingSignal:
+    """The last item of a streamer's queue: a reader compares each, and with this one raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):  # an item that a reader compares while this is the signal
+            return False
+        raise self._error
+
 
 class _Rest:
-    """A streamer that leaves out what its own was given already."""
+    """A streamer that leaves out the prompt, which its own was given already."""
 
-    def __init__(self, streamer: Any, given: int) -> None:
-        self._streamer, self._given = streamer, given
+    def __init__(self, streamer: Any) -> None:
+        self._streamer, self._has_begun = streamer, False
 
     def put(self, value: Any) -> None:
-        if self._given:
-            self._given -= 1
-        else:
+        if self._has_begun:
             self._streamer.put(value)
+        self._has_begun = True
 
     def end(self) -> None:
         self._streamer.end()

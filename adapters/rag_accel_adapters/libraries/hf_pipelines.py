@@ -8,7 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from rag_accel.recognition.generation import AskGenerate, GeneratingClient, Report
+from rag_accel.recognition.generation import (
+    AskGenerate,
+    GeneratingClient,
+    Report,
+    is_called_by_thread,
+)
 from rag_accel.recognition.known_classes import full_name
 from rag_accel_adapters.libraries.hf_generation import read_greedy
 
@@ -77,6 +82,7 @@ class SpreadPipeline:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the pipeline returns; a list is cut as its caller would have cut it."""
+        self._client.is_thread = is_called_by_thread()
         if len(args) != 1 or type(args[0]) is not list or not args[0]:
             return self._pipeline(*args, **kwargs)
         prompts = args[0]
@@ -123,7 +129,8 @@ class SpreadPipeline:
             given = pipeline._prepare_generate_kwargs(given)
         except Exception:  # the pipeline is to refuse it, or runs as it does
             return False
-        return may_share(self._client, given)
+        # A streamer is given one answer after another.
+        return given.get("streamer") is None and may_share(self._client, given)
 
 
 def may_share(client: GeneratingClient, kwargs: Mapping[str, Any]) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from typing import Any
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import count, islice
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,6 +18,8 @@ from transformers import pipeline
 
 from rag_accel.adoption import local_llms
 from rag_accel.engines.llm.local.model.runner import PackedRunner
+from rag_accel.leaves.leaves import Leaves
+from rag_accel_adapters.libraries import hf_generation
 
 CALLERS = 8
 TOKENS = 12
@@ -72,3 +77,50 @@ def count_owned(patch: pytest.MonkeyPatch) -> list[int]:
 
     patch.setattr(PackedRunner, "run", counted)
     return sizes
+
+
+def end_streams(patch: pytest.MonkeyPatch, kind: type[Exception], after: int | None = 2) -> None:
+    """Have each stream of an engine end with an error behind so many pieces, None for all."""
+    stream = Leaves.stream
+
+    def ending(*args: Any) -> Iterator[Any]:
+        with closing(cast("Generator[Any]", stream(*args))) as pieces:
+            yield from islice((piece for piece in pieces if isinstance(piece, str)), after)
+            raise kind("no more")
+
+    patch.setattr(Leaves, "stream", ending)
+
+
+def fail_forwards(patch: pytest.MonkeyPatch, after: int = 4) -> None:
+    """Have an engine fail at each forward behind so many."""
+    run, forwards = PackedRunner.run, count()
+
+    def failing(runner: Any, rows: Any) -> Any:
+        if next(forwards) >= after:
+            raise RuntimeError("no more")
+        return run(runner, rows)
+
+    patch.setattr(PackedRunner, "run", failing)
+
+
+def record_plain(patch: pytest.MonkeyPatch) -> list[tuple[Any, list[int]]]:
+    """Return a list that is given the prompt of each plain call, and the tokens behind it."""
+    calls: list[tuple[Any, list[int]]] = []
+    plain = hf_generation._plain
+
+    def recorded(made: Any, kwargs: Any, most: int, tokens: Any) -> Any:
+        calls.append((kwargs["input_ids"], list(tokens)))
+        return plain(made, kwargs, most, tokens)
+
+    patch.setattr(hf_generation, "_plain", recorded)
+    return calls
+
+
+def continued(made: Any, call: tuple[Any, list[int]]) -> str:
+    """Return what a stream gives whose engine failed behind some tokens of its answer."""
+    prompt, tokens = call
+    assert 0 < len(tokens) < TOKENS
+    ids = torch.cat([prompt, torch.tensor([tokens])], dim=1)
+    most = TOKENS - len(tokens)
+    found = made.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, **GREEDY)
+    return tokenizer().decode(found[0, prompt.shape[1] :], skip_special_tokens=True)

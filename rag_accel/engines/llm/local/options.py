@@ -189,11 +189,14 @@ class LocalOptions:
         """Tell whether answers may differ from the model's own, as reuse or int8 weights do."""
         return self.kv_reuse != "exact" or self.weights != "own"
 
-    def notes(self, output: GenerationOutput) -> dict[str, Any]:
+    def notes(self, output: GenerationOutput | None) -> dict[str, Any]:
         """Return what an answer says of its own making, by name; {} for one that is exact.
 
         ``kv_reuse`` is the report on its texts, see ``report``; with int8 weights there are also
         ``weights`` and ``exact``, which is False.
+
+        Args:
+            output: the answer; None where the engine failed after it had given a part of it.
         """
         report = self.report(output)
         found: dict[str, Any] = {} if report is None else {"kv_reuse": report}
@@ -201,7 +204,7 @@ class LocalOptions:
             found |= {"weights": self.weights, "exact": False}
         return found
 
-    def report(self, output: GenerationOutput) -> dict[str, Any] | None:
+    def report(self, output: GenerationOutput | None) -> dict[str, Any] | None:
         """Return how the texts of an answer's prompt were computed; None without reuse.
 
         ``mode`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
@@ -210,9 +213,12 @@ class LocalOptions:
         paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``, and
         ``document_tokens`` how many tokens of retrieved texts next to it were not reused: they are
         computed, or part of an equal beginning. ``exact`` says that this prompt was computed as a
-        whole by the model's weights, as without ``kv_reuse``.
+        whole by the model's weights, as without ``kv_reuse``. Without an output nothing is known of
+        its prompt, and ``exact`` is False.
         """
-        use = output.use
+        if output is None and self.kv_reuse != "exact":
+            return {"mode": self.kv_reuse, "exact": False}
+        use = None if output is None else output.use
         if self.kv_reuse == "exact" or use is None:
             return None
         if self.kv_reuse == "dependency":

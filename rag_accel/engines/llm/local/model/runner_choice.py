@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.engines.llm.local.batching.rows import Runner
@@ -179,10 +180,12 @@ def _failures_named() -> Iterator[None]:
     except ConfigError as error:
         raise _UnavailableError(f"{error.what}: {error.found}") from error
     except Exception as error:  # of native code and of files, in any way
-        said = str(error).strip().partition("\n")[0]
-        # A refusal of ours says it all; another error needs its type.
-        name = "" if type(error).__module__.startswith("rag_accel.") else type(error).__name__
-        raise _UnavailableError(": ".join(filter(None, (name, said)))) from error
+        # A refusal of ours says it all, at first; another error needs its type, and OpenVINO's
+        # begin with places in its source.
+        is_ours = type(error).__module__.startswith("rag_accel.")
+        said = str(error).strip().splitlines()[:: 1 if is_ours else -1]
+        name = "" if is_ours else type(error).__name__
+        raise _UnavailableError(": ".join(filter(None, (name, *said[:1])))) from error
 
 
 def _require_suited(source: Any, wish: RunnerWish) -> None:
@@ -216,17 +219,17 @@ def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) 
     """
     from rag_accel.engines.llm.local.paged.making import Compilation
     from rag_accel.engines.llm.local.paged.sequences import block_count
-    from rag_accel.engines.llm.local.paged.topology import traced
+    from rag_accel.engines.llm.local.paged.topology import read_trace
 
-    rounded = _int8(source, wish)
-    compilation = Compilation(
+    compiled = partial(
+        Compilation,
         source,
-        traced(spec),
         threads=wish.threads,
         probed=wish.probed,
-        int8=rounded,
+        int8=_int8(source, wish),
         is_same=wish.is_same,
     )
+    compilation = read_trace(spec, compiled)
     if wish.trees and not compilation.has_masks:
         raise _UnavailableError("this OpenVINO has no masks of rows, which trees of paths need")
     runner = proved = compilation.runner(wish.pool_bytes, wish.context)

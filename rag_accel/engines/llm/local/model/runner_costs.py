@@ -14,7 +14,7 @@ from typing import Literal
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
 from rag_accel.engines.llm.local.paged.sequences import BLOCK
 from rag_accel.engines.torch_threads import thread_count
-from rag_accel.system.files import replaced_file
+from rag_accel.system.files import read_regular, replaced_file
 from rag_accel.system.processor import cpu_model
 
 #: What is measured: a piece of a prompt, and a token behind it, of which an answer has some.
@@ -26,6 +26,8 @@ _ROWS, _PAST = BLOCK, 64 * BLOCK
 #: SmolLM2 and 15 %: 0.51 by single rows and 0.30 by blocks at 500 tokens, 0.54 by blocks at 2,300.
 _WORTH_BLOCKS = 0.4
 _MEASURED = ("paged", "torch", "rows")
+#: Kept seconds beyond this were not measured.
+_MOST_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,11 @@ class RunnerCosts:
     @classmethod
     def of(cls, folder: Path, threads: int) -> RunnerCosts:
         """Return what was measured on this machine before, which may be nothing."""
-        with suppress(OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
-            kept = json.loads(_file(folder, threads).read_text(encoding="utf-8"))
+        damages = OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError
+        with suppress(*damages, RecursionError):
+            kept = json.loads(read_regular(_file(folder, threads)))
             day = kept.pop("compared", None)
-            seconds = {name: (float(pair[0]), float(pair[1])) for name, pair in kept.items()}
+            seconds = {name: (_checked(pair[0]), _checked(pair[1])) for name, pair in kept.items()}
             return cls(
                 threads, **seconds, compared=None if day is None else date.fromisoformat(day)
             )
@@ -137,6 +140,12 @@ class RunnerCosts:
         told = json.dumps({name: value for name, value in found.items() if value is not None})
         with suppress(OSError), replaced_file(_file(folder, self.threads)) as file:
             file.write(told.encode())
+
+
+def _checked(seconds: float) -> float:
+    if not 0 < seconds <= _MOST_S:
+        raise ValueError(seconds)
+    return float(seconds)
 
 
 def _file(folder: Path, threads: int | Literal["*"]) -> Path:

@@ -41,6 +41,10 @@ class PagedGraphError(Exception):
     """The refusal of a graph; the message says why."""
 
 
+class TraceError(PagedGraphError):
+    """The refusal of what was traced: it cannot be read, or is not of this model."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
     """The sizes of a model's attention.
@@ -76,13 +80,20 @@ def paged_graph(
         probed: the layer whose attention can be recorded; None for none.
 
     Raises:
-        PagedGraphError: the traced model does not fit the weights, or the operator is another one.
+        TraceError: the traced model cannot be read, or does not fit the weights.
+        PagedGraphError: the operator is another one.
     """
     openvino = importlib.import_module("openvino")
-    graph = openvino.Core().read_model(topology)
-    _fill(openvino, graph, weights)
-    _attend(openvino, graph, shape, probed)
-    graph.validate_nodes_and_infer_types()
+    try:
+        graph = openvino.Core().read_model(topology)
+        _fill(openvino, graph, weights)
+        _attend(openvino, graph, shape, probed)
+        graph.validate_nodes_and_infer_types()
+    except (PagedGraphError, MemoryError):
+        raise
+    except Exception as error:  # of native code, in any way
+        said = str(error).strip().splitlines()  # OpenVINO's begin with places in its source
+        raise TraceError(said[-1] if said else type(error).__name__) from error
     return graph
 
 
@@ -109,7 +120,7 @@ def _fill(openvino: Any, graph: Any, weights: Mapping[str, torch.Tensor | Int8Ro
         name = node.get_friendly_name()
         stored = weight.rows if isinstance(weight, Int8Rows) else weight
         if list(node.get_output_partial_shape(0).to_shape()) != list(stored.shape):
-            raise PagedGraphError(f"its {name} has another shape than was traced")
+            raise TraceError(f"its {name} has another shape than was traced")
         constant = openvino.op.Constant(shared_tensor(stored))
         constant.set_friendly_name(name)
         if isinstance(weight, Int8Rows):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rag_accel.engines.compiled.background_task import BackgroundTask
 from rag_accel.engines.compiled.child_program import GRAPH
@@ -24,13 +25,20 @@ from rag_accel.engines.compiled.compile_process import (
     private_folder,
 )
 from rag_accel.engines.llm.local.paged import trace_program
-from rag_accel.system.files import folder_made_once, replaced_file, user_cache
+from rag_accel.system.files import folder_made_once, read_regular, replaced_file, user_cache
+
+logger = logging.getLogger("rag_accel.llm")
+
+T = TypeVar("T")
 
 #: The traces of another form are other folders.
 _FORM = 1
 _FOLDER = "paged"
 _FILES = (GRAPH, "model.bin")
+#: Beside them, the digest of both: a trace without it, or with another, is made again.
+_DIGEST = "digest"
 _REFUSED = ".refused"
+_FORGET = "rag-accel cache purge --traces forgets it"
 #: Traces of a user, those lately used; and how long one is kept that nobody uses.
 MOST_TRACES = 32
 UNUSED_S = 60 * 86400.0
@@ -41,7 +49,7 @@ REFUSED_S = 7 * 86400.0
 def is_kept(spec: Mapping[str, Any]) -> bool:
     """Tell whether a model was traced on this machine before, be it in vain."""
     folder = folder_of(spec)
-    return folder.is_dir() or _refusal(folder) is not None
+    return _digest(folder) is not None or _refusal(folder) is not None
 
 
 def kept_folder() -> Path:
@@ -55,13 +63,44 @@ def folder_of(spec: Mapping[str, Any]) -> Path:
     return kept_folder() / hashlib.sha256(told.encode()).hexdigest()[:32]
 
 
-def traced(spec: Mapping[str, Any]) -> Path:
-    """Return the file of a traced model, made first by a child process if it is not kept.
+def read_trace(spec: Mapping[str, Any], read: Callable[[Path], T]) -> T:
+    """Return what is made of the file of a traced model, see ``traced``.
+
+    One of which nothing can be made is traced once more; if that does not help, this is remembered
+    for a week.
+
+    Args:
+        spec: what it depends on.
+        read: returns it; raises ``TraceError`` where the file is at fault.
+
+    Raises:
+        CompileError: as for ``traced``, or nothing can be made of the second one either.
+        OSError: as for ``traced``.
+    """
+    from rag_accel.engines.llm.local.paged.graph import TraceError  # needs torch
+
+    path = traced(spec)
+    digest = _digest(path.parent)
+    try:
+        return read(path)
+    except TraceError as error:
+        logger.warning("the traced model %s is made again: %s", path.parent, error)
+    try:
+        return read(traced(spec, unusable=digest))
+    except TraceError as error:
+        reason = f"the traced model {path.parent} cannot be used: {error}"
+        _refuse(path.parent, reason)
+        raise CompileError(f"{reason} ({_FORGET})") from error
+
+
+def traced(spec: Mapping[str, Any], unusable: str | None = None) -> Path:
+    """Return the file of a traced model, made first by a child process if it is not kept whole.
 
     A process that crashed, or an operator that failed its trial, is remembered for a week.
 
     Args:
         spec: what it depends on, see ``making.trace_spec``.
+        unusable: the digest of one that is made again.
 
     Raises:
         CompileError: it cannot be traced, or the operator failed its trial; says why.
@@ -71,10 +110,16 @@ def traced(spec: Mapping[str, Any]) -> Path:
     _require_own(folder.parent)
     refused = _refusal(folder)
     if refused is not None:
-        raise CompileError(f"{refused} (found before; rag-accel cache purge --traces forgets it)")
-    is_new = not folder.is_dir()
+        raise CompileError(f"{refused} (found before; {_FORGET})")
+    is_new = not os.path.lexists(folder)
+    if not is_new and _digest(folder) is None:
+        logger.warning("the traced model %s is damaged, and made again", folder)
     try:
-        folder_made_once(folder, lambda begun: _make(spec, begun))
+        folder_made_once(
+            folder,
+            lambda begun: _make(spec, begun),
+            lambda kept: _digest(kept) not in (None, unusable),
+        )
     except ProgramFailedError as error:
         _refuse(folder, str(error))
         raise
@@ -151,7 +196,9 @@ def _kept(path: Path) -> KeptTrace | None:
         unused_s = max(0.0, time.time() - path.stat().st_mtime)
         files = [path] if path.is_file() else list(path.iterdir())
         size = sum(file.stat().st_size for file in files)
-        refused = path.read_text(encoding="utf-8") if path.suffix == _REFUSED else None
+        refused = None
+        if path.suffix == _REFUSED:
+            refused = read_regular(path).decode("utf-8", "replace")
         return KeptTrace(path, size, unused_s, refused)
     return None
 
@@ -182,7 +229,7 @@ def _refusal(folder: Path) -> str | None:
     path = folder.with_name(folder.name + _REFUSED)
     with suppress(OSError):
         if abs(time.time() - path.stat().st_mtime) < REFUSED_S:
-            return path.read_text(encoding="utf-8")
+            return read_regular(path).decode("utf-8", "replace")
     return None
 
 
@@ -201,3 +248,21 @@ def _make(spec: Mapping[str, Any], begun: Path) -> None:
             if not (folder / name).is_file():
                 raise CompileError(f"the process that traces it left no {name}")
             shutil.copy(folder / name, begun / name)
+    (begun / _DIGEST).write_text(_digest_of_files(begun))
+
+
+def _digest(folder: Path) -> str | None:
+    """Return the digest of a trace; None where none is there, or its files are not those made."""
+    with suppress(OSError):
+        kept = read_regular(folder / _DIGEST).decode("utf-8", "replace")
+        if kept == _digest_of_files(folder):
+            return kept
+    return None
+
+
+def _digest_of_files(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for name in _FILES:
+        content = read_regular(folder / name)
+        digest.update(b"%d " % len(content) + content)
+    return digest.hexdigest()

@@ -139,6 +139,30 @@ def test_paged_attention_asked_for_by_name_is_refused_by_name(
     assert "auto | torch" in str(refused.value)
 
 
+def test_a_trace_that_openvino_cannot_read_is_made_once_more_then_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from rag_accel.engines.llm.local.paged import topology
+
+    made: list[Path] = []
+
+    def convert(program: str, folder: Path, *_: Any) -> None:
+        made.append(folder)
+        for name in ("model.xml", "model.bin"):
+            (folder / name).write_text("<net")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(topology, "convert", convert)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="not run by paged attention") as refused:
+            loaded("paged")
+        said = str(refused.value)
+        assert str(topology.kept_folder()) in said
+        assert "rag-accel cache purge --traces" in said
+        assert "Exception from" not in said
+    assert len(made) == 2
+
+
 def test_a_pool_without_room_for_a_block_is_named() -> None:
     with pytest.raises(ConfigError, match="not even one block"):
         loaded("paged", pool_bytes=1 << 14)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,12 @@ def test_what_was_measured_is_kept(tmp_path: Path, found: RunnerCosts) -> None:
             '{"threads": [1, 2]}',
         ),
         '{"paged": [1], "torch": [1, 2], "rows": [1, 2]}',
+        f'{{"paged": [1{"0" * 400}, 2]}}',
+        '{"paged": [Infinity, 2]}',
+        '{"paged": [1, NaN]}',
+        '{"paged": [1, -2]}',
+        '{"paged": [1, 1e9]}',
+        f'{{"paged": {"[" * 100_000}',
     ],
 )
 def test_a_damaged_file_is_measured_again(tmp_path: Path, content: str) -> None:
@@ -74,6 +81,16 @@ def test_a_damaged_file_is_measured_again(tmp_path: Path, content: str) -> None:
     (file,) = tmp_path.iterdir()
     file.write_text(content)
     assert RunnerCosts.of(tmp_path, 2) == RunnerCosts(2)
+
+
+def test_a_file_that_has_no_end_is_measured_again(tmp_path: Path) -> None:
+    costs().keep(tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert RunnerCosts.of(tmp_path, 2) == RunnerCosts(2)
+    costs().keep(tmp_path)
+    assert RunnerCosts.of(tmp_path, 2) == costs()
 
 
 def test_a_folder_that_is_gone_keeps_nothing(tmp_path: Path) -> None:

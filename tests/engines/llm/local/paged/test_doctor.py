@@ -69,7 +69,7 @@ def test_it_names_the_operator_the_traces_and_what_was_measured(
     assert sorted(lines[3:]) == sorted(
         [
             f"{kept} {COSTS}",
-            f"{refused} refused: the trial crashed (rag-accel cache traces --purge forgets it)",
+            f"{refused} refused: the trial crashed (rag-accel cache purge --traces forgets it)",
         ]
     )
 

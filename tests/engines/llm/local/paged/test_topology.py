@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ from rag_accel.cli import main
 from rag_accel.engines.compiled.child_program import GRAPH
 from rag_accel.engines.compiled.compile_process import CompileError, ProgramFailedError
 from rag_accel.engines.llm.local.paged import topology
-from rag_accel.engines.llm.local.paged.topology import kept_traces, remove_traces, traced
+from rag_accel.engines.llm.local.paged.graph import TraceError
+from rag_accel.engines.llm.local.paged.topology import (
+    kept_traces,
+    read_trace,
+    remove_traces,
+    traced,
+)
 
 DAY_S = 86400.0
 Convert = Callable[[Path], None]
@@ -70,6 +77,127 @@ def test_a_trace_is_made_once(child: Child) -> None:
     assert child.calls == 1
     assert topology.is_kept(spec(1))
     assert not topology.is_kept(spec(2))
+
+
+def _cut(folder: Path) -> None:
+    (folder / GRAPH).write_text("tra")
+
+
+def _take_away(folder: Path) -> None:
+    (folder / "model.bin").unlink()
+
+
+def _replace_by_a_pipe(folder: Path) -> None:
+    (folder / GRAPH).unlink()
+    os.mkfifo(folder / GRAPH)
+
+
+def _replace_by_a_link(folder: Path) -> None:
+    (folder / GRAPH).rename(folder / "elsewhere")
+    (folder / GRAPH).symlink_to(folder / "elsewhere")
+
+
+def _take_the_digest_away(folder: Path) -> None:
+    (folder / "digest").unlink()
+
+
+def _replace_by_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+DAMAGES = (
+    _cut,
+    _take_away,
+    _replace_by_a_pipe,
+    _replace_by_a_link,
+    _take_the_digest_away,
+    _replace_by_a_file,
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__.strip("_"))
+def test_a_damaged_trace_is_made_again_once(
+    damage: Callable[[Path], None], child: Child, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = traced(spec(1)).parent
+    damage(folder)
+    assert not topology.is_kept(spec(1))
+    for _ in range(2):
+        assert traced(spec(1)).read_text() == "traced"
+    assert child.calls == 2
+    (said,) = caplog.messages
+    assert str(folder) in said
+    assert "made again" in said
+
+
+def test_a_damaged_trace_that_cannot_be_made_again_stays_unused(child: Child) -> None:
+    _cut(traced(spec(1)).parent)
+    child.fail(CompileError("too little memory"))
+    with pytest.raises(CompileError, match="memory"):
+        traced(spec(1))
+    assert not topology.is_kept(spec(1))
+    child.work = write
+    assert traced(spec(1)).read_text() == "traced"
+    assert child.calls == 3
+
+
+def refuse(path: Path) -> str:
+    """Find what was traced of no use, unless it is another."""
+    if (said := path.read_text()) == "traced":
+        raise TraceError("no such layer")
+    return said
+
+
+def test_a_trace_of_no_use_is_made_again_once_then_refused_by_name(child: Child) -> None:
+    named = rf"{topology.folder_of(spec(1))} cannot be used: no such layer \(.*cache purge --traces"
+    with pytest.raises(CompileError, match=named):
+        read_trace(spec(1), refuse)
+    assert child.calls == 2
+    with pytest.raises(CompileError, match=r"no such layer \(found before; .*purge --traces"):
+        read_trace(spec(1), refuse)
+    assert child.calls == 2
+    assert main(["cache", "purge", "--traces"]) == 0
+    assert read_trace(spec(1), Path.read_text) == "traced"
+
+
+def test_a_trace_of_no_use_is_replaced_by_another(child: Child) -> None:
+    traced(spec(1))
+
+    def write_another(folder: Path) -> None:
+        for name in (GRAPH, "model.bin"):
+            (folder / name).write_text("another")
+
+    child.work = write_another
+    assert read_trace(spec(1), refuse) == "another"
+    assert child.calls == 2
+
+
+def test_a_trace_that_another_process_has_made_again_is_taken(child: Child) -> None:
+    def replace(path: Path) -> str:
+        if path.read_text() == "another":
+            return "another"
+        write_whole(path.parent, "another")
+        raise TraceError("no such layer")
+
+    assert read_trace(spec(1), replace) == "another"
+    assert child.calls == 1
+
+
+def write_whole(folder: Path, text: str) -> None:
+    for name in (GRAPH, "model.bin"):
+        (folder / name).write_text(text)
+    (folder / "digest").write_text(topology._digest_of_files(folder))
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_a_lock_that_is_no_file_is_named(child: Child, kind: str) -> None:
+    folder = topology.folder_of(spec(1))
+    folder.parent.mkdir(parents=True, mode=0o700)
+    lock = folder.with_name(f".{folder.name}.lock")
+    (Path.mkdir if kind == "folder" else os.mkfifo)(lock)
+    with pytest.raises(OSError, match=rf"{lock} is .*: remove it"):
+        traced(spec(1))
 
 
 def test_nobody_else_may_enter_the_folder(child: Child) -> None:
@@ -193,7 +321,7 @@ def test_the_list_is_there_for_machines(child: Child, capsys: pytest.CaptureFixt
         "kind": "trace",
         "name": kept.name,
         "refused": None,
-        "bytes": 2 * len("traced"),
+        "bytes": sum(file.stat().st_size for file in kept.iterdir()),
         "unused_s": said["unused_s"],
     }
 
