@@ -78,7 +78,6 @@ def test_a_fallback_answers_from_the_same_values_and_is_told_of() -> None:
         (Retry(1, backoff_s=0.0, on=lambda error: True), 2),
         (Retry(1, backoff_s=0.0, on=KeyError), 4),
     ],
-    ids=repr,
 )
 def test_attempts_of_a_stage_take_the_place_of_those_of_its_client(
     retry: Any, num_calls: int
@@ -188,7 +187,6 @@ LOCK = threading.Lock()
         ([Document("a", "text", {"notes": []})], lambda value: value[0].metadata["notes"]),
         ({"lock": LOCK, "notes": ([],)}, lambda value: value["notes"][0]),
     ],
-    ids=str,
 )
 def test_each_request_may_write_into_a_constant_of_its_own(
     value: Any, notes_in: Callable[[Any], list[str]]

@@ -279,6 +279,8 @@ def main():
     assert os.waitpid(child, 0)[1] == 0
     assert engine.health().is_ready
     here = psutil.Process().children(recursive=True)
+    # A shell has what it runs in the background ignore interrupts, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print("PIDS", *[process.pid for process in here], flush=True)
     signal.raise_signal(signal.SIGINT)  # of this thread: another one might take what is sent
 if __name__ == "__main__":
