@@ -20,7 +20,7 @@ MOST_TENANTS = 256
 
 @dataclass(frozen=True, slots=True)
 class MadeTenants:
-    """What was made for tenants, by tenant, and the accelerators that are closed with it."""
+    """New objects that answer, by tenant, and the accelerators that are closed with them."""
 
     served: dict[str, Served] = field(default_factory=dict[str, Served])
     accelerators: dict[str, Accelerator] = field(default_factory=dict[str, Accelerator])
