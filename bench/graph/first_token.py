@@ -14,6 +14,7 @@ from bench.measure import alternate, median, rotate
 from bench.paired import PairedTimes, in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel import ChatRagAccel
+from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.options import RunnerName
 from rag_accel.fidelity.prompts import SYSTEM
 from rag_accel.kv.dependency.layouts import lay_out
@@ -106,15 +107,10 @@ class Chats:
         chat = self.chat(max_tokens=1, **options)
         return lambda found: _first(chat, found.flat, found.lines)
 
-    def chat(self, **options: Any) -> ChatRagAccel:
+    def chat(self, max_tokens: int, **options: Any) -> ChatRagAccel:
         """Return a chat model of an engine with options of its own."""
-        return ChatRagAccel(
-            model=self.model,
-            tokenizer=self.tokenizer,
-            accelerator=self.accelerator,
-            runner=self.runner,
-            **options,
-        )
+        model = LocalLLM(self.model, self.tokenizer, runner=self.runner, **options)
+        return ChatRagAccel(model=model, accelerator=self.accelerator, max_tokens=max_tokens)
 
 
 def _first(chat: ChatRagAccel, text: str, lines: Sequence[str]) -> First:

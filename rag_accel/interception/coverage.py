@@ -187,7 +187,7 @@ M = TypeVar("M", bound=Meter)
 
 
 @dataclass(frozen=True, slots=True)
-class _Block(Generic[M]):
+class _OpenBlock(Generic[M]):
     """An open meter, and the program that it was opened for: the object, and its runs' name."""
 
     meter: M
@@ -224,7 +224,7 @@ class OpenMeters(Generic[M]):
         self._make_meter, self._parts_of = make_meter, parts_of
         self._around, self._inside, self._name_of = around, inside, name_of
         self._lock = threading.Lock()
-        self._open: list[_Block[M]] = []
+        self._open: list[_OpenBlock[M]] = []
         #: entered while any is open
         self._listening = ExitStack()
         #: the meter of a context
@@ -248,7 +248,7 @@ class OpenMeters(Generic[M]):
 
         Leaf methods are patched meanwhile, so that calls of no accelerated program are told, too.
         """
-        block = _Block(meter, program, self._name_of(program))
+        block = _OpenBlock(meter, program, self._name_of(program))
         use = patches.acquire()
         try:
             with self._lock:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bfloat16_kit import needs_bfloat16
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
@@ -246,7 +247,10 @@ def test_engines_over_one_model_share_what_was_compiled(model: Any) -> None:
     assert SentenceTransformerEngine(copy.deepcopy(model)).runtime is not engine.runtime
 
 
-@pytest.mark.parametrize(("runtime", "least"), [("bf16", 0.999), ("int8", 0.98)])
+@pytest.mark.parametrize(
+    ("runtime", "least"),
+    [pytest.param("bf16", 0.999, marks=needs_bfloat16), ("int8", 0.98)],
+)
 def test_fewer_bits_are_named_and_near(whole_model: Any, runtime: Any, least: float) -> None:
     engine = compiled_engine(whole_model, runtime=runtime)
     found, wanted = embedded(engine, TEXTS), whole_model.encode(TEXTS)

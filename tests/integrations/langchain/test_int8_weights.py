@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bfloat16_kit import DTYPES
 
 pytest.importorskip("transformers")
 
@@ -133,7 +134,7 @@ def adopting(held: Any, **bounds: Any) -> Accelerator:
     return Accelerator(llm=LocalLLM(held, tokenizer(), pool_bytes=1 << 24, **bounds))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_an_adopted_model_answers_by_int8_weights_and_says_it(dtype: torch.dtype) -> None:
     held = own_model(dtype)
     llm = pipeline_class()(pipeline=own_pipeline(held, return_full_text=False))

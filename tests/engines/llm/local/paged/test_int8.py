@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bfloat16_kit import DTYPES
 from tiny_models import fresh, ids_of, own_logits, part, shared, tiny_tokenizer, traced_for
 
 from rag_accel.engines.compiled.compile_process import CompileError
@@ -118,7 +119,7 @@ def test_a_row_of_zeros_stays_one() -> None:
     assert weight.widened().isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["llama", "qwen3"], ids=["untied", "tied"])
 @pytest.mark.cross_product(keep=2)
 def test_logits_are_those_of_the_rounded_weights(name: str, dtype: torch.dtype) -> None:

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import torch
+from bfloat16_kit import DTYPES
 from tiny_models import (
     MODELS,
     fresh,
@@ -32,7 +33,7 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).abs().max())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.cross_product(keep=3)
 def test_each_family_is_proved(name: str, dtype: torch.dtype) -> None:
