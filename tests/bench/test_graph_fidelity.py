@@ -92,6 +92,7 @@ def graphs(count: int) -> Iterator[GraphQuestions]:
 # The reader --------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(600)  # it trains in bfloat16, which some processors only imitate
 def test_a_reader_is_trained_once_and_to_the_same_weights(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
