@@ -27,6 +27,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign, RunnablePick
+from langchain_core.runnables.retry import RunnableRetry
 
 from rag_accel.recognition.sources import syntax_of
 from rag_accel.serving.served import MESSAGES
@@ -161,6 +162,8 @@ class _Scope:
             return False
         steps: Any = called
         while isinstance(steps, RunnableSequence | RunnableBindingBase):
+            if isinstance(steps, RunnableRetry):  # invoked, it streams each attempt
+                return False
             steps = steps.last if isinstance(steps, RunnableSequence) else steps.bound
         return steps is model and isinstance(model, BaseChatModel)
 

@@ -310,6 +310,13 @@ def ask_twice(state: Any) -> Any:
     return {"messages": [bot.invoke([asked])]}
 
 
+patient = bot.with_retry(stop_after_attempt=2)
+
+
+def ask_again(state: Any) -> Any:
+    return {"messages": [patient.invoke(state["messages"])]}
+
+
 def ask_by_helper(state: Any) -> Any:
     asked = helped(state["messages"])
     return {"messages": [bot.invoke([asked])]}
@@ -480,6 +487,7 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "routed": routed_graph,
     "rewrites in the node": lambda: graph_of(rewrite_and_answer),
     "asks twice": lambda: graph_of(ask_twice),
+    "asks again": lambda: graph_of(ask_again),
     "asks by a helper": lambda: graph_of(ask_by_helper),
     "asks by a method": lambda: graph_of(Answerer().rewrite_and_answer),
     "asks a model it takes": lambda: graph_of(local_model),
