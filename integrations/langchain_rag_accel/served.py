@@ -26,6 +26,7 @@ from rag_accel.serving.served import (
     ServedPiece,
     ServedUsage,
     ServingTerms,
+    whole_answer,
 )
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
 
@@ -124,18 +125,13 @@ class LangChainServedChain:
         if usage is not None:
             yield ServedPiece(usage=usage)
 
-    async def stream_answer(
+    def stream_answer(
         self, values: Mapping[str, Any], deadline_s: float | None
     ) -> AsyncIterator[ServedPiece]:
         """Yield a language model's text as it is made; any other result as a whole."""
         if self._streams_answer:
-            pieces: Any = self.stream(values, deadline_s)
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    yield piece
-        else:
-            answer = await self.answer(values, deadline_s)
-            yield ServedPiece(answer.text, usage=answer.usage)
+            return self.stream(values, deadline_s)
+        return whole_answer(self, values, deadline_s)
 
     def _input(self, values: Mapping[str, Any]) -> Any:
         if not self._is_mapping:

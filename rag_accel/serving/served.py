@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -155,15 +154,18 @@ def chat_input(program: ServedProgram) -> str | None:
     return program.inputs[0] if len(program.inputs) == 1 else None
 
 
-async def answer_pieces(
+def answer_pieces(
     program: ServedProgram, values: Mapping[str, Any], deadline_s: float | None
 ) -> AsyncIterator[ServedPiece]:
     """Yield a program's answer to a chat; joined, the texts are its whole answer's."""
     if isinstance(program, AnswerStream):
-        pieces: Any = program.stream_answer(values, deadline_s)
-        async with aclosing(pieces):
-            async for piece in pieces:
-                yield piece
-    else:
-        answer = await program.answer(values, deadline_s)
-        yield ServedPiece(answer.text, usage=answer.usage)
+        return program.stream_answer(values, deadline_s)
+    return whole_answer(program, values, deadline_s)
+
+
+async def whole_answer(
+    program: ServedProgram, values: Mapping[str, Any], deadline_s: float | None
+) -> AsyncIterator[ServedPiece]:
+    """Yield a program's answer as one piece."""
+    answer = await program.answer(values, deadline_s)
+    yield ServedPiece(answer.text, usage=answer.usage)
