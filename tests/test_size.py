@@ -1,0 +1,139 @@
+"""The size of each room only falls: a budget of lines that a deletion lowers.
+
+A new mechanism raises the budget of its room by one entry of ``RAISES``, which names the mechanism
+and what it replaces or merges with. Nothing else raises one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: A budget is a number of lines rounded up to hundreds. One that exceeds its room by more than
+#: this is to be lowered.
+SLACK = 200
+
+#: room -> its budget in physical lines of Python
+BUDGETS: dict[str, int] = {
+    "adapters/rag_accel_adapters": 5_100,
+    "bench": 26_600,
+    "integrations/langchain_rag_accel": 4_700,
+    "integrations/llama_index_rag_accel": 4_000,
+    "integrations/neo4j_graphrag_rag_accel": 300,
+    "integrations/vllm_rag_accel": 2_400,
+    "rag_accel": 1_100,
+    "rag_accel/accelerator": 2_700,
+    "rag_accel/adoption": 2_600,
+    "rag_accel/cli": 1_500,
+    "rag_accel/engine_api": 1_100,
+    "rag_accel/engines": 1_000,
+    "rag_accel/engines/compiled": 900,
+    "rag_accel/engines/devices": 5_100,
+    "rag_accel/engines/embedding": 3_000,
+    "rag_accel/engines/http": 700,
+    "rag_accel/engines/knowledge": 4_300,
+    "rag_accel/engines/llm": 14_100,
+    "rag_accel/engines/pool": 1_000,
+    "rag_accel/engines/ray": 3_600,
+    "rag_accel/engines/rerank": 700,
+    "rag_accel/engines/retrieval": 5_600,
+    "rag_accel/fidelity": 2_300,
+    "rag_accel/graph": 4_300,
+    "rag_accel/interception": 3_900,
+    "rag_accel/kv": 5_900,
+    "rag_accel/leaves": 1_000,
+    "rag_accel/passes": 1_700,
+    "rag_accel/profile": 1_300,
+    "rag_accel/recognition": 1_900,
+    "rag_accel/requests": 3_200,
+    "rag_accel/sample": 2_300,
+    "rag_accel/scheduler": 5_300,
+    "rag_accel/server": 1_000,
+    "rag_accel/serving": 3_200,
+    "rag_accel/system": 500,
+    "rag_accel/telemetry": 1_100,
+    "rag_accel/testing": 2_900,
+    "rag_accel/workflows": 1_200,
+    "tests": 135_100,
+}
+
+
+class Raise(NamedTuple):
+    """A new mechanism and the lines that its room may grow by.
+
+    Args:
+        room: a key of ``BUDGETS``.
+        lines: lines that the room may have beyond its budget.
+        mechanism: what the lines do for a user.
+        replaces: what they replace or merge with, by name.
+    """
+
+    room: str
+    lines: int
+    mechanism: str
+    replaces: str
+
+
+RAISES: tuple[Raise, ...] = ()
+
+
+def _room_of(file: Path) -> str:
+    """Return the room of a source file: its folder, two levels deep where rooms hold rooms."""
+    folders = file.relative_to(ROOT).parts[:-1]
+    if folders[0] in ("tests", "bench"):
+        return folders[0]
+    deep = 3 if folders[:2] == ("rag_accel", "engines") else 2
+    return "/".join(folders[:deep])
+
+
+def _sources() -> Iterator[Path]:
+    for top in ("rag_accel", "integrations", "adapters", "bench", "tests"):
+        for folder, inner, names in os.walk(ROOT / top):
+            inner[:] = [name for name in inner if name != "__pycache__"]
+            yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+@pytest.fixture(scope="module")
+def sizes() -> Counter[str]:
+    """Return the lines of each room."""
+    lines: Counter[str] = Counter()
+    for file in _sources():
+        lines[_room_of(file)] += file.read_bytes().count(b"\n")
+    return lines
+
+
+def test_every_room_has_a_budget_and_every_budget_a_room(sizes: Counter[str]) -> None:
+    assert set(sizes) == set(BUDGETS)
+
+
+@pytest.mark.parametrize("room", BUDGETS)
+def test_no_room_exceeds_its_budget(sizes: Counter[str], room: str) -> None:
+    allowed = BUDGETS[room] + sum(entry.lines for entry in RAISES if entry.room == room)
+    assert sizes[room] <= allowed, (
+        f"{room} has {sizes[room]:,} lines of {allowed:,}: delete what the change replaces, "
+        "or name the new mechanism in RAISES"
+    )
+
+
+@pytest.mark.parametrize("room", BUDGETS)
+def test_a_deletion_lowers_the_budget(sizes: Counter[str], room: str) -> None:
+    allowed = BUDGETS[room] + sum(entry.lines for entry in RAISES if entry.room == room)
+    assert allowed - sizes[room] <= SLACK, (
+        f"{room} has {sizes[room]:,} lines of {allowed:,}: "
+        f"lower its budget to {-(-sizes[room] // 100) * 100}"
+    )
+
+
+def test_a_raise_names_its_room_its_mechanism_and_what_it_replaces() -> None:
+    for entry in RAISES:
+        assert entry.room in BUDGETS
+        assert entry.lines > 0
+        assert len(entry.mechanism.split()) > 2
+        assert len(entry.replaces.split()) > 1
