@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all test-vllm test-ray check conformance bench peers peers-infinity peers-genai peers-kvboost clean
+.PHONY: install demo quick test test-all mutation test-vllm test-ray check conformance bench peers peers-infinity peers-genai peers-kvboost clean
 
 install: $(STAMP)
 
@@ -47,12 +47,27 @@ endif
 demo: install
 	$(BIN)/rag-accel demo
 
-test: install
-	$(BIN)/python -m pytest $(XDIST) -m "not slow and not bench and not processes"
+FAST := -m "not slow and not bench and not processes"
 
-# Every case of every cross product, slow tests, benchmark suites and processes included.
+test: install
+	$(BIN)/python -m pytest $(XDIST) $(FAST)
+
+# The rooms that decide and keep, in about a minute: for the change at hand, not instead of `make test`.
+QUICK_TESTS := tests/scheduler tests/graph tests/passes tests/kv tests/interception \
+	tests/accelerator/test_leaves.py tests/accelerator/test_leaf_streams.py
+
+quick: install
+	$(BIN)/python -m pytest $(XDIST) $(FAST) $(QUICK_TESTS)
+
+# Every case of every cross product, slow tests, benchmark suites and processes included, with the
+# branches that no test took.
 test-all: install
-	$(BIN)/python -m pytest $(XDIST) --every-case
+	$(BIN)/python -m pytest $(XDIST) --every-case --cov --cov-report=term:skip-covered
+
+# The share of 300 planted faults that the tests of their rooms find: some hours. Interrupted, it goes on.
+mutation: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[mutation]"
+	$(BIN)/python tests/mutation_score.py $(ARGS)
 
 # An environment of its own: vLLM holds torch and transformers to other versions. It runs one engine
 # at a time, by one thread, and skips what only the other environment has.

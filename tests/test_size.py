@@ -81,7 +81,14 @@ class Raise(NamedTuple):
     replaces: str
 
 
-RAISES: tuple[Raise, ...] = ()
+RAISES = (
+    Raise(
+        "tests",
+        100,
+        mechanism="a score of the faults that tests find (`make mutation`)",
+        replaces="judging by reading whether deleted tests are missed",
+    ),
+)
 
 
 def _room_of(file: Path) -> str:
