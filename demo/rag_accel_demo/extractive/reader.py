@@ -19,7 +19,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.sentences import STOPWORDS, WEAK_STEMS, WORD, split_sentences, stem
+from rag_accel.sample.sentences import split_sentences
+
+try:
+    from Stemmer import Stemmer
+except ImportError as error:
+    raise ImportError(
+        "the extractive reader needs PyStemmer: pip install 'rag-accel[local]'", name="Stemmer"
+    ) from error
+
+# Without the stemmer's cache: it would keep what users ask.
+_STEMMER = Stemmer("english", 0)
+
+WORD = re.compile(r"[^\W_]+")
 
 NO_ANSWER = "The documents do not answer this."
 
@@ -230,3 +242,40 @@ def _cited(candidate: _Candidate) -> str:
         text = text.rstrip(" :;,")
         text = text if text.endswith(".") else f"{text}."
     return f"{text} [{candidate.passage + 1}]"
+
+
+def stem(word: str) -> str:
+    """Return the Snowball stem of a lower-case English word, so that relatives compare equal.
+
+    "serialize", "serialized" and "serialization" all become "serial".
+    """
+    return _STEMMER.stemWord(word)
+
+
+# Words of the form of a question, not of its subject.
+STOPWORDS = frozenset(
+    WORD.findall("""
+    a about according actually all also am an and another any anything are as at available be
+    because been before being between both but by can case cases could did do does doing done else
+    every exactly example for from further get gets getting give given gives had happen happens has
+    have having help her here his how i if in instead into is it its itself just know let lets like
+    looking made make makes many may me mean means might more most much must my need needed needs no
+    not of off on one only or other our out over own please possible rather same say says shall she
+    should situation so some something such supposed take takes tell than that the their them then
+    there these they thing things this those through to too under up upon us use used useful uses
+    using very want wants was way we were what whatever when where whether which while who whom
+    whose why will with within without would you your
+    """)
+)
+
+# Words nearly every technical text contains: they rank a little and prove nothing.
+WEAK_STEMS = frozenset(
+    stem(word)
+    for word in WORD.findall("""
+    argument behave behaviour behavior best call class code context correct default describe
+    description different document documentation easiest expect explain expected find found
+    function good guide handle important learn library manual meant method module name obtain
+    object offer option package parameter part provide purpose python reading reference result
+    retrieve return returned right role set show simplest start type user value work working
+    """)
+)

@@ -18,17 +18,15 @@ from pathlib import Path, PurePosixPath
 
 from rag_accel.engine_api import Document
 from rag_accel.errors import DocumentError
-from rag_accel.sample import markup
+from rag_accel.sample import LoadReport, SkippedDocument, markup
 from rag_accel.sample.chunking import MIN_WORDS, Section, chunk_section, count_words
-from rag_accel.sample.file_text import (
+from rag_accel_demo.file_text import (
     MAX_HEADING_LETTERS,
     FileText,
-    LoadReport,
-    SkippedDocument,
     UnreadableFileError,
     decoded,
 )
-from rag_accel.sample.markdown_files import read_markdown
+from rag_accel_demo.markdown_files import read_markdown
 
 
 def read_text(data: bytes) -> FileText:

@@ -18,14 +18,9 @@ from rag_accel.engines.retrieval import (
     save_index,
 )
 from rag_accel.errors import IndexFileError
-from rag_accel.sample import (
-    SkippedDocument,
-    corpus_questions,
-    load_folder,
-    load_questions,
-    make_questions,
-    read_corpus,
-)
+from rag_accel.sample import SkippedDocument, make_questions, read_corpus
+from rag_accel_demo.documents import load_folder
+from rag_accel_demo.questions import corpus_questions, load_questions
 
 T = TypeVar("T")
 

@@ -15,13 +15,8 @@ import pytest
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engines import CallableEmbeddingEngine, MemoryGraph, SentenceTransformerEngine
-from rag_accel.sample import (
-    GraphQuestion,
-    LibraryGraph,
-    QuestionKind,
-    graph_questions,
-    read_library_graph,
-)
+from rag_accel.sample import GraphQuestion, LibraryGraph, QuestionKind, read_library_graph
+from rag_accel_demo import graph_questions
 
 PACKAGES = ("configparser", "csv", "json")
 BY_NAME: dict[str, Any] = {"keywords": "entities"}

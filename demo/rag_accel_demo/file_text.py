@@ -1,4 +1,4 @@
-"""The text of one file in reading order, and the report on a folder of files."""
+"""The text of one file in reading order."""
 
 from __future__ import annotations
 
@@ -6,28 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rag_accel.engine_api import Document
 from rag_accel.sample.markup import paragraphs
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedDocument:
-    """A file that was not read. ``path`` is relative to the folder that was asked for."""
-
-    path: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """The chunks of all files that could be read, and the files that could not."""
-
-    documents: tuple[Document, ...]
-    skipped: tuple[SkippedDocument, ...] = ()
-
 
 #: a longer heading is text; each chunk of a part repeats the part's heading
 MAX_HEADING_LETTERS = 200

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engine_api import Document, Message
-from rag_accel.engines.llm.extractive.prompt import (
+from rag_accel_demo.extractive.prompt import (
     format_passages,
     format_prompt,
     parse_messages,

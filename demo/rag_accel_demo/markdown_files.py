@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rag_accel.sample.file_text import FileText, TextBuilder, decoded, parser_module
+from rag_accel_demo.file_text import FileText, TextBuilder, decoded, parser_module
 
 
 def read_markdown(data: bytes) -> FileText:

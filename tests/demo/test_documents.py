@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rag_accel.errors import DocumentError
-from rag_accel.sample import LoadReport, load_folder
+from rag_accel.sample import LoadReport
+from rag_accel_demo import load_folder
 
 GOOD = "The pump moves water from the well to the tank."
 
@@ -252,7 +253,7 @@ def test_a_missing_parser_names_the_extra(
         return real(wanted, *rest)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr("rag_accel.sample.file_text.import_module", refuse)
+    monkeypatch.setattr("rag_accel_demo.file_text.import_module", refuse)
     (tmp_path / name).write_text("something")
     with pytest.raises(ImportError, match=r"rag-accel\[documents\]"):
         load_folder(tmp_path)

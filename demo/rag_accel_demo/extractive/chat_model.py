@@ -11,7 +11,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from rag_accel.engine_api import GenerationInput, Message, Role
-from rag_accel.engines.llm.extractive.engine import Completion, ExtractiveReader, complete
+from rag_accel_demo.extractive.engine import Completion, complete
+from rag_accel_demo.extractive.reader import ExtractiveReader
 
 _ROLES: dict[str, Role] = {"system": "system", "ai": "assistant"}
 _READER = ExtractiveReader()

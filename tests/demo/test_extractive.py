@@ -22,15 +22,11 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.extractive.engine import (
-    NO_ANSWER,
-    ExtractiveEngine,
-    ExtractiveReader,
-    complete,
-    format_prompt,
-)
 from rag_accel.errors import ClosedError, EngineError
 from rag_accel.testing import EngineContract, ManualClock
+from rag_accel_demo.extractive.engine import ExtractiveEngine, complete
+from rag_accel_demo.extractive.prompt import format_prompt
+from rag_accel_demo.extractive.reader import NO_ANSWER, ExtractiveReader
 
 PUMP = Document(
     "pump",
@@ -128,7 +124,7 @@ def test_a_heading_is_no_answer() -> None:
 
 def test_answers_are_equal_under_another_hash_seed() -> None:
     code = (
-        "from rag_accel.engines.llm.extractive.engine import ExtractiveReader\n"
+        "from rag_accel_demo.extractive.reader import ExtractiveReader\n"
         "from rag_accel.engine_api import Document\n"
         "text = ' '.join(f'Valve {w} of pump {w} is cleaned.' for w in 'abcdefghij')\n"
         "ask = 'which valve of the pump is cleaned by steam, water, acid or a brush?'\n"

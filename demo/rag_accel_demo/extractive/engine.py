@@ -1,7 +1,6 @@
 """The extractive reader as a language model: an owned engine for DECODING, and one function.
 
-Prompts follow the convention of ``format_prompt``; everything a user of the reader needs can be
-imported from here.
+Prompts follow the convention of ``format_prompt``.
 """
 
 from __future__ import annotations
@@ -24,26 +23,8 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.bases import OwnEngine
-from rag_accel.engines.llm.extractive.prompt import (
-    format_passages,
-    format_prompt,
-    parse_messages,
-    parse_prompt,
-)
-from rag_accel.engines.llm.extractive.reader import NO_ANSWER, ExtractiveAnswer, ExtractiveReader
-
-__all__ = [
-    "NO_ANSWER",
-    "Completion",
-    "ExtractiveAnswer",
-    "ExtractiveEngine",
-    "ExtractiveReader",
-    "complete",
-    "format_passages",
-    "format_prompt",
-    "parse_messages",
-    "parse_prompt",
-]
+from rag_accel_demo.extractive.prompt import parse_messages
+from rag_accel_demo.extractive.reader import ExtractiveReader
 
 
 @dataclass(frozen=True, slots=True)

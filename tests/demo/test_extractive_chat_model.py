@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_rag_accel.components.chat_models import ExtractiveChatModel
+from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
 
 PROMPT = (
     "Context:\n[1] bridges\nThe bridge opened in 1932. It is 1149 metres long.\n\n"
