@@ -59,7 +59,7 @@ def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress:
     """
     report = load_folder(docs) if docs else read_corpus(max_chunks=NUM_CHUNKS)
     if questions:
-        chosen = load_questions(questions).questions
+        chosen = load_questions(questions)
     else:
         ask = make_questions if docs else corpus_questions
         chosen = ask(report.documents, NUM_QUESTIONS)

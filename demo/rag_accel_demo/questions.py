@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from itertools import islice
 from pathlib import Path
@@ -47,19 +46,11 @@ def corpus_questions(
     return tuple(islice(in_turn(of_each), count))
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedQuestions:
-    """The distinct questions of a file in its order, and how many repeats were dropped."""
-
-    questions: tuple[Question, ...]
-    duplicates: int = 0
-
-
-def load_questions(path: str | Path) -> LoadedQuestions:
+def load_questions(path: str | Path) -> tuple[Question, ...]:
     """Load questions from a UTF-8 file: one a line, or a JSON list of strings in a ``.json`` file.
 
-    Blank lines are ignored; a question that differs from an earlier one only in case or white
-    space is dropped and counted.
+    They come in the order of the file. Blank lines are ignored; a question that differs from an
+    earlier one only in case or white space is dropped.
 
     Raises:
         DocumentError: if the file is missing, no text, no list of strings, too large or empty.
@@ -71,8 +62,7 @@ def load_questions(path: str | Path) -> LoadedQuestions:
     if not given:
         raise DocumentError("no questions", where=str(file), valid="one question a line")
     distinct = {text.casefold(): text for text in reversed(given)}
-    questions = tuple(Question(text) for text in reversed(distinct.values()))
-    return LoadedQuestions(questions, len(given) - len(questions))
+    return tuple(Question(text) for text in reversed(distinct.values()))
 
 
 def _json_texts(file: Path) -> list[str]:

@@ -12,10 +12,8 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 
 from rag_accel.engine_api import GenerationInput, Message, Role
 from rag_accel_demo.extractive.engine import Completion, complete
-from rag_accel_demo.extractive.reader import ExtractiveReader
 
 _ROLES: dict[str, Role] = {"system": "system", "ai": "assistant"}
-_READER = ExtractiveReader()
 
 
 class ExtractiveChatModel(BaseChatModel):
@@ -55,8 +53,7 @@ class ExtractiveChatModel(BaseChatModel):
             yield chunk
 
     def _complete(self, messages: list[BaseMessage], stop: list[str] | None) -> Completion:
-        asked = generation_input(messages, stop)
-        return complete(asked, reader=_READER, max_sentences=self.max_sentences)
+        return complete(generation_input(messages, stop), self.max_sentences)
 
 
 def generation_input(

@@ -1,6 +1,6 @@
 """Answers made of the best-supported sentences of passages, each with its citation.
 
-What it is: a reader model for machines without a language model. It ranks the sentences of the
+What it is: a reader for machines without a language model. It ranks the sentences of the
 passages it is given by the idf-weighted overlap of their stems with the question's, like BM25
 over sentences, with a share for the passage's title, a small prior for early sentences and early
 passages, and a penalty for repeating what was already said. What it is not: it generates nothing,
@@ -50,23 +50,6 @@ _BEGINNING = 2
 _COMPLETE = re.compile(r"[.!?][\"')\]`\u201d\u2019]*$")
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractiveAnswer:
-    """An answer cut out of passages.
-
-    Args:
-        text: the sentences, each followed by its citation, or ``NO_ANSWER``.
-        citations: 1-based numbers of the cited passages, ascending, without repeats.
-        supported: whether the passages answer the question as far as word overlap can tell.
-        sentences: the parts of ``text`` with their citations, in reading order, for streaming.
-    """
-
-    text: str
-    citations: tuple[int, ...]
-    supported: bool
-    sentences: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class _Candidate:
     passage: int
@@ -82,28 +65,26 @@ class _Candidate:
         return self.passage, self.position
 
 
-class ExtractiveReader:
-    """A reader that answers questions by choosing sentences of passages. Thread-safe."""
+def find_answer(
+    question: str, passages: Sequence[Document], max_sentences: int = 3
+) -> tuple[str, ...]:
+    """Return up to ``max_sentences`` sentences that support an answer, in reading order.
 
-    def answer(
-        self, question: str, passages: Sequence[Document], max_sentences: int = 3
-    ) -> ExtractiveAnswer:
-        """Return up to ``max_sentences`` sentences that support an answer, in reading order.
-
-        Without support the text is ``NO_ANSWER``, there is no citation and ``supported`` is False.
-        A passage's title is its ``metadata["title"]``.
-        """
-        terms = _question_stems(question)
-        found = _candidates(terms, passages)
-        weights = _weights(terms, found)
-        for candidate in found:
-            if candidate.stems or candidate.title_stems:
-                candidate.score = _score(candidate, weights)
-        found.sort(key=lambda candidate: (-candidate.score, candidate.order))
-        if not found or not _is_supported(found[0], weights):
-            return ExtractiveAnswer(NO_ANSWER, (), False, (NO_ANSWER,))
-        chosen = _choose(found, weights, max(1, max_sentences))
-        return _compose(sorted(chosen, key=lambda candidate: candidate.order))
+    Each is followed by its citation, the 1-based number of its passage. Without support, as far as
+    word overlap can tell, the only sentence is ``NO_ANSWER``. A passage's title is its
+    ``metadata["title"]``.
+    """
+    terms = _question_stems(question)
+    candidates = _candidates(terms, passages)
+    weights = _weights(terms, candidates)
+    for candidate in candidates:
+        if candidate.stems or candidate.title_stems:
+            candidate.score = _score(candidate, weights)
+    candidates.sort(key=lambda candidate: (-candidate.score, candidate.order))
+    if not candidates or not _is_supported(candidates[0], weights):
+        return (NO_ANSWER,)
+    chosen = _choose(candidates, weights, max(1, max_sentences))
+    return tuple(_cited(each) for each in sorted(chosen, key=lambda each: each.order))
 
 
 def _question_stems(question: str) -> frozenset[str]:
@@ -228,12 +209,6 @@ def _gain(candidate: _Candidate, said: frozenset[str], weights: Mapping[str, flo
 def _repeats(candidate: _Candidate, other: _Candidate) -> bool:
     mine, theirs = set(candidate.words), set(other.words)
     return len(mine & theirs) >= _REPEATED_SHARE * min(len(mine), len(theirs))
-
-
-def _compose(chosen: Sequence[_Candidate]) -> ExtractiveAnswer:
-    sentences = tuple(_cited(candidate) for candidate in chosen)
-    citations = tuple(sorted({candidate.passage + 1 for candidate in chosen}))
-    return ExtractiveAnswer(" ".join(sentences), citations, True, sentences)
 
 
 def _cited(candidate: _Candidate) -> str:
