@@ -253,7 +253,6 @@ def test_a_missing_parser_names_the_extra(
         return real(wanted, *rest)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr("rag_accel_demo.file_text.import_module", refuse)
     (tmp_path / name).write_text("something")
     with pytest.raises(ImportError, match=r"rag-accel\[documents\]"):
         load_folder(tmp_path)
