@@ -1,4 +1,4 @@
-"""Questions made of the sentences of documents, and the text files that questions stand in."""
+"""Questions made of the sentences of documents, and the bounded text of a user's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flat prompt convention for question answering over passages: they are written, it is read.
+"""A flat prompt convention for question answering over passages: its writer and its parser.
 
     Context:
     [1] title of the first passage
