@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-if TYPE_CHECKING:
-    from rag_accel.sample import LibraryGraph, LoadReport
+from rag_accel.sample import LibraryGraph, LoadReport, read_corpus, read_library_graph
 
 
 @pytest.fixture(scope="session")
 def corpus() -> LoadReport:
-    from rag_accel.sample import read_corpus
-
     return read_corpus(2200)
 
 
 @pytest.fixture(scope="session")
 def library() -> LibraryGraph:
-    from rag_accel.sample import read_library_graph
-
     return read_library_graph()

@@ -101,7 +101,7 @@ def _room_of(file: Path) -> str:
 
 
 def _sources() -> Iterator[Path]:
-    for top in ("rag_accel", "integrations", "adapters", "bench", "tests"):
+    for top in ("rag_accel", "integrations", "adapters", "demo", "bench", "tests"):
         for folder, inner, names in os.walk(ROOT / top):
             inner[:] = [name for name in inner if name != "__pycache__"]
             yield from (Path(folder, name) for name in names if name.endswith(".py"))

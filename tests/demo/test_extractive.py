@@ -1,4 +1,4 @@
-"""Test the extractive reader and the engine that serves it."""
+"""Test the extractive reader, and the engine and the chat model that serve it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from rag_accel.engine_api import (
 from rag_accel.errors import ClosedError, EngineError
 from rag_accel.testing import EngineContract, ManualClock
 from rag_accel_demo.extractive import engine as engine_module
+from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
 from rag_accel_demo.extractive.engine import Completion, ExtractiveEngine, complete
 from rag_accel_demo.extractive.prompt import format_passages
-from rag_accel_demo.extractive.reader import NO_ANSWER, find_answer
+from rag_accel_demo.extractive.reader import NO_ANSWER, find_answer, stem
 
 PUMP = Document(
     "pump",
@@ -154,6 +155,27 @@ def test_any_text_is_answered_without_an_error(question: str, texts: list[str], 
     assert answer == (NO_ANSWER,) or all(sentence.endswith(ends) for sentence in answer)
 
 
+@pytest.mark.parametrize(
+    "family",
+    [
+        ["serialize", "serializes", "serialized", "serializing", "serialization"],
+        ["remove", "removes", "removed", "removing", "removal"],
+        ["directory", "directories"],
+        ["copy", "copies", "copied"],
+        ["stop", "stops", "stopped", "stopping"],
+        ["file", "files"],
+        ["key", "keys"],
+    ],
+)
+def test_relatives_share_a_stem(family: list[str]) -> None:
+    assert len({stem(word) for word in family}) == 1
+
+
+@pytest.mark.parametrize(("one", "other"), [("string", "strip"), ("os", "o"), ("class", "clas")])
+def test_different_words_keep_different_stems(one: str, other: str) -> None:
+    assert stem(one) != stem(other)
+
+
 def _payload(question: str, **fields: object) -> GenerationInput:
     message = Message("user", f"{CONTEXT}\n\nQuestion: {question}")
     return replace(GenerationInput((message,)), **fields)  # pyright: ignore[reportArgumentType]
@@ -264,3 +286,23 @@ def test_a_closed_engine_takes_no_work() -> None:
     assert engine.step(StepBudget()) == []
     with pytest.raises(ClosedError):
         engine.submit([_request()])
+
+
+BRIDGES = (
+    "Context:\n[1] bridges\nThe bridge opened in 1932. It is 1149 metres long.\n\n"
+    "[2] ferries\nThe ferry takes nine minutes.\n\nQuestion: When was the bridge opened?"
+)
+
+
+def test_the_chat_model_answers_from_the_passages_with_a_citation() -> None:
+    assert "The bridge opened in 1932. [1]" in str(ExtractiveChatModel().invoke(BRIDGES).content)
+
+
+def test_what_the_chat_model_streams_is_what_it_answers() -> None:
+    model = ExtractiveChatModel()
+    streamed = "".join(str(chunk.content) for chunk in model.stream(BRIDGES))
+    assert streamed == model.invoke(BRIDGES).content
+
+
+def test_a_stop_word_ends_the_chat_models_answer_before_it() -> None:
+    assert "1932" not in str(ExtractiveChatModel().invoke(BRIDGES, stop=["1932"]).content)

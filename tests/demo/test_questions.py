@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_accel.errors import ConfigError, DocumentError
+from rag_accel.errors import DocumentError
 from rag_accel.sample import LoadReport
 from rag_accel_demo import corpus_questions, load_questions
 
@@ -53,11 +53,6 @@ def test_only_documents_that_are_there_are_asked_about(corpus: LoadReport) -> No
     assert questions
     assert {question.source_id for question in questions} <= {one.id for one in few}
     assert corpus_questions([]) == ()
-
-
-def test_a_number_below_one_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="count"):
-        corpus_questions([], 0)
 
 
 def test_questions_are_loaded_one_a_line(tmp_path: Path) -> None:
