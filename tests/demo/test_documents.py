@@ -212,24 +212,18 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert _skipped(load_folder(tmp_path)) == {"pipe.txt": "not a regular file"}
 
 
-def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+def test_what_is_no_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(GOOD)
     with pytest.raises(DocumentError, match="found nothing"):
         load_folder(tmp_path / "missing")
-
-
-def test_a_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(GOOD)
     with pytest.raises(DocumentError, match="valid: a folder"):
         load_folder(tmp_path / "a.txt")
 
 
-def test_a_folder_without_documents_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_readable_document_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("")
     with pytest.raises(DocumentError, match="no document of a known format"):
         load_folder(tmp_path)
-
-
-def test_a_folder_of_bad_documents_is_an_error_that_names_them(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(DocumentError, match=r"a\.txt: no text in it"):
         load_folder(tmp_path)
