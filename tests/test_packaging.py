@@ -73,7 +73,7 @@ def test_the_distribution_requires_itself_only_by_extras_that_exist() -> None:
 
 
 def test_the_doctor_knows_every_extra_that_users_install() -> None:
-    for_developers = {"bench", "test", "check"}
+    for_developers = {"bench", "test", "check", "mutation"}
     assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - for_developers
 
 
