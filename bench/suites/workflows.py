@@ -22,9 +22,9 @@ with vectors around the real ones. Each program searches so many clusters that s
 2 % or 30 % of a lone plain request's time; the row ``search_share`` has the measured share. A
 limit is the highest rate of a Poisson process at which 95 % of the requests end within three times
 the 95th percentile of plain's unloaded latency, by a short bisection; the objective is the same for
-all arms of a cell. Blocking arms are called from 64 threads, with one torch thread, the others on one
-loop. The quick form loads one-shot and multistep, the full form all programs. Texts of a graph's
-uploads join one index, so under load its searches may find those of others.
+all arms of a cell. Blocking arms are called from 64 threads, with one torch thread, the others on
+one loop. The quick form loads one-shot and multistep, the full form all programs. What a graph's
+requests upload joins one index, so under load its searches may find what others have uploaded.
 
 ``--set`` takes ``programs`` and ``loaded`` (names joined by commas), ``shares`` (in percent, joined
 by commas), ``vectors``, ``nprobe`` (under load, in place of shares), ``turns``, ``seconds`` (of a
@@ -171,7 +171,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     made = material or real_material(chosen.chunks, 1_000, 64)
     texts = [" ".join(text.split()[: chosen.words]) for text in made.texts]
     vectors, requests = np.asarray(made.embed(texts)), _requests(made, chosen.upload_words)
-    corpus = Corpus.filled(texts, vectors, 0, chosen.clusters, max(1, chosen.clusters // 8))
+    corpus = Corpus.filled(texts, vectors, 0, chosen.clusters, max(2, chosen.clusters // 8))
     with little_garbage(), Callers() as callers:
         alone = local_parts(made, corpus, chosen.tokens)
         rows, found = _by_one_user(alone, callers, requests, chosen)
@@ -277,7 +277,10 @@ def _under_load(
 ) -> tuple[list[Row], dict[str, float]]:
     rows, rates = list[Row](), list[dict[str, float]]()
     try:
-        with ChatServer() as server, served_parts(material, corpus, server.base_url()) as parts:
+        with (
+            ChatServer() as server,
+            served_parts(material, corpus, server.base_url(), callers.wait) as parts,
+        ):
             for program in (one for one in PROGRAMS if one.name in sizes.loaded):
                 wanted = [sizes.nprobe or share for share in sizes.shares if program.searches]
                 for share in list(dict.fromkeys(wanted)) or [0]:

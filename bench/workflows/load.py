@@ -12,7 +12,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -63,8 +63,7 @@ class Callers:
         trace: TracebackType | None,
     ) -> None:
         self._pool.shutdown()
-        shutdown = self._loop.shutdown_default_executor()
-        asyncio.run_coroutine_threadsafe(shutdown, self._loop).result()
+        self.wait(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -89,7 +88,11 @@ class Callers:
         async def wait() -> Any:
             return await found
 
-        return asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+        return self.wait(wait())
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def one(self, ask: Ask, request: Request) -> tuple[Any, float]:
         """Return the answer to a lone request, and its seconds."""

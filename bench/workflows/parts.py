@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -284,8 +284,16 @@ _MODEL = "scripted"
 
 
 @contextmanager
-def served_parts(material: Material, corpus: Corpus, url: str) -> Iterator[Parts]:
+def served_parts(
+    material: Material, corpus: Corpus, url: str, wait: Callable[[Any], Any]
+) -> Iterator[Parts]:
     """Give the scripted model of a server, and MiniLM.
+
+    Args:
+        material: the models.
+        corpus: what is searched.
+        url: of the server.
+        wait: runs a coroutine on the loop of asynchronous callers.
 
     Raises:
         ImportError: a client of OpenAI's is missing.
@@ -295,8 +303,13 @@ def served_parts(material: Material, corpus: Corpus, url: str) -> Iterator[Parts
     from pydantic import SecretStr
 
     chat = ChatOpenAI(model=_MODEL, base_url=url, api_key=SecretStr("none"))
+    client, async_client = (make(base_url=url, api_key="none") for make in (OpenAI, AsyncOpenAI))
+    llm = ServedLLM(client=client, async_client=async_client)
     served = RemoteLLM(url, model=_MODEL, api_key="none")
-    with OpenAI(base_url=url, api_key="none") as client:
-        async_client = AsyncOpenAI(base_url=url, api_key="none")
-        llm = ServedLLM(client=client, async_client=async_client)
+    try:
         yield Parts(chat, chat, llm, served, *_embedders(material), corpus)
+    finally:
+        client.close()
+        chat.root_client.close()
+        wait(async_client.close())
+        wait(chat.root_async_client.close())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ TINY = workflows.Sizes(
     turns=1,
     upload_words=150,
     tokens=3,
-    clusters=3,
+    clusters=2,
     vectors=90,
     shares=(30,),
     unloaded=3,
@@ -153,13 +153,13 @@ def test_the_programs_are_spread_over_three_frameworks() -> None:
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Material]:
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     folder: Path = tmp_path_factory.mktemp("model")
     tiny_chat.model().save_pretrained(folder)
     plain = copy.deepcopy(tokenizer())
     plain.backend_tokenizer.post_processor = processors.Sequence([])
     plain.save_pretrained(folder)
-    yield Material(str(folder), str(get_model_path()), TEXTS, TRIPLES, 8)
+    return Material(str(folder), str(get_model_path()), TEXTS, TRIPLES, 8)
 
 
 @pytest.mark.bench
