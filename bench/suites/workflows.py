@@ -70,7 +70,16 @@ from bench.serving.processes import LineProcess
 from bench.together.material import Material, real_material
 from bench.workflows.arms import ARMS, BY_HAND, GRAPH, OURS, PLAIN, PROGRAMS, STAGED, Ask, opened
 from bench.workflows.load import Callers, highest_rate
-from bench.workflows.parts import TOP_K, Corpus, Parts, Request, local_parts, served_parts
+from bench.workflows.parts import (
+    TOP_K,
+    Corpus,
+    Embedders,
+    Parts,
+    Request,
+    embedders_of,
+    local_parts,
+    served_parts,
+)
 from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.errors import ConfigError
@@ -173,11 +182,12 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     vectors, requests = np.asarray(made.embed(texts)), _requests(made, chosen.upload_words)
     corpus = Corpus.filled(texts, vectors, 0, chosen.clusters, max(2, chosen.clusters // 8))
     with little_garbage(), Callers() as callers:
-        alone = local_parts(made, corpus, chosen.tokens)
+        embedders = embedders_of(made)
+        alone = local_parts(made, embedders, corpus, chosen.tokens)
         rows, found = _by_one_user(alone, callers, requests, chosen)
         if chosen.loaded:
             filled = Corpus.filled(texts, vectors, chosen.vectors, chosen.clusters, 1)
-            more, limits = _under_load(made, filled, callers, requests, chosen)
+            more, limits = _under_load(embedders, filled, callers, requests, chosen)
             rows, found = [*rows, *more], found | limits
     return SuiteResult(
         *("workflows", tuple(rows), found),
@@ -214,8 +224,9 @@ def _by_one_user(
     rows, ratios = list[Row](), dict[str, list[float]]()
     is_coded = sizes.staged == "coded"
     with opened(parts, programs, is_local=True, is_coded=is_coded) as asks:
-        for ask in asks[programs[0].name].values():
-            callers.one(ask, requests[-1])
+        for by_name in asks.values():
+            for name, ask in by_name.items():
+                _lone(callers, ask, requests, _threads(name, usable_cores()), -1)
         wait_until_compiled(_PATIENCE_S)
         for program in programs:
             arms = {
@@ -269,7 +280,7 @@ class ChatServer(LineProcess):
 
 
 def _under_load(
-    material: Material,
+    embedders: Embedders,
     corpus: Corpus,
     callers: Callers,
     requests: Sequence[Request],
@@ -279,7 +290,7 @@ def _under_load(
     try:
         with (
             ChatServer() as server,
-            served_parts(material, corpus, server.base_url(), callers.wait) as parts,
+            served_parts(embedders, corpus, server.base_url(), callers.wait) as parts,
         ):
             for program in (one for one in PROGRAMS if one.name in sizes.loaded):
                 wanted = [sizes.nprobe or share for share in sizes.shares if program.searches]
@@ -323,16 +334,18 @@ class _Cell:
         with opened(parts, [self.program], is_local=False, is_coded=is_coded) as by_program:
             asks = by_program[self.program.name]
             for ask in asks.values():
-                callers_first = [self.callers.begin(ask, one) for one in self.requests[:8]]
-                _ = [one.future.result() for one in callers_first]
+                for begun in [self.callers.begin(ask, one) for one in self.requests[:8]]:
+                    begun.future.result()
             wait_until_compiled(_PATIENCE_S)
             alone = self._alone(asks[PLAIN])
+            how = f"searching {share} % of the time" if share else "upload"
+            how = f"nprobe {corpus.nprobe}" if share and self.sizes.nprobe else how
+            workload = f"{self.program.name} ({self.program.framework}), {how}"
             share_is = self.program.searches * _search_s(corpus) / median(alone)
-            workload = f"{self.program.name} ({self.program.framework}), nprobe {corpus.nprobe}"
-            rows = [
-                row_of(PLAIN, workload, "unloaded_s", alone),
-                Row(PLAIN, workload, SHARE, share_is, None, len(alone)),
-            ]
+            rows = [row_of(PLAIN, workload, "unloaded_s", alone)]
+            if share:
+                rows.append(Row(PLAIN, workload, SHARE, share_is, None, len(alone)))
+                rows.append(Row(PLAIN, workload, "nprobe", corpus.nprobe, None, 1))
             most_s = TIMES_UNLOADED * percentile(alone, 0.95)
             for name, ask in asks.items():
                 with _threads(name, 1)():
@@ -341,7 +354,7 @@ class _Cell:
                     )
                 rows.append(Row(name, workload, RATE, rates[name], None, self.sizes.probes))
         found = {name: round(rate, 1) for name, rate in rates.items()}
-        _logger.info("%s, search %.0f %%: %s requests/s", workload, 100 * share_is, found)
+        _logger.info("%s, measured %.1f %%: %s /s", workload, 100 * share_is, found)
         return rows, rates
 
     def _keeps(self, ask: Ask, most_s: float, rate: float) -> bool:

@@ -196,11 +196,16 @@ class ClusterRetriever(BaseRetriever):
         ]
 
 
-def local_parts(material: Material, corpus: Corpus, tokens: int) -> Parts:
+Embedders = tuple[Any, Any, Any]
+"""LangChain's embeddings, LlamaIndex's, and the model itself."""
+
+
+def local_parts(material: Material, embedders: Embedders, corpus: Corpus, tokens: int) -> Parts:
     """Return SmolLM2 and MiniLM; every framework's objects hold the same two models.
 
     Args:
         material: the models.
+        embedders: of ``embedders_of``.
         corpus: what is searched.
         tokens: most tokens of an answer.
     """
@@ -229,12 +234,13 @@ def local_parts(material: Material, corpus: Corpus, tokens: int) -> Parts:
         InThreads(llm=pipeline, model_id=material.folder),
         llm,
         LocalLLM(material.model, material.tokenizer, max_tokens_default=tokens),
-        *_embedders(material),
+        *embedders,
         corpus,
     )
 
 
-def _embedders(material: Material) -> tuple[Any, Any, Any]:
+def embedders_of(material: Material) -> Embedders:
+    """Return MiniLM in every framework's objects."""
     from langchain_huggingface import HuggingFaceEmbeddings
     from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
@@ -285,12 +291,12 @@ _MODEL = "scripted"
 
 @contextmanager
 def served_parts(
-    material: Material, corpus: Corpus, url: str, wait: Callable[[Any], Any]
+    embedders: Embedders, corpus: Corpus, url: str, wait: Callable[[Any], Any]
 ) -> Iterator[Parts]:
     """Give the scripted model of a server, and MiniLM.
 
     Args:
-        material: the models.
+        embedders: of ``embedders_of``.
         corpus: what is searched.
         url: of the server.
         wait: runs a coroutine on the loop of asynchronous callers.
@@ -307,7 +313,7 @@ def served_parts(
     llm = ServedLLM(client=client, async_client=async_client)
     served = RemoteLLM(url, model=_MODEL, api_key="none")
     try:
-        yield Parts(chat, chat, llm, served, *_embedders(material), corpus)
+        yield Parts(chat, chat, llm, served, *embedders, corpus)
     finally:
         client.close()
         chat.root_client.close()

@@ -164,6 +164,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
 
 @pytest.mark.bench
 @pytest.mark.processes
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("loop_of_the_thread")
 def test_every_arm_of_every_program_answers_as_plain_does(material: Material) -> None:
     found: SuiteResult = workflows.run(True, TINY, material)
