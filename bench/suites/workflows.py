@@ -136,7 +136,13 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    loaded=("one_shot", "multistep"), turns=2, chunks=300, unloaded=12, seconds=2.0, probes=4
+    loaded=("one_shot", "multistep"),
+    turns=2,
+    chunks=300,
+    tokens=4,
+    unloaded=12,
+    seconds=2.0,
+    probes=4,
 )
 _WHOLE = ("turns", "vectors", "nprobe", "probes")
 
@@ -224,8 +230,8 @@ def _by_one_user(
     rows, ratios = list[Row](), dict[str, list[float]]()
     is_coded = sizes.staged == "coded"
     with opened(parts, programs, is_local=True, is_coded=is_coded) as asks:
-        for by_name in asks.values():
-            for name, ask in by_name.items():
+        for program in {one.framework: one for one in reversed(programs)}.values():
+            for name, ask in asks[program.name].items():
                 _lone(callers, ask, requests, _threads(name, usable_cores()), -1)
         wait_until_compiled(_PATIENCE_S)
         for program in programs:

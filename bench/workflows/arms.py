@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import langchain_rag_accel
@@ -57,35 +57,27 @@ class Program:
     searches: int
 
     def ask(self, made: Any, is_async: bool) -> Ask:
-        """Return the call that answers a request by a program."""
+        """Return the function, or coroutine function, that answers a request by a program."""
+        call, given, read = self._call(made, is_async)
+        if not is_async:
+            return lambda request: read(call(given(request)))
+
+        async def answer(request: Request) -> str:
+            return read(await call(given(request)))
+
+        return answer
+
+    def _call(self, made: Any, is_async: bool) -> tuple[Any, Callable[[Request], Any], Any]:
+        """Return what is called, with what, and what reads the answer."""
+        asked = attrgetter("question") if self.searches else (lambda request: request)
         if self.framework == "LangGraph":
-            return partial(_by_graph, made.ainvoke if is_async else made.invoke)
-        if self.framework == "LangChain":
             call = made.ainvoke if is_async else made.invoke
-            return call if not self.searches else lambda request: call(request.question)
+            return call, asdict, itemgetter("answer")
+        if self.framework == "LangChain":
+            return made.ainvoke if is_async else made.invoke, asked, str
         if not self.searches:
-            return made
-        call = made.aquery if is_async else made.query
-        return partial(_by_engine, call)
-
-
-def _by_graph(call: Any, request: Request) -> Any:
-    found = call({"question": request.question, "document": request.document})
-    return _then(found, lambda state: state["answer"])
-
-
-def _by_engine(call: Any, request: Request) -> Any:
-    return _then(call(request.question), str)
-
-
-def _then(found: Any, read: Callable[[Any], str]) -> Any:
-    if not inspect.isawaitable(found):
-        return read(found)
-
-    async def wait() -> str:
-        return read(await found)
-
-    return wait()
+            return made, asked, str
+        return made.aquery if is_async else made.query, asked, str
 
 
 def _qa(synthesis: Any) -> Callable[[Any], RAGraph]:

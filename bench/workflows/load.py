@@ -70,25 +70,13 @@ class Callers:
 
     def begin(self, ask: Ask, request: Request, due: float | None = None) -> Timed:
         """Begin a request."""
-        target = getattr(ask, "func", ask)
-        if inspect.iscoroutinefunction(target):
+        if inspect.iscoroutinefunction(ask):
             future = asyncio.run_coroutine_threadsafe(ask(request), self._loop)
         else:
-            future = self._pool.submit(self._call, ask, request)
+            future = self._pool.submit(ask, request)
         begun = Timed(future, time.perf_counter() if due is None else due)
         future.add_done_callback(begun.done)
         return begun
-
-    def _call(self, ask: Ask, request: Request) -> Any:
-        """Call an arm; what turns out to be asynchronous runs on the loop."""
-        found = ask(request)
-        if not inspect.isawaitable(found):
-            return found
-
-        async def wait() -> Any:
-            return await found
-
-        return self.wait(wait())
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the loop and return its result."""
