@@ -378,14 +378,14 @@ class _Cell:
         rest_s = median(self._alone(ask)) - self.program.searches * _search_s(corpus)
         wanted_s = share / (1 - share) * rest_s / self.program.searches
         most = len(corpus.centroids)
-        least_s, most_s = (_search_s(replace(corpus, nprobe=n)) for n in (1, most))
+        least_s, most_s = (_search_s(corpus, nprobe) for nprobe in (1, most))
         each_s = max(1e-9, (most_s - least_s) / max(1, most - 1))
         return max(1, min(most, 1 + round((wanted_s - least_s) / each_s)))
 
 
-def _search_s(corpus: Corpus) -> float:
+def _search_s(corpus: Corpus, nprobe: int | None = None) -> float:
     """Return the seconds of a search of FAISS for one query."""
-    index, times = corpus.faiss(), list[float]()
+    index, times = corpus.faiss(nprobe=nprobe), list[float]()
     for place in range(7):
         query = np.ascontiguousarray(corpus.vectors[place : place + 1])
         started = time.perf_counter()

@@ -91,9 +91,9 @@ class Corpus:
         trained = TrainedClusters(self.centroids, self.assignments)
         return DocumentIndex.from_snapshot(IndexSnapshot(spec, documents, self.vectors, trained))
 
-    def faiss(self, parallel_mode: int = 0) -> Any:
+    def faiss(self, parallel_mode: int = 0, nprobe: int | None = None) -> Any:
         """Return FAISS's index over the same lists; mode 0 is its own default."""
-        return stock_index(self.documents, self.nprobe, parallel_mode)
+        return stock_index(self.documents, nprobe or self.nprobe, parallel_mode)
 
     def coded(self) -> Any:
         """Return FAISS's 8-bit index whose best four times k are compared again in float32."""
