@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from bench.ablation import switches
+from bench.ablation.advanced_qa import Ours
 from bench.ablation.measured import (
     LATENCY,
     STEP_TIMEOUT_S,
@@ -24,11 +25,7 @@ from bench.ablation.measured import (
     timed_answers,
     under,
 )
-from bench.ablation.switches import Lacking, Switch
-from bench.measure import median
-from bench.paired import in_ms
-from bench.research.advanced.ours import Ours
-from bench.research.advanced.workload import (
+from bench.ablation.qa_setting import (
     LEADING,
     LOADED,
     LOADED_TOP_K,
@@ -36,6 +33,9 @@ from bench.research.advanced.workload import (
     Variant,
     open_setting,
 )
+from bench.ablation.switches import Lacking, Switch
+from bench.measure import median
+from bench.paired import in_ms
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph

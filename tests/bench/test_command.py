@@ -51,7 +51,7 @@ def test_all_suites_are_known() -> None:
 
 def test_suites_of_research_are_suites_like_any_other() -> None:
     research = {name for name in suite_names() if is_research(name)}
-    assert research == {"advanced_rag", "mixed_workflows", "stepping"}
+    assert research == {"stepping"}
     assert callable(load_suite("stepping").run)
     assert ratio_definitions("stepping")
     assert not is_research("nothing")
@@ -291,7 +291,7 @@ def test_a_suite_runs_in_at_least_one_process(
 
 @pytest.mark.parametrize(
     "name",
-    ["ablation", "advanced_rag", "demo", "langgraph_depth", "mixed_workflows", "overhead"],
+    ["ablation", "demo", "langgraph_depth", "overhead", "workflows"],
 )
 def test_every_ratio_names_its_opponent(name: str) -> None:
     definitions = ratio_definitions(name)

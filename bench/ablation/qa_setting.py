@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.research.advanced.answers import Answers
+from bench.ablation.qa_answers import Answers
 from rag_accel.config import Options
 from rag_accel.engine_api import Document, Engine
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
@@ -37,14 +37,7 @@ class Variant:
     mode: SynthesisMode
     upload: bool
 
-    @property
-    def name(self) -> str:
-        """Return how rows name it."""
-        return f"{self.mode} with upload" if self.upload else f"{self.mode} without upload"
 
-
-MODES: tuple[SynthesisMode, ...] = ("stuff", "tree", "refine")
-VARIANTS = tuple(Variant(mode, upload) for upload in (True, False) for mode in MODES)
 LEADING = Variant("tree", upload=True)
 LOADED = Variant("tree", upload=False)
 
@@ -143,7 +136,7 @@ def _uploads(documents: Sequence[Document], upload_words: int) -> tuple[tuple[Do
             if document is None:
                 raise ConfigError(
                     "too few documents to upload",
-                    where="advanced_rag",
+                    where="ablation",
                     found=len(documents),
                     valid=f"{NUM_UPLOADS} times {upload_words} words",
                 )
