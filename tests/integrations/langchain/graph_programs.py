@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -73,11 +72,6 @@ def run_three_ways(
     with activate(accelerator):
         note(make())
     return found
-
-
-def meeting_of(size: int) -> threading.Barrier:
-    """Return a place where calls wait until so many are there."""
-    return threading.Barrier(size)
 
 
 def numbered(questions: int) -> Sequence[str]:

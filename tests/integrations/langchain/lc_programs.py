@@ -37,8 +37,6 @@ from lc_fakes import (
     SyncRetriever,
 )
 
-from langchain_rag_accel import accelerate
-
 QUESTION = ChatPromptTemplate.from_messages([("system", "Be brief."), ("human", "{input}")])
 GROUNDED = ChatPromptTemplate.from_template("{context}\n\n{input}")
 
@@ -135,11 +133,6 @@ def calling_a_bound_method() -> Runnable[Any, Any]:
 
 def nested() -> Runnable[Any, Any]:
     inner = QUESTION | AsyncChat(name="inner") | StrOutputParser()
-    return RunnablePassthrough.assign(draft=inner) | itemgetter("draft") | RunnableLambda(len)
-
-
-def nested_accelerated() -> Runnable[Any, Any]:
-    inner = accelerate(QUESTION | AsyncChat(name="inner") | StrOutputParser())
     return RunnablePassthrough.assign(draft=inner) | itemgetter("draft") | RunnableLambda(len)
 
 

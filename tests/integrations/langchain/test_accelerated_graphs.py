@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import pickle
 from collections import Counter
@@ -13,7 +12,6 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
@@ -156,37 +154,6 @@ async def test_states_are_seen_from_coroutines_too(accelerator: Accelerator) -> 
     assert seen[0] == seen[1]
 
 
-MODES = ["values", "updates", "messages", "custom", "debug", "tasks", "checkpoints"]
-
-
-def chunk(one: Any) -> str:
-    """Return a streamed chunk as text, without what is new in every run."""
-    namespace, mode, content = one
-    if mode in ("debug", "tasks", "checkpoints"):
-        return str((len(namespace), mode, sorted(content)))
-    if mode == "messages":
-        return str((len(namespace), mode, content[0].content, content[1]["langgraph_node"]))
-    return str((len(namespace), mode, str(content).partition("id=")[0]))
-
-
-def test_every_stream_mode_gives_the_same(accelerator: Accelerator) -> None:
-    seen = []
-    for graph in both(accelerator):
-        items = graph.stream({"said": []}, thread(), stream_mode=MODES, subgraphs=True)
-        seen.append(Counter(map(chunk, items)))
-    assert seen[0] == seen[1]
-    assert seen[0].total() > 20
-
-
-async def test_every_asynchronous_stream_mode_gives_the_same(accelerator: Accelerator) -> None:
-    seen = []
-    for graph in both(accelerator):
-        items = graph.astream({"said": []}, thread(), stream_mode=MODES, subgraphs=True)
-        seen.append(Counter([chunk(one) async for one in items]))
-    assert seen[0] == seen[1]
-    assert seen[0].total() > 20
-
-
 @pytest.mark.filterwarnings("ignore:astream_events version='v1':DeprecationWarning")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_events_are_the_same(accelerator: Accelerator, version: Any) -> None:
@@ -289,17 +256,6 @@ def test_a_graph_is_accelerated_once(accelerator: Accelerator, opened: list[str]
     assert len(opened) == 1
 
 
-def test_what_a_node_raises_passes(accelerator: Accelerator) -> None:
-    def fail(state: State) -> State:
-        raise LookupError("nobody home")
-
-    fast = accelerate(outer(RunnableLambda(fail)), accelerator=accelerator)
-    with pytest.raises(LookupError, match="nobody home"):
-        fast.invoke({"said": []})
-    with pytest.raises(LookupError, match="nobody home"):
-        asyncio.run(fast.ainvoke({"said": []}))
-
-
 @pytest.mark.filterwarnings("ignore:This API is in beta")
 def test_it_becomes_a_tool(accelerator: Accelerator) -> None:
     plain, fast = inner(), accelerate(inner(), accelerator=accelerator)
@@ -307,43 +263,8 @@ def test_it_becomes_a_tool(accelerator: Accelerator) -> None:
     assert (made.name, made.args) == (wanted.name, wanted.args)
 
 
-async def test_the_functional_api_too(accelerator: Accelerator) -> None:
-    @task
-    def ask(text: str) -> str:
-        return str(MODEL.invoke(text).content)
-
-    @entrypoint(checkpointer=InMemorySaver())
-    def flow(texts: list[str]) -> list[str]:
-        """Answer all."""
-        return [one.result() for one in [ask(text) for text in texts]]
-
-    fast = accelerate(flow, accelerator=accelerator)
-    assert isinstance(fast, Pregel)
-    with coverage() as meter:
-        assert fast.invoke(["a", "b"], thread()) == ["one answer", "one answer"]
-        assert await fast.ainvoke(["a"], thread("2")) == ["one answer"]
-    assert scheduled(meter) == {"chat model": 3}
-
-
 def test_explanation_names_the_nodes(accelerator: Accelerator) -> None:
     _, fast = both(accelerator)
     text = explain(fast)
     for name in ("first", "answer", "part", "last"):
         assert name in text
-
-
-def _kinds(items: list[Any]) -> Counter[Any]:
-    """Count what a protocol's events are, and of which depth of subgraphs."""
-    return Counter((one["method"], len(one["params"]["namespace"])) for one in items)
-
-
-@pytest.mark.filterwarnings("ignore:The v3 streaming protocol on Pregel is experimental")
-async def test_the_newest_protocol_gives_the_same_events(accelerator: Accelerator) -> None:
-    seen = []
-    for graph in both(accelerator):
-        run = graph.stream_events({"said": []}, thread(), version="v3")
-        items, output = list(run), run.output
-        arun = await graph.astream_events({"said": []}, thread("2"), version="v3")
-        seen.append((_kinds(items), output["said"], _kinds([item async for item in arun])))
-    assert seen[0] == seen[1]
-    assert seen[0][0].total() > 10

@@ -44,13 +44,6 @@ class Gate:
             await self._open.wait()
 
 
-async def test_64_concurrent_async_calls_all_overlap(accelerator: Accelerator) -> None:
-    model = AsyncChat(gate=Gate(64))
-    fast = accelerate(QUESTION | model, accelerator=accelerator)
-    await asyncio.gather(*(fast.ainvoke({"input": str(number)}) for number in range(64)))
-    assert model.journal.peak == 64
-
-
 async def test_64_concurrent_async_streams_all_overlap(accelerator: Accelerator) -> None:
     model = AsyncChat(gate=Gate(64))
     fast = accelerate(QUESTION | model, accelerator=accelerator)
@@ -60,13 +53,6 @@ async def test_64_concurrent_async_streams_all_overlap(accelerator: Accelerator)
             pass
 
     await asyncio.gather(*map(consume, range(64)))
-    assert model.journal.peak == 64
-
-
-async def test_an_abatch_of_64_overlaps_on_an_accelerated_model(accelerator: Accelerator) -> None:
-    model = AsyncChat(gate=Gate(64))
-    fast = accelerate(model, accelerator=accelerator)
-    await fast.abatch([str(number) for number in range(64)])
     assert model.journal.peak == 64
 
 

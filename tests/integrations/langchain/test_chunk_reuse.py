@@ -16,8 +16,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 
 from langchain_rag_accel import ChatRagAccel, accelerate
-from rag_accel import Accelerator, UncheckedReuseWarning
-from rag_accel.engines.llm.local.reuse import unchecked
+from rag_accel import Accelerator
 from rag_accel.errors import ConfigError
 
 TEXTS = {
@@ -147,22 +146,3 @@ def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
         build(first, **options).invoke("ab")
     with Accelerator() as second:
         assert reused(build(second, **options).invoke("ba")) == tokens("a", "b")
-
-
-def test_an_edited_document_is_computed(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chain = build(accelerator, kv_reuse="full")
-    chain.invoke("ab")
-    monkeypatch.setitem(TEXTS, "a", "The height of Mount Fuji is 3777 metres.")
-    assert reused(chain.invoke("ab")) == tokens("b")
-
-
-def test_fused_without_a_check_is_warned_of_and_answers(
-    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
-    chain = build(accelerator, kv_reuse="fused")
-    with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
-        assert chain.invoke("abc").content

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from graph_programs import QueryWriter, meeting_of, numbered, run_three_ways
+from graph_programs import QueryWriter, run_three_ways
 from langchain_community.chains.graph_qa.base import GraphQAChain
 from langchain_community.graphs.networkx_graph import KnowledgeTriple, NetworkxEntityGraph
 from langchain_core.runnables import RunnableLambda
 from lc_fakes import SyncRetriever
-from lc_waiting import wait_until
 
 from langchain_rag_accel import accelerate, activate, explain
 from langchain_rag_accel.coverage import CoverageRow, coverage
@@ -109,48 +107,10 @@ def test_what_a_graph_knows_pushes_no_documents_out(accelerator: Accelerator) ->
     assert fast.invoke("who?") == {"who?"}
 
 
-def test_a_plain_chain_beside_an_accelerated_one_stays_plain(accelerator: Accelerator) -> None:
-    fast: Any = accelerate(chain_over(graph_of()), accelerator=accelerator)
-    bare = chain_over(graph_of())
-    with coverage() as meter:
-        assert bare.invoke({"query": "who?"}) == fast.bound.invoke({"query": "who?"})
-    assert [row.scheduled for row in meter.rows()] == [0, 0]
-
-
 def test_the_parts_of_a_chain_are_explained(accelerator: Accelerator) -> None:
     said = explain(accelerate(chain_over(graph_of()), accelerator=accelerator))
     assert "program.graph: NetworkxEntityGraph: " in said
     assert "program.qa_chain.llm: QueryWriter: " in said
-
-
-@pytest.mark.parametrize("is_activated", [False, True])
-async def test_the_models_of_sixteen_chains_meet(
-    is_activated: bool, accelerator: Accelerator
-) -> None:
-    chain: Any = chain_over(graph_of(), meeting_of(16))
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    asked = [{"query": question} for question in numbered(16)]
-    plain = [chain_over(graph_of()).invoke(one) for one in asked]
-    if is_activated:
-        with activate(accelerator):
-            found = await asyncio.gather(*map(chain.ainvoke, asked))
-    else:
-        fast = accelerate(chain, accelerator=accelerator)
-        found = await asyncio.gather(*map(fast.ainvoke, asked))
-    assert found == plain
-
-
-async def test_a_cancelled_chain_leaves_the_others_alone(accelerator: Accelerator) -> None:
-    meeting = meeting_of(3)
-    fast = accelerate(chain_over(graph_of(), meeting), accelerator=accelerator)
-    first = asyncio.ensure_future(fast.ainvoke({"query": "who?"}))
-    await asyncio.to_thread(wait_until, lambda: meeting.n_waiting == 1, "a waiting call")
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    # Its thread still calls the model, as the plain one would, so all three meet.
-    found = await asyncio.gather(*(fast.ainvoke({"query": "none?"}) for _ in range(2)))
-    assert found[0] == found[1]
 
 
 def test_an_error_of_the_graph_is_the_plain_one(accelerator: Accelerator) -> None:

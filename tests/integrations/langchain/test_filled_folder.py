@@ -125,16 +125,3 @@ def test_it_does_so_with_neighbours(fill: Fill, saved: Path, tmp_path: Path) -> 
     used = ask(saved, tmp_path / "kept", messages, kv_recipe="neighbours")
     assert (used["recipe"], used["reused_tokens"]) == ("neighbours", tokens())
     assert used["preprocessed_tokens"] == tokens()
-
-
-def test_it_does_so_without_a_system_message(fill: Fill, saved: Path, tmp_path: Path) -> None:
-    fill()
-    assert ask(saved, tmp_path / "kept", [("user", USER)])["reused_tokens"] == tokens()
-
-
-def test_it_does_so_where_documents_stand_in_the_system_message(
-    fill: Fill, saved: Path, tmp_path: Path
-) -> None:
-    fill("--prompt", "prompt.json")
-    messages = [("system", SYSTEM + "\n{context}"), ("user", "{question}?")]
-    assert ask(saved, tmp_path / "kept", messages)["reused_tokens"] == tokens()

@@ -125,19 +125,6 @@ def test_loops_that_begin_and_end_share_one_retriever(accelerator: Accelerator) 
 
 
 @pytest.mark.parametrize("link", ["vector", "words"])
-async def test_callers_wait_for_each_other_where_one_request_may_live(link: str) -> None:
-    with Accelerator(strict=True, max_requests=1) as accelerator:
-        made = retriever(accelerator, embedding=AwaitedEmbeddings(), k=1, link=link)
-        fast = accelerate(made | RunnableLambda(texts), accelerator=accelerator)
-        alone = (made.ainvoke(QUESTION) for _ in range(8))
-        async with asyncio.timeout(60):
-            found: list[Any] = await asyncio.gather(
-                *alone, *(fast.ainvoke(QUESTION) for _ in range(8))
-            )
-    assert [texts(one) for one in found[:8]] + found[8:] == [[CHAIN]] * 16
-
-
-@pytest.mark.parametrize("link", ["vector", "words"])
 async def test_a_cancelled_caller_leaves_the_others_their_paths(
     link: str, accelerator: Accelerator
 ) -> None:
@@ -153,19 +140,6 @@ async def test_a_cancelled_caller_leaves_the_others_their_paths(
     assert texts(await kept) == [CHAIN]
 
 
-async def test_a_caller_that_is_cancelled_in_a_hop_leaves_nothing_behind() -> None:
-    engine = Gathering(facts(), 2, EXPANDING)
-    with Accelerator(graph=engine, strict=True) as accelerator:
-        made = retriever(accelerator, graph=engine, embedding=AwaitedEmbeddings(), k=1)
-        gone = asyncio.create_task(made.ainvoke(QUESTION))
-        await soon(lambda: bool(engine.held[EXPANDING]))
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        engine.num = 1
-        assert texts(await made.ainvoke(QUESTION)) == [CHAIN]
-
-
 async def test_an_edit_between_two_questions_is_seen_by_the_second(
     accelerator: Accelerator,
 ) -> None:
@@ -177,21 +151,6 @@ async def test_an_edit_between_two_questions_is_seen_by_the_second(
     assert texts(made.invoke("a")) == ["a -> s -> c"]
     graph.replace([("a", "t", "d")])
     assert texts(await made.ainvoke("a")) == ["a -> t -> d"]
-
-
-async def test_an_edit_during_a_question_changes_nothing_of_it() -> None:
-    graph, embeddings = MemoryGraph([("a", "r", "b"), ("b", "r", "c")]), AwaitedEmbeddings()
-    engine = KnowledgeEngine(graph)
-    embeddings.opened.clear()
-    with Accelerator(graph=engine, strict=True) as accelerator:
-        made = retriever(accelerator, graph=engine, embedding=embeddings, link="words")
-        begun = asyncio.create_task(made.ainvoke("a"))
-        await soon(lambda: engine.counts["link_calls"] == 1)  # its hops have not begun
-        graph.replace([("a", "s", "d")])
-        embeddings.opened.set()
-        found = texts(await begun)
-        assert sorted(found) == ["a -> r -> b", "a -> r -> b -> r -> c"]
-        assert texts(await made.ainvoke("a")) == ["a -> s -> d"]
 
 
 def test_the_switch_turns_the_scheduler_off_but_no_retriever(

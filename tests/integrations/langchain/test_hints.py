@@ -20,7 +20,6 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from langchain_rag_accel import ChatRagAccel, RagAccelVectorStore, accelerate
 from rag_accel import Accelerator
-from rag_accel.engine_api import EngineProfile, PrimitiveKind
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.store import HostStore
@@ -229,26 +228,6 @@ def test_a_hint_that_fails_is_counted_and_the_chain_goes_on(
     assert hints(engine) == [(TEXTS["a"], TEXTS["b"])]
     assert "no hints today" in caplog.text
     caplog.clear()  # its frames hold the chain
-
-
-def test_documents_that_cannot_be_read_are_counted() -> None:
-    def broken() -> Iterator[str]:
-        yield TEXTS["a"]
-        raise RuntimeError("no text")
-
-    engine = FakeEngine()
-    with Accelerator(llm=engine) as accelerator:
-        accelerator.hint(broken())
-        assert accelerator.metrics.snapshot()["hints_failed"] == {"documents": 1}
-    assert hints(engine) == []
-
-
-def test_an_engine_that_takes_no_hints_gets_none() -> None:
-    engine = FakeEngine(EngineProfile(kinds=frozenset(PrimitiveKind)))
-    with Accelerator(llm=engine) as accelerator:
-        assert not accelerator.takes_hints
-        searched(accelerator).invoke("ab")
-    assert hints(engine) == []
 
 
 def test_an_engine_that_has_left_gets_no_hints() -> None:

@@ -103,13 +103,6 @@ async def test_it_finds_what_a_retrieval_over_a_hybrid_engine_finds(
         assert await retriever.ainvoke(query) == documents
 
 
-def test_words_decide_where_vectors_count_nothing(accelerator: Accelerator) -> None:
-    store = store_of(FakeEmbeddings(), accelerator=accelerator, hybrid=SPECS["by words"])
-    question = "the fox and the bee"
-    assert not {"bee fox", "fox bee"} & set(ids(store.search(question, "similarity", k=2)))
-    assert set(ids(store.search(question, "hybrid", k=2))) == {"bee fox", "fox bee"}
-
-
 async def test_a_call_may_choose_number_and_filter(store: RagAccelVectorStore) -> None:
     retriever = store.as_retriever(search_type="hybrid", search_kwargs={"k": 2}, tags=["mine"])
     assert "mine" in (retriever.tags or [])
@@ -171,12 +164,6 @@ def test_what_is_no_specification_is_refused() -> None:
             RagAccelVectorStore(FakeEmbeddings(), hybrid=wrong)  # type: ignore[arg-type]
 
 
-async def test_an_empty_store_finds_nothing(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore(FakeEmbeddings(), accelerator=accelerator)
-    assert store.search("x", "hybrid") == []
-    assert await store.as_retriever(search_type="hybrid").ainvoke("x") == []
-
-
 async def test_the_next_search_sees_what_was_added_changed_and_deleted(
     store: RagAccelVectorStore,
 ) -> None:
@@ -222,11 +209,6 @@ async def test_a_cancelled_caller_leaves_the_others_their_documents(
     found = await asyncio.gather(*callers, return_exceptions=True)
     assert isinstance(found.pop(3), asyncio.CancelledError)
     assert found == [expected] * 7
-
-
-def test_loops_that_begin_and_end_share_one_store(store: RagAccelVectorStore) -> None:
-    expected = store.search("bee", "hybrid")
-    assert [asyncio.run(store.asearch("bee", "hybrid")) for _ in range(3)] == [expected] * 3
 
 
 async def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Accelerator) -> None:

@@ -68,49 +68,37 @@ def _input(name: str) -> Any:
     return INPUT if name == "chain" else "question one"
 
 
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "forgotten"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_closed_stream_frees_its_permit(name: str, accelerator: Accelerator) -> None:
-    model = Closing(closed=threading.Event())
-    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
-    stream = fast.stream(_input(name))
-    next(stream)
-    assert not accelerator.is_idle
-    stream.close()
-    assert model.closed.is_set()
-    assert soon_idle(accelerator)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_forgotten_stream_frees_its_permit(name: str, accelerator: Accelerator) -> None:
-    model = Closing(closed=threading.Event())
-    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
-    for _ in fast.stream(_input(name)):
-        break
-    gc.collect()
-    assert model.closed.is_set()
-    assert soon_idle(accelerator)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_a_closed_async_stream_frees_its_permit(name: str, accelerator: Accelerator) -> None:
-    model = Closing(closed=threading.Event())
-    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
-    stream = fast.astream(_input(name))
-    await anext(stream)
-    assert not accelerator.is_idle
-    await stream.aclose()
-    await _until_idle(accelerator)
-    assert model.closed.is_set()
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_a_forgotten_async_stream_frees_its_permit(
-    name: str, accelerator: Accelerator
+def test_a_stream_that_is_left_frees_its_permit(
+    name: str, is_closed: bool, accelerator: Accelerator
 ) -> None:
     model = Closing(closed=threading.Event())
-    fast = accelerate(PROGRAMS[name](model), accelerator=accelerator)
-    async for _ in fast.astream(_input(name)):
-        break
+    stream = accelerate(PROGRAMS[name](model), accelerator=accelerator).stream(_input(name))
+    next(stream)
+    assert not accelerator.is_idle
+    if is_closed:
+        stream.close()
+    else:
+        del stream
+        gc.collect()
+    assert model.closed.is_set()
+    assert soon_idle(accelerator)
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "forgotten"])
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_an_async_stream_that_is_left_frees_its_permit(
+    name: str, is_closed: bool, accelerator: Accelerator
+) -> None:
+    model = Closing(closed=threading.Event())
+    stream = accelerate(PROGRAMS[name](model), accelerator=accelerator).astream(_input(name))
+    await anext(stream)
+    assert not accelerator.is_idle
+    if is_closed:
+        await stream.aclose()
+    else:
+        del stream
     await _until_idle(accelerator)
     assert model.closed.is_set()
 
@@ -137,19 +125,6 @@ async def test_closed_events_free_the_permit(accelerator: Accelerator) -> None:
             break
     await events.aclose()
     await _until_idle(accelerator)
-
-
-async def test_a_cancelled_call_frees_its_permit(accelerator: Accelerator) -> None:
-    model = AsyncChat(gate=asyncio.Event())
-    fast = accelerate(QUESTION | model, accelerator=accelerator)
-    task = asyncio.create_task(fast.ainvoke(INPUT))
-    await _until(lambda: model.journal.under_way > 0)
-    assert not accelerator.is_idle
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert soon_idle(accelerator)
-    assert model.journal.under_way == 0
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
-import os
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 from idle_accelerators import soon_idle
@@ -28,11 +23,9 @@ from program_models import program_model
 
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, explain
 from rag_accel import Accelerator, BusyError, ConfigError, UnreadOptionWarning
-from rag_accel.accelerator.found_devices import FoundDevices
 from rag_accel.engines import (
     DeviceGroup,
     ProcessMember,
-    RemoteMember,
     SentenceTransformerEngine,
 )
 from rag_accel.testing.members import FakeMember
@@ -80,17 +73,6 @@ def placed(fast: Any, accelerator: Accelerator) -> Any:
     return fast
 
 
-def children() -> set[int]:
-    """Return the ids of this process's children."""
-    found: set[int] = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # one that has just ended
-            parent = stat.read_text().rpartition(")")[2].split()[1]
-            if int(parent) == os.getpid():
-                found.add(int(stat.parent.name))
-    return found
-
-
 def torch_no_grad() -> Any:
     import torch
 
@@ -130,16 +112,6 @@ def test_a_device_takes_the_programs_model_and_not_the_packaged_one(
         close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
         assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
         assert "on the listed devices: cpu: the first member" in explain(fast)
-
-
-def test_two_models_of_a_program_are_two_groups(model: Any) -> None:
-    plain, other = program(model), program(program_model(seed=1))
-    with opened(embedder=["cpu"]) as acc:
-        for one in (plain, other):
-            fast = placed(accelerate(one, accelerator=acc), acc)
-            close_to(fast.embed_documents(TEXTS[:5]), one.embed_documents(TEXTS[:5]))
-        groups = [name for name, engine in engines(acc).items() if "cpu_texts" in engine]
-    assert len(groups) == 2
 
 
 def test_arguments_of_encode_are_honoured_for_each_role() -> None:
@@ -190,50 +162,6 @@ def test_64_callers_of_a_chain_share_a_device_and_a_process(model: Any) -> None:
 
 
 # A list with models of its own.
-
-
-def test_64_callers_of_a_chain_use_both_members(model: Any) -> None:
-    plain, first, second = program(model), member("first", model), member("second", model)
-    questions = [f"question {number}" for number in range(64)]
-    with opened(embedder=[first, second], call_threads=80) as acc:
-        chain = embedding_chain(plain)
-        embeddings = placed(accelerate(plain, accelerator=acc), acc)
-        assert "first: the first member" in explain(embeddings)
-        fast = accelerate(chain, accelerator=acc)
-        first.may_go.clear()
-        first.is_asked.clear()
-        second.is_asked.clear()
-        with ThreadPoolExecutor(64) as callers:
-            asked = [callers.submit(fast.invoke, text) for text in questions]
-            assert first.is_asked.wait(PATIENCE_S)
-            assert second.is_asked.wait(PATIENCE_S)
-            first.may_go.set()
-            found = [one.result(PATIENCE_S) for one in asked]
-        counts = engines(acc)["embedder"]
-    close_to(found, [plain.embed_query(text) for text in questions])
-    assert min(counts["first_texts"], counts["second_texts"]) > 0
-    assert counts["first_texts"] + counts["second_texts"] == 64
-
-
-@pytest.mark.processes
-def test_a_process_that_is_killed_midway_fails_no_call(model: Any) -> None:
-    plain, process = program(model), ProcessMember(program_model)
-    first = member("first", model)
-    with opened(embedder=[first, process]) as acc:
-        embeddings = placed(accelerate(plain, accelerator=acc), acc)
-        assert "process: equal vectors on all probes" in explain(embeddings)
-        first.may_go.clear()
-        first.is_asked.clear()
-        with ThreadPoolExecutor(8) as callers:
-            asked = [callers.submit(embeddings.embed_documents, TEXTS) for _ in range(8)]
-            assert first.is_asked.wait(PATIENCE_S)
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-            first.may_go.set()
-            for one in asked:
-                close_to(one.result(PATIENCE_S), plain.embed_documents(TEXTS))
-        embeddings.embed_documents(TEXTS)
-        assert "process: has left" in explain(embeddings)
 
 
 def test_a_list_honours_arguments_that_its_members_do_not_have(model: Any) -> None:
@@ -391,27 +319,6 @@ def test_a_class_that_no_engine_computes_is_named_once(
     assert len(said) == 1
 
 
-@pytest.mark.processes
-def test_closing_while_a_process_starts_leaves_none(model: Any) -> None:
-    before = children()
-    plain = program(model)
-    with opened(embedder=["cpu", ProcessMember()]) as acc:
-        fast = accelerate(plain, accelerator=acc)
-        fast.embed_query("x")
-    assert acc.embedders.wait(PATIENCE_S)
-    assert children() == before
-
-
-@pytest.mark.processes
-def test_closing_ends_all_members(model: Any) -> None:
-    before = children()
-    with opened(embedder=["cpu", ProcessMember()]) as acc:
-        placed(fast := accelerate(program(model), accelerator=acc), acc)
-        assert "process: equal" in explain(fast)
-        assert len(children() - before) == 1
-    assert children() == before
-
-
 # The component.
 
 
@@ -424,13 +331,6 @@ def test_a_component_lists_devices_of_its_own(model: Any) -> None:
         assert "on the listed devices: cpu" in explain(accelerate(ours, accelerator=acc))
 
 
-def test_a_component_uses_the_list_of_its_accelerator(model: Any) -> None:
-    with opened(embedder=["cpu"]) as acc:
-        ours = placed(RagAccelEmbeddings(model, accelerator=acc), acc)
-        close_to(asyncio.run(ours.aembed_documents(TEXTS)), model.encode(TEXTS))
-        assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
-
-
 @pytest.mark.parametrize("devices", [[], "cpu", ["gpu0"], 3, ["cpu", "cpu"], ["cuda:63"]])
 def test_a_component_refuses_what_is_no_device(model: Any, devices: Any) -> None:
     with pytest.raises(ConfigError):
@@ -438,39 +338,6 @@ def test_a_component_refuses_what_is_no_device(model: Any, devices: Any) -> None
 
 
 # Servers, and callers that leave.
-
-
-def test_a_server_takes_texts_of_a_program_whose_model_it_has(model: Any) -> None:
-    def respond(request: httpx2.Request) -> httpx2.Response:
-        vectors = model.encode(json.loads(request.content)["input"])
-        data = [{"index": at, "embedding": row.tolist()} for at, row in enumerate(vectors)]
-        return httpx2.Response(200, content=json.dumps({"data": data}))
-
-    remote = RemoteMember("http://server.test/v1", "m", transport=httpx2.MockTransport(respond))
-    plain = program(model, encode_kwargs={"prompt": "passage: "})
-    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch"), remote]) as acc:
-        fast = placed(accelerate(plain, accelerator=acc), acc)
-        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
-        counts = engines(acc)["embedder"]
-    assert min(counts["cpu_texts"], counts["remote_texts"]) > 0
-
-
-async def test_callers_on_a_loop_are_served_though_others_leave(model: Any) -> None:
-    plain, first = program(model), member("first", model)
-    with opened(embedder=[first]) as acc:
-        fast = accelerate(plain, accelerator=acc)
-        await fast.aembed_query("the first text")
-        assert await asyncio.to_thread(acc.embedders.wait, PATIENCE_S)
-        first.may_go.clear()
-        first.is_asked.clear()
-        asked = [asyncio.create_task(fast.aembed_query(f"{number}")) for number in range(8)]
-        assert await asyncio.to_thread(first.is_asked.wait, PATIENCE_S)
-        for task in asked[::2]:
-            task.cancel()
-        first.may_go.set()
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        assert [isinstance(one, asyncio.CancelledError) for one in found] == [True, False] * 4
-        close_to(found[1::2], [plain.embed_query(f"{number}") for number in range(1, 8, 2)])
 
 
 def test_a_model_that_cannot_be_placed_is_embedded_as_before(
@@ -486,18 +353,3 @@ def test_a_model_that_cannot_be_placed_is_embedded_as_before(
         close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
         assert "not on the listed devices: MemoryError: no room" in explain(fast)
     assert [one.levelno for one in caplog.records] == [logging.WARNING]
-
-
-def test_one_processor_that_was_found_is_the_usual_engine(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "rag_accel.accelerator.embedder_lists.find_devices", lambda: FoundDevices(("cpu",))
-    )
-    plain = program(model)
-    with opened(embedder="auto") as acc:
-        assert not acc.embedders.has_devices()
-        fast = accelerate(plain, accelerator=acc)
-        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
-        assert set(engines(acc)) == {"embedding#1"}
-        assert "listed devices" not in explain(fast)

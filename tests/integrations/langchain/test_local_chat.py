@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from idle_accelerators import soon_idle
 
 pytest.importorskip("transformers")
 
 import numpy as np
 import torch
-from fake_runner import prompt_ids, tokenizer
+from fake_runner import tokenizer
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
@@ -73,23 +72,6 @@ async def test_a_stream_gives_the_same_text_in_pieces(chat: ChatRagAccel) -> Non
     assert "".join(map(str, pieces)) == generated(question)
     again = [chunk.content async for chunk in chat.astream(question)]
     assert "".join(map(str, again)) == generated(question)
-
-
-async def test_usage_says_what_was_taken_from_a_prompt_before(chat: ChatRagAccel) -> None:
-    first, second = [await chat.ainvoke(QUESTIONS[2]) for _ in range(2)]
-    count = len(prompt_ids(QUESTIONS[2]))
-    for answer in (first, second):
-        assert answer.usage_metadata is not None
-        assert answer.usage_metadata["input_tokens"] == count
-        assert answer.usage_metadata["output_tokens"] == TOKENS
-    assert first.usage_metadata["input_token_details"]["cache_read"] == 0
-    assert second.usage_metadata["input_token_details"]["cache_read"] > 0
-    streamed = None
-    async for chunk in chat.astream(QUESTIONS[2]):
-        streamed = chunk if streamed is None else streamed + chunk
-    assert streamed is not None
-    assert streamed.usage_metadata["output_tokens"] == TOKENS
-    assert streamed.response_metadata["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("way", ["batch", "abatch", "generate", "agenerate"])
@@ -194,39 +176,6 @@ def test_it_answers_in_an_accelerated_chain(chat: ChatRagAccel, accelerator: Acc
         assert fast.invoke({"question": QUESTIONS[3]}) == generated(QUESTIONS[3])
         assert "".join(fast.stream({"question": QUESTIONS[3]})) == generated(QUESTIONS[3])
     assert meter.passed_by == 0
-
-
-def test_two_objects_over_one_model_share_its_engine(accelerator: Accelerator) -> None:
-    one, other = (
-        ChatRagAccel(model=model(), tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator)
-        for _ in range(2)
-    )
-    one.invoke("a")
-    other.invoke("b")
-    assert len(_steps(accelerator)) == 1
-
-
-def test_a_stop_string_ends_the_answer(chat: ChatRagAccel) -> None:
-    whole = generated(QUESTIONS[4])
-    stop = whole[3:6]
-    answer = chat.invoke(QUESTIONS[4], stop=[stop])
-    assert answer.content == whole[: whole.index(stop)]
-    assert answer.response_metadata["finish_reason"] == "stop"
-
-
-def test_a_seed_gives_the_same_text_alone_and_in_a_batch(chat: ChatRagAccel) -> None:
-    sampled = chat.bind(temperature=1.0, seed=7)
-    alone = sampled.invoke(QUESTIONS[5]).content
-    assert sampled.batch(QUESTIONS[3:8])[2].content == alone
-
-
-def test_a_stream_that_is_left_ends_its_work(chat: ChatRagAccel, accelerator: Accelerator) -> None:
-    stream = chat.stream(QUESTIONS[6])
-    next(stream)
-    stream.close()  # type: ignore[attr-defined]
-    assert soon_idle(accelerator)
-    (engine,) = _steps(accelerator)
-    assert engine["steps"] < TOKENS
 
 
 @pytest.mark.parametrize(
@@ -371,16 +320,6 @@ def test_a_pool_that_is_bounded_refuses_what_it_cannot_hold(accelerator: Acceler
     ChatRagAccel(**given, max_tokens=2).invoke(QUESTIONS[0] * 60)
 
 
-def test_without_prefix_lanes_nothing_is_kept(accelerator: Accelerator) -> None:
-    chat = ChatRagAccel(
-        model=model(), tokenizer=tokenizer(), max_tokens=2, prefix_lanes=0, accelerator=accelerator
-    )
-    for _ in range(2):
-        usage = chat.invoke(QUESTIONS[0]).usage_metadata
-        assert usage is not None
-        assert usage["input_token_details"]["cache_read"] == 0
-
-
 def test_components_with_other_bounds_of_one_model_have_an_engine_each(
     accelerator: Accelerator,
 ) -> None:
@@ -394,25 +333,6 @@ def test_components_with_other_bounds_of_one_model_have_an_engine_each(
     for chat in chats:
         chat.invoke("a")
     assert len(_steps(accelerator)) == 2
-
-
-@pytest.mark.parametrize("bad", [{"pool_bytes": 0}, {"prefix_lanes": -1}])
-def test_bounds_out_of_range_are_named(bad: dict[str, int]) -> None:
-    (name,) = bad
-    with pytest.raises(ValueError, match=name):
-        ChatRagAccel(model="some/model", **bad)
-
-
-def test_a_models_own_repetition_penalty_is_that_of_generate(accelerator: Accelerator) -> None:
-    own = copy.deepcopy(model())
-    own.generation_config.repetition_penalty = 1.5
-    chat = ChatRagAccel(
-        model=own, tokenizer=tokenizer(), max_tokens=TOKENS, accelerator=accelerator
-    )
-    text = chat.invoke(QUESTIONS[3]).content
-    assert text == generated_by(own, QUESTIONS[3]) != generated(QUESTIONS[3])
-    plain = chat.invoke(QUESTIONS[3], repetition_penalty=1.0).content
-    assert plain == generated(QUESTIONS[3])
 
 
 async def test_a_model_whose_last_caller_is_gone_is_loaded_again_off_the_loop(

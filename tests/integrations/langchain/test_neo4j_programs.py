@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest
 
 pytest.importorskip("langchain_neo4j")
 
-from graph_programs import meeting_of, run_three_ways
+from graph_programs import run_three_ways
 from neo4j.exceptions import AuthError, ClientError, ServiceUnavailable, SessionExpired
 from neo4j_programs import (
     FILL,
-    MANY,
     ODD,
     WRITES,
     WRITTEN,
@@ -96,23 +94,6 @@ def test_the_parts_of_a_chain_are_explained(graph: CountedGraph, accelerator: Ac
     assert "program.graph: CountedGraph: " in said
     assert "program.cypher_generation_chain.1: QueryWriter: " in said
     assert "program.qa_chain.1: QueryWriter: " in said
-
-
-@pytest.mark.parametrize("is_activated", [False, True])
-async def test_the_models_of_sixteen_chains_meet(
-    is_activated: bool, graph: CountedGraph, accelerator: Accelerator
-) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    chain: Any = chain_over(graph, meeting_of(16))
-    asked = [{"query": question} for question in MANY]
-    expected = [chain_over(graph).invoke(one) for one in asked]
-    if is_activated:
-        with activate(accelerator):
-            found = await asyncio.gather(*map(chain.ainvoke, asked))
-    else:
-        fast = accelerate(chain, accelerator=accelerator)
-        found = await asyncio.gather(*map(fast.ainvoke, asked))
-    assert found == expected
 
 
 # What writes is the caller's.

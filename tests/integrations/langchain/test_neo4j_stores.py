@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -14,11 +13,11 @@ import pytest
 
 pytest.importorskip("langchain_neo4j")
 
-from graph_programs import meeting_of, numbered, run_three_ways
+from graph_programs import run_three_ways
 from langchain_neo4j import Neo4jVector
 from lc_fakes import FakeEmbeddings, vector_of
 from neo4j.exceptions import Neo4jError
-from neo4j_programs import ODD, TEXTS, MeetingEmbeddings, graph_at, store_over
+from neo4j_programs import ODD, TEXTS, graph_at, store_over
 from neo4j_server import BoltServer
 
 from langchain_rag_accel import accelerate, activate
@@ -133,24 +132,6 @@ def test_searches_and_their_embeddings_are_scheduled(graph: Any, accelerator: Ac
         CoverageRow("embeddings", 2, 0, 2),
         CoverageRow("vector store", 2, 0, 2),
     ]
-
-
-@pytest.mark.parametrize("is_activated", [False, True])
-async def test_the_embeddings_of_sixteen_searches_meet(
-    is_activated: bool, graph: Any, accelerator: Accelerator
-) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    embeddings = MeetingEmbeddings()
-    store = store_over(graph, embeddings)
-    expected = [store.similarity_search_with_score(question) for question in numbered(16)]
-    embeddings.meeting = meeting_of(16)
-    if is_activated:
-        with activate(accelerator):
-            found = await asyncio.gather(*map(store.asimilarity_search_with_score, numbered(16)))
-    else:
-        fast = accelerate(store, accelerator=accelerator)
-        found = await asyncio.gather(*map(fast.asimilarity_search_with_score, numbered(16)))
-    assert found == expected
 
 
 async def test_tenants_that_search_at_once_find_their_own(

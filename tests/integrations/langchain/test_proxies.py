@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -346,24 +345,6 @@ def outcome_of(reranker: Any, documents: list[Document]) -> Any:
         return reranker.compress_documents(documents, "word1")
     except Exception as error:
         return type(error)
-
-
-def test_one_bad_call_does_not_harm_its_neighbours(model: Any, accelerator: Accelerator) -> None:
-    reranker = reranker_of(model)
-    plain = reranked(reranker, range(8))
-    bad = [Document("word1")]
-    object.__setattr__(bad[0], "page_content", 7)
-    start = threading.Barrier(9)
-
-    def one(number: int) -> Any:
-        start.wait(10)
-        if number == 8:
-            return outcome_of(reranker, bad)
-        return reranked(reranker, [number])[0]
-
-    with activate(accelerator), ThreadPoolExecutor(9) as pool:
-        answers = list(pool.map(one, range(9)))
-    assert answers == [*plain, outcome_of(reranker, bad)]
 
 
 def test_a_stand_in_leaves_the_object_as_it_was(

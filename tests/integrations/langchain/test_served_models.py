@@ -201,27 +201,6 @@ def test_calls_stop_waiting_for_a_silent_server(
     assert server.paths.count("/v1/models") == 1
 
 
-def test_a_cancelled_caller_leaves_the_next_one_its_texts(
-    make_server: MakeServer, reusing: Accelerator
-) -> None:
-    server = make_server()
-    server.hold_models()
-    fast = accelerate(chain(chat(server)), accelerator=reusing)
-
-    async def ask() -> None:
-        first = asyncio.create_task(fast.ainvoke("ab is high"))
-        assert await asyncio.to_thread(server.models_asked.wait, 20)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        server.release_models()
-
-    asyncio.run(ask())
-    assert asyncio.run(fast.ainvoke("ba is high")).content == "an answer"  # on another loop
-    assert named(server.bodies[-1]).texts == (TEXTS["b"], TEXTS["a"])
-    assert len(server.bodies) == server.paths.count("/v1/models") == 1
-
-
 def test_tenants_share_no_salt(make_server: MakeServer) -> None:
     server = make_server()
     for tenant in ("one", "other"):

@@ -15,14 +15,12 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnablePick,
 )
-from lc_fakes import AsyncChat, AsyncRetriever, StreamingChat, SyncChat
+from lc_fakes import AsyncChat, AsyncRetriever, StreamingChat
 from lc_programs import (
-    GROUNDED,
     PROGRAMS,
     QUESTION,
     joined,
     model_chain,
-    retrieval_chain,
 )
 from lc_recording import plain
 from lc_translating import Runs, config_with, outcome, translated
@@ -39,14 +37,6 @@ NOT_UNDERSTOOD = {
     "generator step",
     "map",
 }
-
-
-def _answer(model: Any = None) -> Runnable[Any, Any]:
-    return GROUNDED | (model or AsyncChat()) | StrOutputParser()
-
-
-def _context(prefix: str = "d") -> Runnable[Any, Any]:
-    return itemgetter("input") | AsyncRetriever(prefix=prefix) | joined
 
 
 class AskingRetriever(AsyncRetriever):
@@ -70,38 +60,11 @@ def asking_retrievers() -> Runnable[Any, Any]:
     return inner | asking | joined | RunnableParallel(a=asking, b=len)
 
 
-def split_first() -> Runnable[Any, Any]:
-    return {"context": _context(), "input": itemgetter("input")} | _answer()
-
-
-def assigns() -> Runnable[Any, Any]:
-    found = RunnablePassthrough.assign(context=_context("a"), other=_context("b"))
-    return found.assign(answer=_answer(), draft=_answer(SyncChat())) | RunnablePick(["answer"])
-
-
-def one_assign_alone() -> Runnable[Any, Any]:
-    return RunnablePassthrough.assign(context=_context(), other=_context("b"))
-
-
-def nested_parallels() -> Runnable[Any, Any]:
-    inner = RunnableParallel(one=_context("a"), two=model_chain(), three=RunnablePassthrough())
-    return RunnableParallel(left=inner, right=model_chain() | len, one=RunnableParallel(x=inner))
-
-
-def sequences_in_a_sequence() -> Runnable[Any, Any]:
-    inner = (QUESTION | SyncChat()).with_config(run_name="inner", tags=["in"])
-    return inner | StrOutputParser() | RunnableLambda(lambda text: {"input": text}) | inner
-
-
 def bindings() -> Runnable[Any, Any]:
     model = AsyncChat().bind(stop=["to"]).with_config(tags=["model-tag"], metadata={"m": 1})
     chain = (QUESTION | model).with_config(tags=["x"], metadata={"deep": 2}, run_name="bound")
     both = RunnableParallel(a=chain, b=chain.bind().with_config(tags=["y"]))
     return both.with_config(run_name="both", configurable={"k": "v"}) | RunnablePick("a")
-
-
-def bound_whole() -> Runnable[Any, Any]:
-    return retrieval_chain().with_config(tags=["whole"], run_name="outer", metadata={"w": 1})
 
 
 def kwargs_for_the_first_step() -> Runnable[Any, Any]:
@@ -127,10 +90,6 @@ def listened_to() -> Runnable[Any, Any]:
     return chain | RunnableLambda(len)
 
 
-def one_function() -> Runnable[Any, Any]:
-    return RunnableLambda(itemgetter("input")).with_config(run_name="alone", tags=["t"])
-
-
 def odd_keys() -> Runnable[Any, Any]:
     inner: Any = RunnableParallel({"b": len, "c#": len})
     both: Any = RunnableParallel({"a": inner, "a.b": len, "START": len, "": len, "input": len})
@@ -141,18 +100,11 @@ MORE: dict[str, Callable[[], Runnable[Any, Any]]] = {
     function.__name__.replace("_", " "): function
     for function in (
         asking_retrievers,
-        split_first,
-        assigns,
-        one_assign_alone,
-        nested_parallels,
-        sequences_in_a_sequence,
         bindings,
-        bound_whole,
         kwargs_for_the_first_step,
         tapped,
         nothing_side_by_side,
         listened_to,
-        one_function,
         odd_keys,
     )
 }

@@ -25,7 +25,6 @@ from langchain_rag_accel import (
 )
 from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
-from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
 
 TEXTS = [f"text number {number}" for number in range(40)]
 METADATA = [{"even": number % 2 == 0, "number": number} for number in range(40)]
@@ -112,11 +111,6 @@ async def test_relevance_scores_lie_between_zero_and_one(store: RagAccelVectorSt
     assert 0 < len(few) < 40
 
 
-@pytest.mark.parametrize("k", [-1, 0, 1, 40, 1000])
-def test_any_number_of_results_can_be_asked_for(k: int, store: RagAccelVectorStore) -> None:
-    assert len(store.similarity_search("x", k=k)) == max(0, min(k, 40))
-
-
 def test_an_empty_store_finds_nothing(accelerator: Accelerator) -> None:
     empty = RagAccelVectorStore(FakeEmbeddings(), accelerator=accelerator)
     assert empty.similarity_search("x") == []
@@ -148,28 +142,6 @@ def test_found_documents_are_the_callers_own(store: RagAccelVectorStore) -> None
     assert [document.id for document in store.get_by_ids(["5", "none", "3"])] == ["5", "3"]
 
 
-async def test_an_l2_index_gives_squared_distances(accelerator: Accelerator) -> None:
-    index = DocumentIndex(IndexSpec(4, Metric.L2))
-    store = RagAccelVectorStore(FakeEmbeddings(), index, normalize=False, accelerator=accelerator)
-    await store.aadd_texts(TEXTS, ids=IDS)
-    (nearest, score), *_ = store.similarity_search_with_score(TEXTS[7])
-    assert (nearest.id, score) == ("7", pytest.approx(0.0, abs=1e-9))
-    relevant = store.similarity_search_with_relevance_scores(TEXTS[7], k=1)
-    assert relevant[0][1] == pytest.approx(1.0)
-
-
-async def test_an_ivf_index_is_searched_exactly_where_it_is_asked_to(
-    accelerator: Accelerator,
-) -> None:
-    spec = IndexSpec(4, kind=IndexKind.IVF, num_clusters=4, nprobe=1, train_size=30)
-    store = RagAccelVectorStore(AsyncEmbeddings(), DocumentIndex(spec), accelerator=accelerator)
-    await store.aadd_texts(TEXTS, ids=IDS)
-    assert store.index is not None
-    assert store.index.is_trained
-    flat = InMemoryVectorStore.from_texts(TEXTS, FakeEmbeddings(), ids=IDS)
-    assert store.similarity_search("x", k=5, nprobe=4) == flat.similarity_search("x", k=5)
-
-
 async def test_a_store_can_be_made_from_texts_or_documents(accelerator: Accelerator) -> None:
     documents = [Document(id=id, page_content=text) for id, text in zip(IDS, TEXTS, strict=True)]
     made = [
@@ -195,14 +167,6 @@ def test_a_saved_store_answers_as_before(
     assert loaded.similarity_search_with_score("x") == store.similarity_search_with_score("x")
     loaded.add_texts(["more"], ids=["more"])
     assert loaded.get_by_ids(["more"])[0].page_content == "more"
-
-
-def test_an_empty_store_can_be_saved(tmp_path: Path, accelerator: Accelerator) -> None:
-    RagAccelVectorStore(FakeEmbeddings(), accelerator=accelerator).save(tmp_path / "empty")
-    loaded = RagAccelVectorStore.load(tmp_path / "empty", FakeEmbeddings(), accelerator=accelerator)
-    assert loaded.similarity_search("x") == []
-    loaded.add_texts(["one"])
-    assert len(loaded.similarity_search("x")) == 1
 
 
 def test_the_master_switch_makes_searches_plain(

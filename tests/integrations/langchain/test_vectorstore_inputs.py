@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from math import isqrt
 from typing import Any
@@ -63,26 +63,6 @@ async def test_documents_are_not_added_under_ids_that_are_no_ids(
         with pytest.raises((ConfigError, ValueError)):
             RagAccelVectorStore.from_texts(["x", "y"], FakeEmbeddings(), ids=ids)
     assert _count(store) == 3
-
-
-def test_ids_may_come_in_any_collection(store: RagAccelVectorStore) -> None:
-    store.delete(np.asarray(["a"]))  # type: ignore[arg-type]
-    store.delete(id for id in ["b"])  # type: ignore[arg-type]
-    assert [document.id for document in store.get_by_ids(("c", "a"))] == ["c"]
-
-
-def test_documents_may_come_one_by_one_and_break_off(store: RagAccelVectorStore) -> None:
-    def some(error: Exception | None) -> Iterator[Document]:
-        yield Document(page_content="x", id="x")
-        if error:
-            raise error
-
-    with pytest.raises(KeyError, match="broken off"):
-        store.add_documents(some(KeyError("broken off")))  # type: ignore[arg-type]
-    assert _count(store) == 3
-    assert store.add_documents(some(None)) == ["x"]  # type: ignore[arg-type]
-    assert store.add_documents(some(None), ids=iter("y")) == ["y"]  # type: ignore[arg-type]
-    assert _count(store) == 5
 
 
 def test_a_number_of_numpy_matches_what_the_number_matches(store: RagAccelVectorStore) -> None:
@@ -180,19 +160,6 @@ def test_vectors_of_any_size_keep_their_direction(accelerator: Accelerator, expo
     assert diverse[0].id == "3"
 
 
-def test_vectors_of_usual_size_are_scaled_as_before(accelerator: Accelerator) -> None:
-    rng = np.random.default_rng(3)
-    rows = rng.normal(size=(50, 33)) * rng.uniform(0.01, 100, size=(50, 1))
-    vectors = {str(number): row.tolist() for number, row in enumerate(rows)}
-    store = RagAccelVectorStore.from_texts(
-        list(vectors), _Given(vectors), ids=list(vectors), accelerator=accelerator
-    )
-    assert store.index is not None
-    held = store.index.vectors(vectors)
-    scaled = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    assert np.array_equal(np.asarray([held[id] for id in vectors]), scaled)
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_vectors_that_are_no_numbers_are_refused_by_what_they_are(
     accelerator: Accelerator, bad: float
@@ -206,13 +173,6 @@ def test_vectors_that_are_no_numbers_are_refused_by_what_they_are(
 
 def _count_of(store: RagAccelVectorStore, query: str) -> int:
     return len(store.similarity_search(query, k=99))
-
-
-def test_a_zero_vector_stays_one(accelerator: Accelerator) -> None:
-    vectors = {"zero": [0.0, 0.0], "one": [1.0, 0.0]}
-    store = RagAccelVectorStore.from_texts(list(vectors), _Given(vectors), accelerator=accelerator)
-    scores = [score for _, score in store.similarity_search_with_score("one", k=2)]
-    assert scores == [1.0, 0.0]
 
 
 def test_a_first_addition_that_fails_leaves_a_store_that_takes_any(

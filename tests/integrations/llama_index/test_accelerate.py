@@ -40,17 +40,6 @@ def test_a_retriever_finds_the_same_nodes(accelerator: Accelerator) -> None:
     assert steps(accelerator) == 2  # the retriever and its embedding; its store is part of it
 
 
-def test_the_result_shares_the_state_of_the_original(accelerator: Accelerator) -> None:
-    llm = EchoLLM()
-    accelerate(llm, accelerator=accelerator).complete("x")
-    assert llm.calls == 1
-
-
-def test_a_twin_of_a_twin_is_itself(accelerator: Accelerator) -> None:
-    fast = accelerate(Parts().engine(), accelerator=accelerator)
-    assert accelerate(fast, accelerator=accelerator) is fast
-
-
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
 def test_a_copy_is_accelerated_too(accelerator: Accelerator, way: Any) -> None:
     fast = way(accelerate(Parts().engine(), accelerator=accelerator))

@@ -17,7 +17,7 @@ from llama_index.core import Document, VectorStoreIndex
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 import langchain_rag_accel
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
 from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
@@ -48,10 +48,6 @@ def _engines(accelerator: Accelerator) -> list[Any]:
 def _index(embedding: Any) -> VectorStoreIndex:
     documents = [Document(text=text, id_=str(at)) for at, text in enumerate(TEXTS)]
     return VectorStoreIndex.from_documents(documents, embed_model=embedding)
-
-
-def _scores(response: Any) -> list[float]:
-    return [node.score for node in response.source_nodes]
 
 
 async def _ask(engine: Any) -> list[Any]:
@@ -150,18 +146,3 @@ def test_events_and_spans_are_those_of_the_plain_object(
     with recording() as found:
         ask(accelerate(embedding, accelerator=accelerator))
     assert found == expected
-
-
-def test_a_subclass_that_embeds_otherwise_is_borrowed(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    class Doubled(HuggingFaceEmbedding):
-        def _embed(self, inputs: Any, prompt_name: Any = None) -> Any:
-            return [[2 * x for x in one] for one in super()._embed(inputs, prompt_name)]
-
-    plain = Doubled.model_construct(**embedding.__dict__)
-    object.__setattr__(plain, "__pydantic_private__", embedding.__pydantic_private__)
-    expected = plain.get_query_embedding("a")
-    with activate(accelerator):
-        assert plain.get_query_embedding("a") == expected
-    assert _engines(accelerator) == []

@@ -109,18 +109,6 @@ def test_threads_share_steps(
     assert max(meeting.sizes) == CALLERS
 
 
-async def test_tasks_share_steps(
-    llm: HuggingFaceLLM, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = [llm.complete(one).text for one in QUESTIONS]
-    fast = accelerate(llm, accelerator=accelerator)
-    fast.complete(QUESTIONS[0])
-    meeting = Meeting(monkeypatch)
-    found = await asyncio.gather(*map(fast.acomplete, QUESTIONS))
-    assert [one.text for one in found] == plain
-    assert max(meeting.sizes) == CALLERS
-
-
 def test_sampling_stays_plain(
     model: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,18 +132,6 @@ def test_bfloat16_is_adopted_only_where_batched_texts_are_allowed(
     with Accelerator(strict=True, adopt_llm="batched") as batched:
         accelerate(llm, accelerator=batched).complete(QUESTIONS[0])
         assert sizes
-
-
-def test_a_model_that_was_changed_runs_plainly(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = llm_of(own_model())
-    fast = accelerate(llm, accelerator=accelerator)
-    fast.complete(QUESTIONS[0])
-    sizes = count_owned(monkeypatch)
-    llm._model.lm_head.register_forward_hook(lambda module, args, logits: -logits)
-    assert fast.complete(QUESTIONS[0]).text == llm.complete(QUESTIONS[0]).text
-    assert sizes == []
 
 
 def test_one_model_has_one_engine_in_both_frameworks(

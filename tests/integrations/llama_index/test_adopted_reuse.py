@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("llama_index.llms.huggingface")
 
-import torch
 from fake_runner import tokenizer
-from hf_callers import GREEDY, count_owned, own_model
+from hf_callers import GREEDY, own_model
 from li_reuse_programs import TEXTS, WHOLE, ask, synthesized
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
@@ -68,13 +67,6 @@ def test_nodes_are_found_and_not_computed_again(
     assert reused(reusing) >= tokens(*"abc")
 
 
-def test_a_model_in_bfloat16_reuses_nodes(reusing: Accelerator) -> None:
-    engine = accelerate(compact(llm_of(own_model(torch.bfloat16))), accelerator=reusing)
-    engine.query("abc of these")
-    engine.query("cab of these")
-    assert reused(reusing) == tokens(*"abc")
-
-
 def test_coroutines_reuse_nodes(model: Any, reusing: Accelerator) -> None:
     engine = accelerate(compact(llm_of(model)), accelerator=reusing)
 
@@ -103,21 +95,6 @@ def test_an_activated_program_reuses_nodes(model: Any, reusing: Accelerator) -> 
         engine.query("abc of these")
         engine.query("cab of these")
     assert reused(reusing) == tokens(*"abc")
-
-
-def test_without_the_option_all_is_as_before(
-    model: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = llm_of(model)
-    plain = [str(compact(llm).query(one)) for one in ("abc of these", "cab of these")]
-    direct = llm.complete("Which one?")
-    sizes = count_owned(monkeypatch)
-    engine = accelerate(compact(llm), accelerator=accelerator)
-    assert [str(engine.query(one)) for one in ("abc of these", "cab of these")] == plain
-    found = accelerate(llm, accelerator=accelerator).complete("Which one?")
-    assert found.additional_kwargs == direct.additional_kwargs
-    assert sizes
-    assert reused(accelerator) == 0
 
 
 # What was reused is said
@@ -161,13 +138,6 @@ def test_a_response_says_how_its_prompt_was_computed(
     }
     assert found.additional_kwargs == plain.additional_kwargs
     assert str(found) == str(plain)
-
-
-def test_a_call_that_no_engine_runs_says_nothing(model: Any, reusing: Accelerator) -> None:
-    llm = llm_of(model)
-    llm.generate_kwargs = {**GREEDY, "repetition_penalty": 1.3}
-    found = accelerate(llm, accelerator=reusing).complete("Which one?")
-    assert found.additional_kwargs == {}
 
 
 def test_explain_says_how_the_model_reuses_texts(model: Any, reusing: Accelerator) -> None:

@@ -16,16 +16,13 @@ from hf_callers import (
     GREEDY,
     QUESTIONS,
     TOKENS,
-    continued,
     end_streams,
-    fail_forwards,
     own_model,
     record_plain,
 )
 from li_reuse_programs import synthesized
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
-from transformers import TextIteratorStreamer
 
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -88,31 +85,3 @@ def test_an_error_of_the_callers_ends_the_stream_of_a_query_engine(
         response = engine.query("abc of these")
         with pytest.raises(DeadlineError, match="no more"):
             list(response.response_gen)
-
-
-@pytest.mark.parametrize("entry", ["complete", "acomplete"])
-def test_a_call_that_has_a_streamer_raises_where_it_was_made(
-    entry: str, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end_streams(monkeypatch, DeadlineError)
-    streamer = TextIteratorStreamer(tokenizer(), timeout=20.0)
-    with Accelerator() as accelerator:
-        fast = accelerate(llm_of(model, streamer=streamer), accelerator=accelerator)
-        with pytest.raises(DeadlineError):
-            asyncio.run(fast.acomplete("a?")) if entry == "acomplete" else fast.complete("a?")
-        with pytest.raises(DeadlineError):
-            list(streamer)
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_a_stream_of_approximate_tokens_goes_on_behind_them_and_says_so(
-    entry: str, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = record_plain(monkeypatch)
-    with Accelerator(kv_reuse="full") as accelerator:
-        fast = accelerate(llm_of(model), accelerator=accelerator)
-        fast.complete(QUESTION)  # its engine is there
-        fail_forwards(monkeypatch)
-        responses = ENTRIES[entry](fast)
-    assert "".join(one.delta for one in responses) == continued(model, *plain)
-    assert responses[-1].additional_kwargs["kv_reuse"] == {"mode": "full", "exact": False}

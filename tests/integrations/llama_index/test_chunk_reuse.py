@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
-from rag_accel import Accelerator, UncheckedReuseWarning
-from rag_accel.engines.llm.local.reuse import unchecked
+from rag_accel import Accelerator
 from rag_accel.errors import ConfigError
 
 TEXTS = {
@@ -61,28 +59,6 @@ def test_the_second_order_computes_no_text(mode: Any, metadata: dict[str, str]) 
         after = sum(one.get(used, 0) for one in counters(accelerator))
     texts = [tokenizer()(one, add_special_tokens=False)["input_ids"] for one in TEXTS.values()]
     assert after - before >= sum(map(len, texts))
-
-
-def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    for _ in range(2):
-        with Accelerator() as accelerator:
-            llm = RagAccelLLM(
-                tiny_chat.model(),
-                tokenizer=tokenizer(),
-                max_tokens=4,
-                kv_reuse="full",
-                kv_folder=str(folder),
-                accelerator=accelerator,
-            )
-            engine = RetrieverQueryEngine(Orders({}), get_response_synthesizer(llm=llm))
-            accelerate(engine, accelerator=accelerator).query("ab")
-            (seen,) = [one for one in counters(accelerator) if "chunk_memory_bytes" in one]
-            used = seen["prompt_tokens_from_chunks"]
-    assert used == sum(
-        len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in TEXTS.values()
-    )
-    assert (seen["chunk_hits_disk"], seen.get("chunk_misses", 0)) == (2, 0)
 
 
 PROMPTS = (f"{TEXTS['a']} {TEXTS['b']} Well?", f"{TEXTS['b']} {TEXTS['a']} Well?")
@@ -160,14 +136,6 @@ def test_documents_that_are_no_list_are_refused(accelerator: Accelerator) -> Non
         model(accelerator).chat(chatted(PROMPTS[0]), documents="one string")
 
 
-def test_without_reuse_named_documents_change_nothing(accelerator: Accelerator) -> None:
-    exact = model(accelerator, "exact")
-    plain = exact.chat(chatted(PROMPTS[0]))
-    named = exact.chat(chatted(PROMPTS[0]), documents=NODES)
-    assert named.message == plain.message
-    assert "kv_reuse" not in named.additional_kwargs
-
-
 @pytest.mark.parametrize("kv_reuse", ["full", "exact"])
 def test_what_is_no_document_is_refused(accelerator: Accelerator, kv_reuse: str) -> None:
     with pytest.raises(ConfigError, match=r"documents\[1\].*int"):
@@ -176,20 +144,3 @@ def test_what_is_no_document_is_refused(accelerator: Accelerator, kv_reuse: str)
 
 def counters(accelerator: Accelerator) -> list[dict[str, Any]]:
     return list(accelerator.metrics.snapshot()["engines"].values())
-
-
-def test_fused_without_a_check_is_warned_of_and_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
-    with Accelerator() as accelerator:
-        llm = RagAccelLLM(
-            tiny_chat.model(),
-            tokenizer=tokenizer(),
-            max_tokens=4,
-            kv_reuse="fused",
-            accelerator=accelerator,
-        )
-        with pytest.warns(UncheckedReuseWarning, match="check_reuse"):
-            assert llm.complete("Which document says it?").raw is not None

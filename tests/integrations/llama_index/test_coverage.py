@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from li_programs import QUERY_ENGINES, EchoLLM, HashEmbedding, Parts
+from li_programs import QUERY_ENGINES, HashEmbedding, Parts
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 
-from llama_index_rag_accel import accelerate, activate, coverage, explain
+from llama_index_rag_accel import accelerate, coverage
 from rag_accel import Accelerator, Options, TranslationError, UnreadOptionWarning
 
 PLAIN = "outside of an accelerated program and of activate()"
@@ -70,35 +69,9 @@ def test_options_name_the_parts_that_read_them(accelerator: Accelerator) -> None
     assert parts["mode"] == parts["kv_reuse"] == ()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"kv_reuse": "full"}, {"kv_folder": "/nowhere"}, {"adopt_llm": "batched"}],
-    ids=lambda given: next(iter(given)),
-)
-def test_an_unread_option_warns_once(given: dict[str, Any]) -> None:
-    engine = QUERY_ENGINES["compact"](Parts())
-    (name,) = given
-    with Accelerator(**given) as accelerator:
-        with pytest.warns(UnreadOptionWarning, match=name):
-            fast = accelerate(engine, accelerator=accelerator)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            accelerate(engine, accelerator=accelerator)
-        assert f"option {name}=" in explain(fast)
-        assert str(fast.query("When?")) == str(engine.query("When?"))
-
-
 def test_translate_for_an_engine_alone_is_an_error() -> None:
     with pytest.raises(TranslationError, match="cannot run translated"):
         accelerate(QUERY_ENGINES["compact"](Parts()), options=Options(mode="translate"))
-
-
-def test_translate_on_a_shared_accelerator_is_a_warning() -> None:
-    with (
-        Accelerator(mode="translate") as accelerator,
-        pytest.warns(UnreadOptionWarning, match="mode"),
-    ):
-        accelerate(QUERY_ENGINES["compact"](Parts()), accelerator=accelerator)
 
 
 def test_an_index_is_not_judged_but_what_it_makes_is() -> None:
@@ -109,14 +82,3 @@ def test_an_index_is_not_judged_but_what_it_makes_is() -> None:
             index = accelerate(parts.index(), accelerator=accelerator)
         with pytest.warns(UnreadOptionWarning, match="kv_reuse"):
             index.as_query_engine(llm=parts.llm)
-
-
-def test_nothing_is_said_where_nothing_was_given(accelerator: Accelerator) -> None:
-    for obj in (QUERY_ENGINES["compact"](Parts()), EchoLLM(), HashEmbedding()):
-        assert "option" not in explain(accelerate(obj, accelerator=accelerator))
-        accelerate(obj)
-
-
-def test_activate_says_nothing() -> None:
-    with Accelerator(kv_reuse="full") as accelerator, activate(accelerator):
-        QUERY_ENGINES["compact"](Parts()).query("When?")

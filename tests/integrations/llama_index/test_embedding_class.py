@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,14 +113,6 @@ def test_a_batch_is_one_step_with_the_events_of_its_chunks(
     assert own_engine(accelerator)["steps"] == 1
 
 
-async def test_sixteen_queries_at_once_share_steps(model: Any, accelerator: Accelerator) -> None:
-    ours = RagAccelEmbedding(model, accelerator=accelerator)
-    await asyncio.gather(*map(ours.aget_query_embedding, MANY[:16]))
-    own = own_engine(accelerator)
-    assert own["items"] == 16
-    assert own["steps"] <= 2
-
-
 def test_a_cache_and_a_limiter_are_asked_first(model: Any, accelerator: Accelerator) -> None:
     limiter = Limiter()
     ours = RagAccelEmbedding(
@@ -206,9 +197,3 @@ def test_a_dump_says_what_decides_its_vectors(model: Any) -> None:
     dumped = RagAccelEmbedding(model, model_name="mine", query_instruction="q: ").to_dict()
     assert dumped["class_name"] == "RagAccelEmbedding"
     assert (dumped["model_name"], dumped["query_instruction"]) == ("mine", "q: ")
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(ImportError, match=r"rag-accel\[local\]"):
-        RagAccelEmbedding()

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from graph_facts import CHAIN, QUESTION, TRIPLES, Gathering, by_stage, embed, facts
-from li_knowledge import WordEmbedding, assert_equal, soon
+from graph_facts import CHAIN, QUESTION, TRIPLES, by_stage, embed, facts
+from li_knowledge import WordEmbedding, assert_equal
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
 from llama_index_rag_accel import RagAccelGraphRetriever, accelerate, explain
-from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
 from rag_accel.accelerator import current_request
-from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines import BoltGraph, KnowledgeEngine, MemoryGraph
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
-from rag_accel.errors import EngineError, GraphLinkError
-
-NUM_CALLERS = 16
+from rag_accel.errors import EngineError
 
 
 def retriever(accelerator: Accelerator | None = None, **options: Any) -> RagAccelGraphRetriever:
@@ -105,26 +99,6 @@ async def test_a_vector_or_texts_of_the_callers_own_stand_for_the_question(
         assert_equal(await made.aretrieve(bundle), expected)
 
 
-def test_the_engine_of_the_accelerator_is_the_only_one_of_its_graph() -> None:
-    graph = facts()
-    with Accelerator(graph=graph, strict=True) as accelerator:
-        made = retriever(accelerator, graph=graph, similarity_top_k=1)
-        assert texts(made.retrieve(QUESTION)) == [CHAIN]
-        engines: Any = accelerator.metrics.snapshot()["engines"]
-        assert [name for name in engines if name.startswith("graph")] == ["graph"]
-
-
-async def test_concurrent_callers_share_every_hop() -> None:
-    engine = Gathering(facts(), NUM_CALLERS, PrimitiveKind.EXPANDING)
-    with Accelerator(graph=engine, strict=True) as accelerator:
-        made = retriever(accelerator, graph=engine, similarity_top_k=1)
-        questions = [f"{QUESTION} {number}" for number in range(NUM_CALLERS)]
-        found = await asyncio.gather(*map(made.aretrieve, questions))
-    assert [texts(one) for one in found] == [[CHAIN]] * NUM_CALLERS
-    assert engine.counts["hop_requests"] == 2 * NUM_CALLERS
-    assert engine.counts["hop_calls"] == 2
-
-
 # Misuse ---------------------------------------------------------------------------------------
 
 BAD_GRAPHS = {
@@ -187,28 +161,6 @@ async def test_bad_options_are_refused_by_name(
         await made.aretrieve(QUESTION)
 
 
-async def test_a_graph_without_vectors_says_so(accelerator: Accelerator) -> None:
-    made = retriever(accelerator, graph=MemoryGraph(TRIPLES), similarity_top_k=1)
-    with pytest.raises(GraphLinkError):
-        made.retrieve(QUESTION)
-    with pytest.raises(GraphLinkError):
-        await made.aretrieve(QUESTION)
-    made.link = "words"
-    assert texts(made.retrieve(QUESTION)) == [CHAIN]
-
-
-def test_errors_of_the_embedding_are_the_callers_own(accelerator: Accelerator) -> None:
-    class Failing(WordEmbedding):
-        def _get_text_embedding(self, text: str) -> list[float]:
-            raise error
-
-    error = RuntimeError("no model")
-    for link in ("vector", "words"):
-        with pytest.raises(RuntimeError) as raised:
-            retriever(accelerator, embed_model=Failing(), link=link).retrieve(QUESTION)
-        assert raised.value is error
-
-
 # Runs, tenants, loops -------------------------------------------------------------------------
 
 
@@ -225,17 +177,6 @@ class Remembering(BaseRetriever):
         assert run is not None
         self.seen.append((run.accelerator, [text for _, text in run.retrieved.texts()]))
         return found
-
-
-def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Accelerator) -> None:
-    made = retriever(similarity_top_k=1)
-    program = Remembering(made)
-    fast = accelerate(program, accelerator=accelerator)
-    with coverage() as meter:
-        assert texts(fast.retrieve(QUESTION)) == [CHAIN]
-    assert meter.passed_by == 0
-    assert program.seen == [(accelerator, [CHAIN])]
-    assert accelerator.engine_of(made.graph) is not None
 
 
 async def test_an_explanation_names_the_component_and_its_engine() -> None:
@@ -268,43 +209,6 @@ def test_each_tenant_reads_a_graph_of_its_own() -> None:
         accelerate(made, accelerator=nobody).retrieve("a")
 
 
-def test_loops_that_begin_and_end_share_one_retriever(accelerator: Accelerator) -> None:
-    made = retriever(accelerator, similarity_top_k=1)
-
-    async def several() -> list[list[NodeWithScore]]:
-        return await asyncio.gather(*(made.aretrieve(QUESTION) for _ in range(4)))
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: asyncio.run(several()), range(8)))
-    assert [texts(one) for four in found for one in four] == [[CHAIN]] * 32
-
-
-@pytest.mark.parametrize("link", ["vector", "words"])
-async def test_a_cancelled_caller_leaves_the_others_their_paths(
-    link: str, accelerator: Accelerator
-) -> None:
-    model = WordEmbedding(is_open=False)
-    made = retriever(accelerator, embed_model=model, similarity_top_k=1, link=link)
-    gone, kept = (asyncio.create_task(made.aretrieve(QUESTION)) for _ in range(2))
-    await soon(lambda: len(model._queries) == 2)
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    model._opened.set()
-    assert texts(await kept) == [CHAIN]
-
-
-async def test_an_edit_between_two_questions_is_seen_by_the_second(
-    accelerator: Accelerator,
-) -> None:
-    graph = MemoryGraph([("a", "r", "b")])
-    made = retriever(accelerator, graph=graph, link="words", hops=1)
-    assert texts(made.retrieve("a")) == ["a -> r -> b"]
-    graph.remove([("a", "r", "b")])
-    graph.add([("a", "s", "c")])
-    assert texts(await made.aretrieve("a")) == ["a -> s -> c"]
-
-
 def test_another_model_that_is_set_later_makes_the_vectors(accelerator: Accelerator) -> None:
     class Reversed(WordEmbedding):
         def _get_text_embedding(self, text: str) -> list[float]:
@@ -316,11 +220,3 @@ def test_another_model_that_is_set_later_makes_the_vectors(accelerator: Accelera
     made.embed_model = other = Reversed()
     assert [one.text for one in made.retrieve(QUESTION)] == [one.text for one in before]
     assert other._queries == [QUESTION]
-
-
-async def test_the_switch_turns_the_scheduler_off_but_no_retriever(
-    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator
-) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    made = retriever(accelerator, similarity_top_k=1)
-    assert texts(made.retrieve(QUESTION)) == texts(await made.aretrieve(QUESTION)) == [CHAIN]

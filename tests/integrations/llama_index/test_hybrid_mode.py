@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import pickle
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,7 @@ from llama_index.core.vector_stores.types import (
 )
 
 from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate, explain
-from llama_index_rag_accel.components import vector_stores
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
-from rag_accel.accelerator import current_request
-from rag_accel.adoption.hybrid_search import hybrid_search, variant_of
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine, HybridSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
 
@@ -178,38 +174,6 @@ def test_filters_hold(way: str, store: RagAccelVectorStore) -> None:
     assert {id_ for id_, _ in of_source} == {node.node_id for node in foxes}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_next_query_sees_additions_and_deletions(way: str, store: RagAccelVectorStore) -> None:
-    assert "new" not in [id_ for id_, _ in ask(store, way, "yak", alpha=0)]
-    store.add([embedded("new", "a yak")])
-    assert [id_ for id_, _ in ask(store, way, "yak", alpha=0)] == ["new"]
-    store.add([embedded("new", "an owl")])
-    assert ask(store, way, "yak", alpha=0) == []
-    assert [id_ for id_, _ in ask(store, way, "owl", alpha=0)] == ["new"]
-    store.delete_nodes(["new"])
-    assert ask(store, way, "owl", alpha=0) == []
-    store.delete("source f")
-    found = ask(store, way, k=64)
-    assert found == by_stage(store, weighing(0.5), 64)
-    assert not any(id_.startswith("fox") for id_, _ in found)
-
-
-def test_a_store_that_is_empty_finds_nothing_and_can_be_filled(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore(accelerator=accelerator)
-    assert ask(store) == ask(store, "aquery") == ask(store, node_ids=["x"]) == []
-    store.add([embedded("a", "ant")])
-    assert [id_ for id_, _ in ask(store)] == ["a"]
-    store.clear()
-    assert ask(store) == ask(store, "aquery") == []
-
-
-@pytest.mark.parametrize("text", ["", "...", "unknown"])
-def test_without_known_words_vectors_decide(text: str, store: RagAccelVectorStore) -> None:
-    by_vectors = store.query(asked(text, mode=VectorStoreQueryMode.DEFAULT)).ids
-    assert [id_ for id_, _ in ask(store, "query", text)] == by_vectors
-    assert ask(store, "query", text, alpha=0) == []
-
-
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no text": ({"query_str": None}, "query.query_str.*the text of the question"),
     "no vector": ({"query_embedding": None}, "query.query_embedding"),
@@ -253,25 +217,6 @@ def test_a_retriever_refuses_a_mode_that_nobody_knows(store: RagAccelVectorStore
 # Shared ----------------------------------------------------------------------------------------
 
 
-async def test_sixteen_queries_at_once_share_steps_and_one_ranking(
-    store: RagAccelVectorStore, accelerator: Accelerator
-) -> None:
-    queries = [asked(f"{QUESTION} {one}", alpha=at / 7) for at, one in enumerate(WORDS)] * 2
-    alone = [store.query(query).ids for query in queries]
-    before = _searched(accelerator)
-    found = await asyncio.gather(*map(store.aquery, queries))
-    assert [one.ids for one in found] == alone
-    after = _searched(accelerator)
-    assert after["items"] - before["items"] == 16
-    assert after["steps"] - before["steps"] <= 3
-
-
-def _searched(accelerator: Accelerator) -> dict[str, Any]:
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    (own,) = [dict(engine) for name, engine in engines.items() if name.startswith("hybrid#")]
-    return own
-
-
 def test_words_are_ranked_once_for_all_accelerators(
     store: RagAccelVectorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,48 +239,6 @@ def test_words_are_ranked_once_for_all_accelerators(
 
 def _all() -> list[str]:
     return [node.node_id for node in nodes()]
-
-
-def test_an_engine_ends_with_the_store(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore(accelerator=accelerator)
-    store.add(nodes())
-    ask(store)
-    index, variant = store.client, variant_of(store._hybrid)
-    assert accelerator.engine_of(index, variant) is not None
-    del store
-    gc.collect()
-    assert accelerator.engine_of(index, variant) is None
-
-
-def test_a_cancelled_query_leaves_the_others(store: RagAccelVectorStore) -> None:
-    async def both() -> Any:
-        cancelled = asyncio.ensure_future(store.aquery(asked()))
-        other = asyncio.ensure_future(store.aquery(asked(alpha=0)))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        return (await other).ids
-
-    expected = [id_ for id_, _ in ask(store, alpha=0)]
-    assert run_in_loop(both()) == expected
-    assert run_in_loop(both()) == expected  # on another loop, too
-
-
-def test_a_query_is_part_of_the_run_it_is_made_in(
-    store: RagAccelVectorStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Any] = []
-
-    def watched(*args: Any) -> Any:
-        seen.append(current_request.get())
-        return hybrid_search(*args)
-
-    monkeypatch.setattr(vector_stores, "hybrid_search", watched)
-    retriever = RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybrid")
-    with Accelerator(strict=True) as other:
-        accelerate(retriever, accelerator=other).retrieve(QUESTION)
-    assert [one.accelerator for one in seen] == [other]
 
 
 # Kept and explained ----------------------------------------------------------------------------

@@ -260,17 +260,6 @@ def test_a_subclass_that_batches_otherwise_runs_its_own_method(
     assert own["items"] == 1
 
 
-@pytest.mark.parametrize("way", ["run", "arun"])
-def test_cached_nodes_are_not_embedded_again(
-    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    fast = accelerate(pipeline(embedding), accelerator=accelerator)
-    first = run(fast, way, documents=documents())
-    assert_equal(run(fast, way, documents=documents()), first)
-    (own,) = engines(accelerator)
-    assert own["items"] == COUNT
-
-
 def test_a_pipeline_resumes_with_its_cache_and_docstore(
     embedding: HuggingFaceEmbedding, accelerator: Accelerator, tmp_path: Path
 ) -> None:
@@ -489,14 +478,6 @@ def test_inserting_into_an_accelerated_index_is_one_request(
     (own,) = engines(accelerator)
     assert own["items"] >= 1
     assert soon_idle(accelerator)
-
-
-def test_many_nodes_are_inserted_in_one_step(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    accelerate(index_of(embedding, 2), accelerator=accelerator).insert_nodes(documents())
-    (own,) = engines(accelerator)
-    assert (own["steps"], own["items"]) == (1, COUNT)
 
 
 async def test_an_index_may_change_while_it_answers(

@@ -15,7 +15,7 @@ from llama_index.core.llms import ChatMessage
 from tiny_chat import TOKENS, model
 
 from llama_index_rag_accel import RagAccelLLM
-from rag_accel import Accelerator, ConfigError
+from rag_accel import Accelerator
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedWeightsWarning")
 
@@ -57,8 +57,3 @@ def test_other_answers_say_nothing(accelerator: Accelerator) -> None:
     assert "exact" not in found.additional_kwargs
     assert found.raw is not None
     assert found.raw.weights == "own"
-
-
-def test_what_cannot_be_had_is_refused_by_name(accelerator: Accelerator) -> None:
-    with pytest.raises(ConfigError, match="not computed by torch"):
-        llm(accelerator, weights="int8", runner="torch")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from tiny_chat import TOKENS, generated, model
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from llama_index_rag_accel.coverage import coverage
-from rag_accel import Accelerator, ConfigError, EngineError
+from rag_accel import Accelerator, ConfigError
 
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(8)]
 
@@ -82,17 +81,6 @@ def test_streams_give_the_same_text_in_pieces(llm: RagAccelLLM) -> None:
         assert found[-1].additional_kwargs["completion_tokens"] == TOKENS
 
 
-def test_eight_concurrent_callers_share_steps(llm: RagAccelLLM, accelerator: Accelerator) -> None:
-    async def ask() -> list[Any]:
-        return await asyncio.gather(*map(llm.acomplete, QUESTIONS))
-
-    assert [one.text for one in run_in_loop(ask())] == list(map(generated, QUESTIONS))
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    (own,) = [engine for name, engine in engines.items() if name.startswith("llm#")]
-    assert own["items"] == 8
-    assert own["steps"] < 4 * TOKENS
-
-
 def test_a_query_engine_answers_with_it(llm: RagAccelLLM, accelerator: Accelerator) -> None:
     documents = [Document(text=text, id_=str(at)) for at, text in enumerate(TEXTS)]
     index = VectorStoreIndex.from_documents(documents, embed_model=HashEmbedding())
@@ -128,20 +116,6 @@ def test_messages_it_cannot_take_are_refused_by_name(
 def test_tools_are_refused_by_name(llm: RagAccelLLM) -> None:
     with pytest.raises(ConfigError, match="tools"):
         llm.chat(_user("a"), tools=[{"name": "f"}])
-
-
-def test_a_pool_that_is_bounded_refuses_what_it_cannot_hold(accelerator: Accelerator) -> None:
-    small = RagAccelLLM(
-        model(),
-        tokenizer=tokenizer(),
-        max_tokens=TOKENS,
-        pool_bytes=1 << 18,
-        prefix_lanes=0,
-        accelerator=accelerator,
-    )
-    assert small.complete(QUESTIONS[0]).text == generated(QUESTIONS[0])
-    with pytest.raises(EngineError, match="larger than the pool"):
-        small.complete(QUESTIONS[0] * 60)
 
 
 BAD = [

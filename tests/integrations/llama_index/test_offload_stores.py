@@ -18,7 +18,6 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel import accelerate
-from rag_accel.interception import activate
 
 
 def _watched(name: str) -> Callable[..., Any]:
@@ -155,11 +154,6 @@ def test_a_class_that_deletes_in_its_own_way_is_left_to_it() -> None:
     assert [(one[0], one[3]) for one in store._calls] == [("own", loop)]
 
 
-def test_under_activate_the_loop_goes_on_too() -> None:
-    with knowing(VectorStore) as accelerator, activate(accelerator):
-        assert run_in_loop(_while_it_waits(VectorStore(), "adelete", ("a",), {})) is True
-
-
 class OwnNode(TextNode):
     """A node of the user's."""
 
@@ -170,18 +164,6 @@ def test_nodes_of_the_user_s_own_class_stay_on_the_loop() -> None:
     with knowing(VectorStore) as accelerator:
         _, loop = called(accelerate(store, accelerator=accelerator), "async_add", (nodes,), {})
     assert [one[3] for one in store._calls] == [loop]
-
-
-def test_an_error_of_the_sync_method_is_raised() -> None:
-    def fail() -> None:
-        raise LookupError("no such document")
-
-    store = VectorStore()
-    store._during = fail
-    with knowing(VectorStore) as accelerator:
-        fast = accelerate(store, accelerator=accelerator)
-        with pytest.raises(LookupError, match="no such document"):
-            called(fast, "adelete", ("a",), {})
 
 
 def test_the_graph_store_inherits_the_default_methods() -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 import tiny_chat
 from fake_runner import tokenizer
-from graph_facts import TRIPLES, facts
+from graph_facts import facts
 from hf_callers import GREEDY, own_model
 from li_graph_programs import GraphParts, filled, index, retriever
 from li_knowledge import WordEmbedding
@@ -196,23 +196,9 @@ def test_an_answer_says_how_much_of_its_documents_was_not_reused(accelerator: Ac
         assert report["document_tokens"] == num_tokens(*texts)
 
 
-def test_a_prompt_without_paths_says_that_it_is_exact(accelerator: Accelerator) -> None:
-    report = language_model(accelerator).complete("Who is it?").additional_kwargs["kv_reuse"]
-    assert report["attention"] == "causal"
-    assert report["exact"]
-
-
 def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
     engine = answering(TestGraphRetriever().retriever(), language_model(), accelerator)
     assert "kv_reuse is dependency" in explain(engine)
-
-
-def test_paths_inside_longer_lines_stay_flat(accelerator: Accelerator) -> None:
-    nodes = [TextNode(text=" -> ".join(fact)) for fact in TRIPLES]
-    text = "\n".join(f"They say that {node.text}, or do they?" for node in nodes)
-    for question in QUESTIONS[:2]:
-        found = language_model(accelerator).complete(f"{text}\n\n{question}", documents=nodes)
-        assert found.additional_kwargs["kv_reuse"]["exact"]
 
 
 def over_facts(llm: Any, accelerator: Accelerator) -> Any:

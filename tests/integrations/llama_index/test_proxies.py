@@ -7,7 +7,6 @@ import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,16 +222,6 @@ def test_odd_calls_end_as_plainly(
     plain = outcome_of(lambda: call(reranker))
     with activate(accelerator):
         assert outcome_of(lambda: call(reranker)) == plain
-
-
-def test_a_model_with_several_scores_a_pair_is_asked_plainly(
-    tmp_path: Path, accelerator: Accelerator
-) -> None:
-    reranker = SentenceTransformerRerank(save_cross_encoder(tmp_path / "two", labels=2), "cpu")
-    plain = outcome_of(lambda: rerank(reranker, 1))
-    with activate(accelerator):
-        assert outcome_of(lambda: rerank(reranker, 1)) == plain
-    assert engines(accelerator) == []
 
 
 def test_a_stand_in_leaves_the_object_as_it_was(

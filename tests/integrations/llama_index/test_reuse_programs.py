@@ -9,7 +9,7 @@ import pytest
 import reuse_kit
 import tiny_chat
 from fake_runner import tokenizer
-from li_reuse_programs import APART, TEXTS, WHOLE, ask, chatting, narrow, synthesized
+from li_reuse_programs import APART, TEXTS, WHOLE, ask, narrow, synthesized
 from reuse_kit import ReusedTexts, num_tokens, reused
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
@@ -112,12 +112,4 @@ def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> None:
     engine = fast(synthesized("compact", streaming=True), accelerator)
     assert "".join(engine.query("abc of these").response_gen)
     assert "".join(engine.query("cab of these").response_gen)
-    assert reused(accelerator) == tokens(*"abc")
-
-
-def test_a_streamed_chat_reuses_what_others_computed(accelerator: Accelerator) -> None:
-    engine = fast(chatting, accelerator)
-    assert "".join(engine.stream_chat("abc of these").response_gen)
-    engine.reset()
-    assert "".join(engine.stream_chat("cab of these").response_gen)
     assert reused(accelerator) == tokens(*"abc")

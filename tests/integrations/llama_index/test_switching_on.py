@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 #: a program that says whether its model's calls were scheduled
 PROGRAM = """
 from llama_index.core.llms import MockLLM
@@ -29,15 +27,6 @@ def test_a_program_run_by_the_command_line_is_scheduled(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     done = said("-m", "rag_accel.cli", "run", path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "text text\nscheduled: True\n"
-
-
-@pytest.mark.processes
-def test_an_import_is_enough(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(f"import llama_index_rag_accel.auto\n{PROGRAM}")
-    done = said(path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "text text\nscheduled: True\n"
 
@@ -78,20 +67,3 @@ def test_a_method_that_is_gone_is_named_once_and_the_others_are_scheduled(tmp_pa
     assert done.stdout == "[('embedding', 0), ('language model', 0)]\n", done.stderr
     assert done.stderr.count("BaseEmbedding._get_text_embeddings") == 1
     assert "not all is accelerated" in done.stderr
-
-
-@pytest.mark.processes
-def test_without_a_module_all_runs_plainly_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import sys, llama_index.core\n"
-        "sys.modules['llama_index.core.graph_stores.types'] = None\n"
-        "from llama_index_rag_accel import accelerate, activate\n"
-        "thing = object()\n"
-        "assert accelerate(thing) is thing\n"
-        "with activate(): pass\n"
-    )
-    done = said(path)
-    assert done.returncode == 0, done.stderr
-    assert "nothing is accelerated" in done.stderr
-    assert "graph_stores.types" in done.stderr

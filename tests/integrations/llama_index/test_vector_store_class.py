@@ -209,27 +209,6 @@ def test_a_cleared_store_takes_nodes_again(accelerator: Accelerator) -> None:
     assert store.add(nodes(2)) == ["n0", "n1"]
 
 
-def test_an_empty_store_finds_nothing(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore(accelerator=accelerator)
-    assert ask(store) == ask(store, "aquery") == ([], [])
-    assert ask(store, node_ids=["a"]) == ([], [])
-    store.delete("a")
-    assert store.client is None
-
-
-async def test_sixteen_queries_at_once_share_steps(
-    stores: tuple[RagAccelVectorStore, SimpleVectorStore], accelerator: Accelerator
-) -> None:
-    ours, theirs = stores
-    asked = [VectorStoreQuery(query_embedding=question(at), similarity_top_k=3) for at in range(16)]
-    found = await asyncio.gather(*map(ours.aquery, asked))
-    assert [one.ids for one in found] == [theirs.query(one).ids for one in asked]
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    (own,) = [engine for name, engine in engines.items() if name.startswith("retrieval#")]
-    assert own["items"] == 16
-    assert own["steps"] <= 3
-
-
 # In programs -----------------------------------------------------------------------------------
 
 
@@ -359,27 +338,12 @@ def test_a_deep_copy_is_a_store_of_its_own(copied: Any) -> None:
     assert ask(made)[0] == [id for id in ask(store)[0] if id != "n0"]
 
 
-def test_a_shallow_copy_shares_the_index() -> None:
-    store = RagAccelVectorStore()
-    copy.copy(store).add(nodes(2))
-    assert store.model_copy().get_nodes() == store.get_nodes() != []
-
-
 def test_a_dump_names_the_class() -> None:
     assert RagAccelVectorStore().model_dump() == {
         "stores_text": True,
         "is_embedding_query": True,
         "class_name": "RagAccelVectorStore",
     }
-
-
-def test_a_store_on_another_accelerator_shares_the_index(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore()
-    fast = accelerate(store, accelerator=accelerator)
-    fast.add(nodes(4))
-    assert ask(store) == ask(fast)
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    assert [engine["items"] for engine in engines.values()] == [1]
 
 
 # What it refuses -------------------------------------------------------------------------------

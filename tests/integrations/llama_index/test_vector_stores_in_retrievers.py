@@ -21,7 +21,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery
 from pydantic import PrivateAttr
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate
 
 QUESTIONS = [f"What does E{at} lead to?" for at in range(AT_ONCE)]
 asker: ContextVar[str] = ContextVar("asker", default="nobody")
@@ -98,16 +98,6 @@ def test_searches_of_a_named_class_overlap_on_one_loop(make: Any) -> None:
         assert run_in_loop(all_at_once(fast)) == plain
 
 
-@every_retriever
-def test_under_activate_they_overlap_too(make: Any) -> None:
-    store = WatchedVectors()
-    program = make(store)
-    plain = [retrieve(program, question) for question in QUESTIONS]
-    with knowing(WatchedVectors, HashEmbedding) as accelerator, activate(accelerator):
-        store._during = meeting()
-        assert run_in_loop(all_at_once(program)) == plain
-
-
 async def _threads(program: Any, store: Any) -> tuple[set[int], int]:
     store._seen.clear()
     await program.aretrieve(QUESTIONS[0])
@@ -160,20 +150,6 @@ def test_an_error_of_the_store_is_raised_and_the_others_find_theirs(make: Any) -
     error = found.pop(3)
     assert (type(error), str(error)) == (LookupError, "no such collection")
     assert found == plain[:3] + plain[4:]
-
-
-@every_retriever
-def test_context_variables_are_carried_there(make: Any) -> None:
-    async def ask(program: Any) -> None:
-        asker.set("somebody")
-        await program.aretrieve(QUESTIONS[0])
-
-    store = WatchedVectors()
-    program = make(store)
-    with knowing(WatchedVectors) as accelerator:
-        fast = accelerate(program, accelerator=accelerator)
-        run_in_loop(ask(fast))
-    assert [seen for _, seen in store._seen] == ["somebody"]
 
 
 def test_what_a_search_sets_is_seen_by_a_retriever_that_asks_the_store_itself() -> None:

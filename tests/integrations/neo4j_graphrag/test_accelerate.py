@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import logging
 import pickle
@@ -223,23 +222,10 @@ def test_an_empty_result_gets_the_answer_set_for_it(accelerator: Accelerator) ->
     assert (found.answer, model.asked) == ("nothing is known", [])
 
 
-def test_a_copy_is_accelerated_too(accelerator: Accelerator) -> None:
-    plain = program()
-    fast = copy.copy(accelerate(plain, accelerator=accelerator))
-    found, expected = (one.search("when?", return_context=True) for one in (fast, plain))
-    assert found == expected
-    assert steps(accelerator)["VectorRetriever"] == 1
-
-
 def test_a_pickled_embedder_comes_back_accelerated() -> None:
     back = pickle.loads(pickle.dumps(accelerate(HashEmbedder())))
     assert type(back).__rag_accel__
     assert back.embed_query("a") == vector_of("a")
-
-
-def test_a_twin_of_a_twin_is_itself(accelerator: Accelerator) -> None:
-    fast = accelerate(program(), accelerator=accelerator)
-    assert accelerate(fast, accelerator=accelerator) is fast
 
 
 def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
@@ -249,15 +235,6 @@ def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
     found, expected = (one.search("when?", return_context=True) for one in (fast, program()))
     assert found == expected
     assert accelerator.bypassed
-
-
-def test_two_accelerators_serve_side_by_side(accelerator: Accelerator) -> None:
-    plain = program()
-    with Accelerator(strict=True) as other:
-        both = [accelerate(plain, accelerator=one) for one in (accelerator, other)]
-        found = [one.search("when?", return_context=True) for one in both]
-        assert found[0] == found[1]
-        assert steps(accelerator) == steps(other)
 
 
 def test_calls_in_tasks_of_a_loop_answer_the_same(accelerator: Accelerator) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,13 +17,6 @@ def test_an_accelerated_embedder_is_borrowed(accelerator: Accelerator) -> None:
         embedder.embed_query("a question")
     assert [str(one) for one in seen.calls] == ["HashEmbedder.embed_query: 1 borrowed"]
     assert [(row.kind, row.passed_by) for row in seen.rows()] == [("embedder", 0)]
-
-
-def test_one_called_in_threads_of_a_pool_counts(accelerator: Accelerator) -> None:
-    fast, other = (accelerate(HashEmbedder(), accelerator=accelerator) for _ in range(2))
-    with coverage(fast) as seen, coverage(other) as last, ThreadPoolExecutor(2) as pool:
-        list(pool.map(fast.embed_query, "ab"))
-    assert (seen.borrowed, seen.passed_by, last.calls) == (2, 0, ())
 
 
 def test_a_plain_one_passes_by() -> None:
