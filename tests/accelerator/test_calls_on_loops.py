@@ -14,7 +14,7 @@ from accel_harness import PATIENCE_S, opened, settle
 from leaf_calls import make_call
 from test_leaves import own
 
-from rag_accel import Accelerator, BusyError
+from rag_accel import Accelerator
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.held_up_loops import AGAIN_S, LOOK_S, wait_beside
@@ -55,55 +55,6 @@ def test_a_sync_call_on_a_loop_is_let_in_beyond_max_requests() -> None:
         engine = acc.borrow("chat", DECODING)
         call = partial(make_call, acc, acc.anonymous(), engine, DECODING, lambda: 1)
         assert ends(partial(held_beside, acc, engine, call)) == 1
-
-
-def test_a_sync_call_on_a_loop_is_let_in_beyond_its_engines_limit() -> None:
-    with opened() as acc:
-        engine = acc.borrow("chat", DECODING, 1)
-        call = partial(make_call, acc, acc.anonymous(), engine, DECODING, lambda: 1)
-        assert ends(partial(held_beside, acc, engine, call)) == 1
-
-
-@pytest.mark.parametrize("how", ["compute", "submit"])
-def test_owned_work_that_a_loop_stands_still_for_is_let_in(how: str) -> None:
-    with opened(max_requests=1) as acc:
-        engine, work = acc.borrow("chat", DECODING), own(acc, FakeEngine())("a")
-
-        def call() -> Any:
-            if how == "compute":
-                return acc.leaves.compute(acc.anonymous(), work).tolist()
-            return acc.leaves.submit(acc.anonymous(), [work]).value(0).tolist()
-
-        found = ends(partial(held_beside, acc, engine, call))
-        assert found == [vector_of("a").tolist()]
-
-
-def test_programs_that_wait_are_let_in_by_their_sync_calls_on_a_loop() -> None:
-    """Each calls, awaits and calls again, ten times as many as may live."""
-
-    async def program(identity: RequestIdentity, engine: EngineName) -> int:
-        found = make_call(acc, identity, engine, DECODING, lambda: 1)
-        await asyncio.sleep(0)
-        found += make_call(acc, identity, engine, DECODING, lambda: 1)
-        acc.close_request(identity)
-        return found
-
-    async def main() -> list[int]:
-        engine = acc.borrow("chat", DECODING)
-        identities = [acc.open_request("p") for _ in range(40)]
-        settle(acc)
-        return await asyncio.gather(*(program(one, engine) for one in identities))
-
-    with opened(max_requests=4) as acc:
-        assert ends(main) == [2] * 40
-
-
-def test_a_sync_call_on_a_loop_is_refused_where_nobody_is_to_wait() -> None:
-    with opened(max_requests=1, on_full="raise") as acc:
-        engine = acc.borrow("chat", DECODING)
-        call = partial(make_call, acc, acc.anonymous(), engine, DECODING, lambda: 1)
-        with pytest.raises(BusyError):
-            ends(partial(held_beside, acc, engine, call))
 
 
 @pytest.mark.parametrize("what", ["call", "compute"])

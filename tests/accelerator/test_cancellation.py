@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from accel_harness import (
-    DECODER,
     PATIENCE_S,
     Gate,
     become_idle,
@@ -29,39 +28,6 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-def test_arun_cancelled_in_the_queue_of_an_engine() -> None:
-    async def main() -> None:
-        running = acc.submit(generation_graph(), input="running")
-        await asyncio.to_thread(gate.wait_until_entered)
-        task = asyncio.ensure_future(acc.arun(generation_graph(), input="queued"))
-        await asyncio.sleep(0)
-        settle(acc)
-        await cancelled(task)
-        gate.open()
-        assert running.result(PATIENCE_S) == reply("running")
-
-    engine = FakeEngine(compute=(gate := Gate()))
-    with gate, opened(llm=engine) as acc:
-        asyncio.run(main())
-    prompts = {request.payload.messages[-1].content for (request,) in engine.served}
-    assert prompts == {"running"}
-
-
-@pytest.mark.parametrize("steps", [1, 1000])
-def test_arun_cancelled_while_its_engine_works(steps: int) -> None:
-    async def main() -> None:
-        task = asyncio.ensure_future(acc.arun(generation_graph(), input="x"))
-        await asyncio.to_thread(gate.wait_until_entered)
-        await cancelled(task)
-        gate.open()
-        await asyncio.to_thread(become_idle, acc)
-
-    engine = FakeEngine(DECODER, steps=steps, compute=(gate := Gate()))
-    with gate, opened(llm=engine) as acc:
-        asyncio.run(main())
-    assert len(engine.served) == 1
 
 
 def test_a_coroutine_learns_of_its_cancellation_and_cleans_up_before_the_caller_goes_on() -> None:
@@ -171,29 +137,6 @@ def test_a_handle_can_be_cancelled_anywhere(where: str) -> None:
             handle.result(PATIENCE_S)
         assert handle.done
         gate.open()
-
-
-def test_a_request_that_fails_stops_what_runs_beside_it() -> None:
-    gate = Gate(is_open=True)
-    unwound: list[str] = []
-
-    async def slow(text: str) -> None:
-        gate()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            unwound.append(text)
-
-    async def fail(text: str) -> None:
-        await asyncio.to_thread(gate.wait_until_entered)
-        raise LookupError("no")
-
-    graph = RAGraph()
-    graph.add_function("slow", slow, inputs="input").add_function("fail", fail, inputs="input")
-    graph.add_edge(START, ["slow", "fail"]).add_edge(["slow", "fail"], END)
-    with opened() as acc, pytest.raises(LookupError):
-        asyncio.run(acc.arun(graph, input="x"))
-    assert unwound == ["x"]
 
 
 def test_a_sync_caller_whose_request_failed_leaves_no_call_behind() -> None:

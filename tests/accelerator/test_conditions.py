@@ -16,15 +16,6 @@ anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 any_text_way = pytest.mark.parametrize("way", TEXT_WAYS.values(), ids=TEXT_WAYS.keys())
 
 
-def counting_loop(turns: int) -> RAGraph:
-    """Append the turn to a text until there are enough."""
-    graph = RAGraph(inputs="text")
-    graph.add_function("add", lambda text: text + "+", inputs="text", output="text")
-    graph.add_edge(START, "add")
-    graph.add_edge("add", lambda values: END if values["text"].count("+") == turns else "add")
-    return graph
-
-
 def decide(answer: Any, targets: Any = None) -> RAGraph:
     graph = RAGraph()
     for name in ("left", "right"):
@@ -60,12 +51,6 @@ def test_a_condition_may_be_async(way: Way) -> None:
 
 
 @any_text_way
-def test_a_loop_turns_until_its_condition_ends_it(way: Way) -> None:
-    with opened() as acc:
-        assert way(acc, counting_loop(5), text="") == "+++++"
-
-
-@any_text_way
 def test_a_loop_through_an_owned_engine_reads_what_the_last_turn_wrote(way: Way) -> None:
     graph = RAGraph(inputs="text")
     graph.add_generation("ask", prompt="{text}", output="text")
@@ -73,38 +58,6 @@ def test_a_loop_through_an_owned_engine_reads_what_the_last_turn_wrote(way: Way)
     graph.add_edge("ask", lambda values: END if values["text"].count("reply") == 3 else "ask")
     with opened(llm=FakeEngine(steps=2)) as acc:
         assert way(acc, graph, text="x") == reply(reply(reply("x")))
-
-
-@anyhow
-def test_a_loop_that_turns_too_often_is_named(way: Way) -> None:
-    with opened(max_loops=3) as acc, pytest.raises(GraphError, match="turned too often"):
-        way(acc, counting_loop(10), text="")
-
-
-@anyhow
-def test_a_condition_that_raises_fails_its_request_with_the_same_object(way: Way) -> None:
-    error = LookupError("no idea")
-
-    def choose(values: Any) -> str:
-        raise error
-
-    with opened() as acc:
-        with pytest.raises(LookupError) as caught:
-            way(acc, decide(choose), input="x")
-        assert caught.value is error
-
-
-@pytest.mark.parametrize("answer", ["nowhere", None, 3.5, ["left", "nowhere"], "START"])
-def test_an_answer_that_names_no_stage_is_refused(answer: Any) -> None:
-    with opened() as acc, pytest.raises(GraphError, match="may not choose"):
-        acc.run(decide(answer), input="x")
-
-
-def test_an_answer_outside_the_declared_targets_is_refused() -> None:
-    graph = decide("right", targets=["left", END])
-    graph.add_edge("left", "right")
-    with opened() as acc, pytest.raises(GraphError, match="may not choose"):
-        acc.run(graph, input="x")
 
 
 def test_the_result_is_what_led_to_the_end_on_the_path_taken() -> None:

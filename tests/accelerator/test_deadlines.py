@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from accel_harness import PATIENCE_S, Gate, function_graph, generation_graph, opened, reply
+from accel_harness import PATIENCE_S, Gate, function_graph, generation_graph, opened
 
 from rag_accel import Accelerator, ConfigError, DeadlineError, RAGraph
-from rag_accel.testing import FakeEngine
 
 SOON_S = 0.05
 
@@ -40,25 +39,6 @@ def _submit(acc: Accelerator, graph: RAGraph, **parts: Any) -> Any:
 
 Way = Callable[..., Any]
 anyhow = pytest.mark.parametrize("way", [_run, _arun, _stream, _astream, _submit])
-
-
-@anyhow
-def test_in_a_hanging_engine(way: Way) -> None:
-    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
-        with pytest.raises(DeadlineError):
-            way(acc, generation_graph(), deadline_s=SOON_S, input="x")
-        gate.open()
-
-
-@anyhow
-def test_in_the_queue_of_a_busy_engine(way: Way) -> None:
-    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
-        running = acc.submit(generation_graph(), input="running")
-        gate.wait_until_entered()
-        with pytest.raises(DeadlineError):
-            way(acc, generation_graph(), deadline_s=SOON_S, input="queued")
-        gate.open()
-        assert running.result(PATIENCE_S) == reply("running")
 
 
 @anyhow
@@ -99,18 +79,6 @@ def test_in_an_async_function_that_hangs(way: Way) -> None:
             with pytest.raises(DeadlineError):
                 way(acc, function_graph(hang), deadline_s=SOON_S, input="x")
         gate.open()
-
-
-@anyhow
-def test_while_waiting_for_room(way: Way) -> None:
-    with Gate() as gate, opened(llm=FakeEngine(compute=gate), max_requests=1) as acc:
-        running = acc.submit(generation_graph(), input="running")
-        gate.wait_until_entered()
-        if way is not _submit:  # that one never waits for room
-            with pytest.raises(DeadlineError):
-                way(acc, generation_graph(), deadline_s=SOON_S, input="x")
-        gate.open()
-        running.result(PATIENCE_S)
 
 
 @anyhow

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from accel_harness import PATIENCE_S, become_idle, opened
+from accel_harness import become_idle, opened
 
-from rag_accel import END, START, Accelerator, ConfigError, EngineLostError, RAGraph
+from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import (
@@ -27,8 +26,6 @@ from rag_accel.scheduler.messages import EngineName
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.members import FakeMember, plain_vectors
 
-CALLERS = 64
-
 
 def embed(acc: Accelerator, *texts: str) -> Any:
     """Embed texts as one caller."""
@@ -36,83 +33,11 @@ def embed(acc: Accelerator, *texts: str) -> Any:
     return acc.leaves.compute(acc.anonymous(), work)
 
 
-def counts(acc: Accelerator) -> dict[str, Any]:
-    """Return what was counted of the embedder."""
-    snapshot: Any = acc.metrics.snapshot()
-    return snapshot["engines"]["embedder"]
-
-
 def forget_joining(*members: FakeMember) -> None:
     """Forget the calls by which members joined."""
     for member in members:
         member.calls.clear()
         member.is_asked.clear()
-
-
-def test_64_callers_get_the_vectors_of_one_device_though_one_of_two_is_slow() -> None:
-    fast, slow = FakeMember("fast"), FakeMember("slow")
-    texts = [f"question {number}" for number in range(CALLERS)]
-    with opened(embedder=[fast, slow]) as acc:
-        forget_joining(fast, slow)
-        fast.may_go.clear()
-        slow.may_go.clear()
-        with ThreadPoolExecutor(CALLERS) as callers:
-            asked = [callers.submit(embed, acc, text) for text in texts]
-            assert fast.is_asked.wait(PATIENCE_S)
-            assert slow.is_asked.wait(PATIENCE_S)
-            fast.may_go.set()  # ends all the others while the slow one holds its own
-            slow_texts = {text for call in slow.calls for text in call}
-            for text, one in zip(texts, asked, strict=True):
-                if text not in slow_texts:
-                    one.result(PATIENCE_S)
-            slow.may_go.set()
-            found = np.concatenate([one.result(PATIENCE_S) for one in asked])
-    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
-
-
-def test_one_call_of_a_thousand_texts_uses_both_members() -> None:
-    texts = [f"{number} " + "word " * (number % 40) for number in range(1000)]
-    first, second = FakeMember("first"), FakeMember("second")
-    with opened(embedder=[first, second]) as acc:
-        forget_joining(first, second)
-        first.may_go.clear()
-        second.may_go.clear()
-        with ThreadPoolExecutor(1) as callers:
-            asked = callers.submit(embed, acc, *texts)
-            assert first.is_asked.wait(PATIENCE_S)
-            assert second.is_asked.wait(PATIENCE_S)
-            first.may_go.set()
-            second.may_go.set()
-            found = asked.result(PATIENCE_S)
-        seen = counts(acc)
-    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
-    assert seen["first_texts"] + seen["second_texts"] == 1000
-    assert min(seen["first_texts"], seen["second_texts"]) > 0
-
-
-def test_one_member_dies_midway_and_nobody_notices() -> None:
-    texts = [f"{number}" for number in range(1000)]
-    dying, other = FakeMember("dying"), FakeMember("other")
-    with opened(embedder=[dying, other]) as acc:
-        forget_joining(dying, other)
-        dying.may_go.clear()
-        with ThreadPoolExecutor(1) as callers:
-            asked = callers.submit(embed, acc, *texts)
-            assert dying.is_asked.wait(PATIENCE_S)
-            dying.error = EngineLostError("device gone")
-            dying.may_go.set()
-            found = asked.result(PATIENCE_S)
-        assert counts(acc)["dying_left"] == 1
-    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
-
-
-def test_without_any_member_left_each_caller_is_told() -> None:
-    member = FakeMember("only")
-    with opened(embedder=[member]) as acc:
-        member.error = EngineLostError("device gone")
-        for _ in range(2):
-            with pytest.raises(EngineLostError, match="no member of the device group is left"):
-                embed(acc, "x")
 
 
 def test_a_caller_that_leaves_frees_its_place() -> None:

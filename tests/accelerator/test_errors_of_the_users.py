@@ -13,16 +13,14 @@ from accel_harness import (
     PATIENCE_S,
     TEXT_WAYS,
     WAYS,
-    Gate,
-    chain,
     function_graph,
     generation_graph,
     opened,
     reply,
 )
 
-from rag_accel import END, START, EngineError, EngineOutputError, GraphError, RAGraph
-from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, Faults
+from rag_accel import END, START, EngineError, GraphError, RAGraph
+from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall
 
 Way = Callable[..., Any]
 anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
@@ -73,15 +71,6 @@ def test_an_error_of_a_borrowed_engine(way: Way, kind: Any) -> None:
         assert caught.value is error
 
 
-@any_text_way
-def test_an_error_of_an_owned_engine(way: Way) -> None:
-    error = OverflowError("too long")
-    with opened(llm=FakeEngine(faults=Faults(lambda request: error))) as acc:
-        with pytest.raises(OverflowError) as caught:
-            way(acc, generation_graph(), input="x")
-        assert caught.value is error
-
-
 @pytest.mark.parametrize("llm", [FakeEngine, lambda: reply], ids=["owned", "borrowed"])
 @any_text_way
 def test_a_prompt_that_cannot_be_rendered(way: Way, llm: Callable[[], Any]) -> None:
@@ -91,58 +80,6 @@ def test_a_prompt_that_cannot_be_rendered(way: Way, llm: Callable[[], Any]) -> N
             way(acc, generation_graph(), input=Unprintable(error))
         assert caught.value is error
         assert way(acc, generation_graph(), input="fine") == reply("fine")
-
-
-def test_a_prompt_that_cannot_be_rendered_harms_no_other_in_its_batch() -> None:
-    gate = Gate()
-    with gate, opened(llm=FakeEngine(compute=gate)) as acc:
-        first = acc.submit(generation_graph(), input="first")
-        gate.wait_until_entered()
-        good = [acc.submit(generation_graph(), input=str(n)) for n in range(5)]
-        bad = acc.submit(generation_graph(), input=Unprintable(UnicodeError("no")))
-        gate.open()
-        for n, handle in enumerate(good):
-            assert handle.result(PATIENCE_S) == reply(str(n))
-        with pytest.raises(UnicodeError):
-            bad.result(PATIENCE_S)
-        assert first.result(PATIENCE_S) == reply("first")
-
-
-@pytest.mark.parametrize("fault", ["raise", "error", "silent", LookupError("one of many")])
-def test_a_poison_request_harms_no_other_in_its_batch(fault: Any) -> None:
-    def poison(request: Any) -> Any:
-        return fault if request.payload.messages[-1].content == "7" else None
-
-    engine = FakeEngine(faults=Faults(poison))
-    with opened(llm=engine) as acc, ThreadPoolExecutor(16) as pool:
-
-        def ask(n: int) -> Any:
-            try:
-                return acc.run(generation_graph(), input=str(n % 20))
-            except (EngineError, LookupError) as error:
-                return type(error)
-
-        found = list(pool.map(ask, range(100)))
-    expected = {"raise": EngineError, "error": EngineError, "silent": EngineOutputError}
-    wrong = expected[fault] if isinstance(fault, str) else LookupError
-    for n, one in enumerate(found):
-        assert one == (wrong if n % 20 == 7 else reply(str(n % 20)))
-
-
-def test_vectors_of_one_request_that_are_nan_harm_no_other_in_its_batch() -> None:
-    def poison(request: Any) -> Any:
-        return "nan" if request.payload.texts == ("bad",) else None
-
-    embedder = FakeEngine(faults=Faults(poison))
-    graph = chain(lambda g, name: g.add_retrieval(name, top_k=1))
-    with opened(embedder=embedder, index=FakeEngine()) as acc:
-        handles = [acc.submit(graph, input=text) for text in ("good", "bad", "fine")]
-        for handle, text in zip(handles, ("good", "bad", "fine"), strict=True):
-            if text == "bad":
-                with pytest.raises(EngineOutputError):
-                    handle.result(PATIENCE_S)
-            else:
-                assert len(handle.result(PATIENCE_S)) == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)

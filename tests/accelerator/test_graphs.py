@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from accel_harness import LLMS, TEXT_WAYS, WAYS, chain, generation_graph, opened, reply
+from accel_harness import TEXT_WAYS, WAYS, chain, generation_graph, opened, reply
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import Document, PrimitiveKind, ScoredDocument, SearchQuery
@@ -18,12 +16,6 @@ from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, compute, 
 Way = Callable[..., Any]
 anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 any_text_way = pytest.mark.parametrize("way", TEXT_WAYS.values(), ids=TEXT_WAYS.keys())
-any_llm = pytest.mark.parametrize("llm", LLMS.values(), ids=LLMS.keys())
-
-
-async def exclaim(text: str) -> str:
-    await asyncio.sleep(0)
-    return text + "!"
 
 
 def hyde() -> RAGraph:
@@ -48,45 +40,10 @@ def hyde_result(question: str) -> str:
     return reply(f"{question}: {texts}")
 
 
-@any_llm
-@any_text_way
-def test_a_chain_of_generations(way: Way, llm: Callable[[], Any]) -> None:
-    graph = chain(
-        lambda g, name: g.add_generation(name, prompt="first {input}"),
-        lambda g, name: g.add_generation(name, prompt="then {s0}"),
-    )
-    with opened(llm=llm()) as acc:
-        assert way(acc, graph, input="x") == reply("then " + reply("first x"))
-
-
 @any_text_way
 def test_retrieval_between_generations_on_owned_engines(way: Way) -> None:
     with opened(llm=FakeEngine(), embedder=FakeEngine(), index=FakeEngine()) as acc:
         assert way(acc, hyde(), input="why") == hyde_result("why")
-
-
-@any_text_way
-def test_sync_and_async_functions_in_a_chain(way: Way) -> None:
-    graph = chain(
-        lambda g, name: g.add_function(name, lambda text: text + "?", inputs="input"),
-        lambda g, name: g.add_function(name, exclaim, inputs="s0"),
-        lambda g, name: g.add_function(name, lambda values: values["s1"] + values["input"]),
-    )
-    with opened() as acc:
-        assert way(acc, graph, input="x") == "x?!x"
-
-
-@any_llm
-@any_text_way
-def test_fan_out_and_join(way: Way, llm: Callable[[], Any]) -> None:
-    graph = RAGraph()
-    for name in "abc":
-        graph.add_generation(name, prompt=name + " {input}")
-    graph.add_function("join", lambda a, b, c: "|".join([a, b, c]), inputs=["a", "b", "c"])
-    graph.add_edge(START, ["a", "b", "c"]).add_edge(["a", "b", "c"], "join").add_edge("join", END)
-    with opened(llm=llm()) as acc:
-        expected = "|".join(reply(f"{name} x") for name in "abc")
-        assert way(acc, graph, input="x") == expected
 
 
 @anyhow
@@ -157,14 +114,6 @@ def test_engines_of_other_names_and_kinds_can_be_added() -> None:
         acc.add_engine("web", lambda query, k: [query] * k, PrimitiveKind.SEARCHING)
         (found,) = acc.run(graph, input="x")
         assert found.document.text == reply("x")
-
-
-def test_many_requests_from_many_threads_form_batches() -> None:
-    engine = FakeEngine()
-    graph = generation_graph()
-    with opened(llm=engine) as acc, ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda n: acc.run(graph, input=str(n)), range(200)))
-        assert found == [reply(str(n)) for n in range(200)]
 
 
 def test_two_accelerators_do_not_know_each_other() -> None:

@@ -16,7 +16,7 @@ import pytest
 from accel_harness import PATIENCE_S, Gate, become_idle, opened, settle
 from leaf_calls import amake_call, make_call
 
-from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError, RequestCancelledError
+from rag_accel import Accelerator, RequestCancelledError
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, Faults, vector_of
@@ -136,20 +136,6 @@ def test_64_async_calls_are_in_flight_at_once() -> None:
         asyncio.run(main())
 
 
-def test_a_borrowed_limit_is_never_exceeded() -> None:
-    async def main() -> None:
-        engine = acc.borrow("chat", DECODING, 3)
-        calls = [
-            amake_call(acc, acc.anonymous(), engine, DECODING, partial(call, n)) for n in range(30)
-        ]
-        assert await asyncio.gather(*calls) == list(range(30))
-
-    call = FakeAsyncCall(duration_s=0.001)
-    with opened() as acc:
-        asyncio.run(main())
-    assert call.peak == 3
-
-
 def test_what_a_call_raises_passes_through_and_the_permit_comes_back() -> None:
     error = LookupError("no")
 
@@ -232,46 +218,7 @@ def test_a_loop_closed_under_a_permit_gives_it_back(granted: bool) -> None:
         gc.collect()
 
 
-def test_past_the_bound_callers_wait_or_are_refused() -> None:
-    with opened(max_requests=1, on_full="raise") as acc:
-        engine = acc.borrow("chat", DECODING)
-        with (
-            acc.leaves.permit(acc.anonymous(), engine, DECODING),
-            pytest.raises(BusyError),
-            acc.leaves.permit(acc.anonymous(), engine, DECODING),
-        ):
-            pass
-    with opened(max_requests=1) as acc:
-        engine = acc.borrow("chat", DECODING)
-        with acc.leaves.permit(acc.anonymous(), engine, DECODING):
-            waiting, found = thread(
-                lambda: make_call(acc, acc.anonymous(), engine, DECODING, lambda: "in")
-            )
-            settle(acc)
-            assert not found
-        waiting.join(PATIENCE_S)
-        assert found == ["in"]
-
-
-def test_a_deadline_of_a_program_ends_its_waiting_leaves() -> None:
-    with opened() as acc:
-        engine = acc.borrow("chat", DECODING, 1)
-        with acc.leaves.permit(acc.anonymous(), engine, DECODING):
-            identity = acc.open_request("program", deadline_s=0.05)
-            with pytest.raises(DeadlineError):
-                make_call(acc, identity, engine, DECODING, lambda: None)
-            acc.close_request(identity)
-
-
 # Computed values --------------------------------------------------------------------------------
-
-
-def test_a_computed_value_is_the_engines() -> None:
-    with opened() as acc:
-        work = own(acc, FakeEngine())
-        np.testing.assert_array_equal(
-            acc.leaves.compute(acc.anonymous(), work("a", "b")), [vector_of("a"), vector_of("b")]
-        )
 
 
 def test_several_works_of_one_caller_share_a_step() -> None:
@@ -321,64 +268,6 @@ def test_works_that_cannot_all_be_submitted_leave_nothing_behind() -> None:
 
         with pytest.raises(LookupError):
             acc.leaves.compute_all(acc.anonymous(), work_items())
-        gate.open()
-
-
-def test_awaited_values_come_without_blocking_the_loop() -> None:
-    async def main() -> None:
-        work_items = [work(str(n)) for n in range(50)]
-        values = await asyncio.gather(
-            *(acc.leaves.acompute(acc.anonymous(), w) for w in work_items)
-        )
-        for n, value in enumerate(values):
-            np.testing.assert_array_equal(value, [vector_of(str(n))])
-
-    with opened() as acc:
-        work = own(acc, FakeEngine())
-        asyncio.run(main())
-
-
-def test_a_task_cancelled_while_it_waits_for_a_value_leaves_nothing() -> None:
-    async def main() -> None:
-        task = asyncio.ensure_future(acc.leaves.acompute(acc.anonymous(), work("x")))
-        await asyncio.to_thread(gate.wait_until_entered)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        gate.open()
-        await asyncio.to_thread(become_idle, acc)
-
-    with Gate() as gate, opened() as acc:
-        work = own(acc, FakeEngine(compute=gate))
-        asyncio.run(main())
-
-
-def test_closing_ends_threads_and_tasks_that_wait_for_values_and_permits() -> None:
-    async def main() -> None:
-        waits = [
-            acc.leaves.acompute(acc.anonymous(), work("x")),
-            amake_call(acc, acc.anonymous(), chat, DECODING, FakeAsyncCall()),
-        ]
-        tasks = [asyncio.ensure_future(wait) for wait in waits]
-        await asyncio.sleep(0)
-        settle(acc)
-        acc.close()
-        for task in tasks:
-            with pytest.raises(ClosedError):
-                await task
-
-    gate = Gate()
-    with gate, Accelerator(shutdown_s=0.1) as acc:
-        work = own(acc, FakeEngine(compute=gate))
-        chat = acc.borrow("chat", DECODING, 1)
-        busy, found = thread(lambda: acc.leaves.compute(acc.anonymous(), work("busy")))
-        gate.wait_until_entered()
-        with acc.leaves.permit(acc.anonymous(), chat, DECODING):
-            asyncio.run(main())
-        busy.join(PATIENCE_S)
-        assert isinstance(found[0], ClosedError)
-        with pytest.raises(ClosedError):
-            acc.leaves.compute(acc.anonymous(), work("late"))
         gate.open()
 
 
@@ -460,23 +349,6 @@ def test_a_copy_is_of_what_the_engine_returned_whichever_was_faster() -> None:
             caller.join(PATIENCE_S)
         for value in original:
             np.testing.assert_array_equal(value, [vector_of("same")])
-
-
-def test_a_follower_takes_over_when_the_leader_fails() -> None:
-    gate, error = Gate(), LookupError("the first time")
-    first: dict[str, Any] = {}
-
-    def fail_first(request: Any) -> Any:
-        return error if first.setdefault("id", request.id) == request.id else None
-
-    engine = FakeEngine(compute=gate, faults=Faults(fail_first))
-    with gate, opened() as acc:
-        work = own(acc, engine)("same", share="same")
-        (_, (failed,)), *rest = share_behind_a_gate(acc, gate, work, 4)
-        assert failed is error
-        for _, (value,) in rest:
-            np.testing.assert_array_equal(value, [vector_of("same")])
-    assert len(engine.served) == 2
 
 
 @pytest.mark.parametrize("options", [{"single_flight": False}, {}])

@@ -106,16 +106,6 @@ def test_it_is_opened_with_its_first_owned_leaf_and_begins_once(acc: Accelerator
     become_idle(acc)
 
 
-def test_what_led_to_the_leaf_is_learned_from_the_call_before(acc: Accelerator) -> None:
-    work = embedding(acc)
-    identity = acc.open_request("p")
-    call(acc, identity)
-    acc.leaves.compute(identity, work)
-    acc.close_request(identity)
-    gaps = acc._driver.ask(lambda: acc._driver._handler.state.gaps)
-    assert list(gaps["p"]) == [_engine(acc)]
-
-
 def test_one_that_has_brought_such_a_leaf_is_foreseen_from_its_start(acc: Accelerator) -> None:
     work = embedding(acc)
     with acc.request("p") as identity:
@@ -194,14 +184,6 @@ def test_who_waits_enters_when_one_that_was_not_opened_ends() -> None:
             acc.close_request(identity)
         asking.join(20)
         assert (pending, num_values) == (1, 1)
-
-
-def test_a_leaf_that_comes_after_its_program_opens_it_no_more(acc: Accelerator) -> None:
-    work = embedding(acc)
-    identity = acc.open_request("p")
-    acc.close_request(identity)
-    acc.leaves.compute(identity, work)
-    become_idle(acc)
 
 
 def test_leaves_of_many_threads_open_it_once(acc: Accelerator) -> None:

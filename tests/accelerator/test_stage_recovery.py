@@ -18,13 +18,11 @@ from rag_accel import (
     START,
     Accelerator,
     Constant,
-    DeadlineError,
     GraphError,
     RAGraph,
-    RequestCancelledError,
     Retry,
 )
-from rag_accel.engine_api import Document, EngineOutput, EngineRequest, PrimitiveKind, StepBudget
+from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind
 from rag_accel.engines import (
     CallableEmbeddingEngine,
     KnowledgeEngine,
@@ -279,35 +277,6 @@ def test_a_rerank_in_slices_is_replaced_as_a_whole() -> None:
         assert [item.document.id for item in once] == ["39", "38", "37"]
 
 
-class DiesMidway(FakeEngine):
-    """An engine that shows half of a text and then loses its connection."""
-
-    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        outputs = super().step(budget)
-        if any(output.kind == "partial" for output in outputs):
-            return [
-                *(output for output in outputs if output.kind == "partial"),
-                *(self._lose(output) for output in outputs if output.kind == "partial"),
-            ]
-        return outputs
-
-    def _lose(self, output: EngineOutput) -> EngineOutput:
-        self.cancel([output.id])
-        return EngineOutput(output.id, "error", error=LOST)
-
-
-def test_an_error_behind_the_first_token_is_final() -> None:
-    graph = whole(ask(retry=Retry(3, backoff_s=0.0), fallback=Constant("never")))
-    engine = DiesMidway(steps=2)
-    with Accelerator(llm=engine) as accelerator:
-        stream: Iterator[str] = accelerator.stream(graph, input="why is that so")
-        assert next(stream)
-        with pytest.raises(ConnectionResetError):
-            list(stream)
-        assert len(engine.served) == 1
-        assert soon_idle(accelerator)
-
-
 @pytest.mark.parametrize("steps", [1, 2])
 def test_an_engine_that_hangs_is_replaced_and_used_again_once_it_returns(steps: int) -> None:
     hang = threading.Event()
@@ -422,32 +391,6 @@ def test_functions_and_conditions_are_tried_again_where_asked_for() -> None:
     with Accelerator() as accelerator:
         accelerator.run(graph, input="why")
     assert tries == {"fn": 2, "if": 2}
-
-
-def test_a_cancel_ends_a_wait_for_the_next_attempt() -> None:
-    waits = threading.Event()
-
-    def failing(prompt: str) -> str:
-        waits.set()
-        raise LOST
-
-    graph = whole(ask(retry=Retry(1, backoff_s=3600.0, max_backoff_s=3600.0)))
-    with Accelerator(llm=failing) as accelerator:
-        handle = accelerator.submit(graph, input="why")
-        assert waits.wait(PATIENCE_S)
-        handle.cancel()
-        with pytest.raises(RequestCancelledError):
-            handle.result(PATIENCE_S)
-        assert soon_idle(accelerator)
-
-
-def test_no_attempt_is_waited_for_that_begins_behind_the_deadline() -> None:
-    graph = whole(ask(retry=Retry(1, backoff_s=3600.0, max_backoff_s=3600.0)))
-    with Accelerator(llm=dead()) as accelerator:
-        with pytest.raises(ConnectionResetError):
-            accelerator.run(graph, input="why", deadline_s=1000.0)
-        with pytest.raises((DeadlineError, ConnectionResetError)):
-            accelerator.run(graph, input="why", deadline_s=0.0)
 
 
 def test_a_server_tells_what_failed() -> None:

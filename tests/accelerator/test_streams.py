@@ -19,7 +19,7 @@ from accel_harness import (
     reply,
 )
 
-from rag_accel import END, START, DeadlineError, GraphError, RAGraph
+from rag_accel import END, START, GraphError, RAGraph
 from rag_accel.scheduler.driver import leaf
 from rag_accel.testing import FakeEngine, Faults, compute
 
@@ -239,11 +239,3 @@ def test_a_paused_consumer_does_not_hold_up_any_other() -> None:
         for n in range(5):
             assert acc.run(generation_graph(), input=str(n)) == reply(str(n))
         assert first + "".join(pieces) == reply("some words" * 10)
-
-
-def test_a_stream_ends_at_its_deadline() -> None:
-    gate = Gate()
-    with opened(llm=FakeEngine(compute=gate)) as acc, gate:
-        with pytest.raises(DeadlineError):
-            list(acc.stream(generation_graph(), deadline_s=0.05, input="x"))
-        gate.open()

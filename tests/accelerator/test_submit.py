@@ -13,7 +13,6 @@ from accel_harness import (
     generation_graph,
     opened,
     reply,
-    settle,
 )
 
 from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError
@@ -89,32 +88,6 @@ def test_past_the_bound_submit_refuses_at_once_and_takes_again_later() -> None:
         gate.open()
         assert [handle.result(PATIENCE_S) for handle in handles] == [reply("0"), reply("1")]
         assert acc.submit(generation_graph(), input="x").result(PATIENCE_S) == reply("x")
-
-
-def test_past_the_bound_run_waits_unless_told_not_to() -> None:
-    with Gate() as gate, opened(llm=FakeEngine(compute=gate), max_requests=1) as acc:
-        first = acc.submit(generation_graph(), input="first")
-        gate.wait_until_entered()
-        found: list[str] = []
-        waiting = threading.Thread(
-            target=lambda: found.append(acc.run(generation_graph(), input="second"))
-        )
-        waiting.start()
-        settle(acc)
-        assert not found
-        gate.open()
-        waiting.join(PATIENCE_S)
-        assert found == [reply("second")]
-        first.result(PATIENCE_S)
-    with (
-        Gate() as gate,
-        opened(llm=FakeEngine(compute=gate), max_requests=1, on_full="raise") as acc,
-    ):
-        first = acc.submit(generation_graph(), input="first")
-        with pytest.raises(BusyError):
-            acc.run(generation_graph(), input="second")
-        gate.open()
-        first.result(PATIENCE_S)
 
 
 def test_closing_ends_what_was_submitted() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from operator import add
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from server_harness import (
     PATIENCE_S,
     Doors,
-    folding,
     function,
     generation,
     in_thread,
@@ -148,38 +146,3 @@ def test_a_request_that_cannot_run_is_refused_at_once(
         assert stats["live"] == 0
         assert all(row["live"] == 0 for row in stats["workflows"].values())
         assert server.drain(PATIENCE_S) == []
-
-
-def test_reducers_run_in_threads_of_the_accelerators() -> None:
-    threads: list[str] = []
-
-    def fold(left: str, right: str) -> str:
-        threads.append(threading.current_thread().name)
-        return left + right
-
-    with serving() as server:
-        assert server.result(server.add_request("x", folding(fold)), PATIENCE_S) == "XX"
-    assert {name.rsplit("-", 1)[0] for name in threads} == {"rag-accel-call"}
-
-
-def test_a_reducer_that_fails_fails_its_request() -> None:
-    def fold(left: str, right: str) -> str:
-        raise LookupError("fold")
-
-    with serving() as server:
-        result = server.wait(server.add_request("x", folding(fold)), PATIENCE_S)
-        assert isinstance(result.error, LookupError)
-
-
-def test_a_reducer_that_hangs_holds_up_no_other_request() -> None:
-    opened = threading.Event()
-
-    def fold(left: str, right: str) -> str:
-        assert opened.wait(PATIENCE_S)
-        return left + right
-
-    with serving(llm=str.upper) as server:
-        hanging = server.add_request("x", folding(fold))
-        assert server.result(server.add_request("y", generation()), PATIENCE_S) == "Y"
-        opened.set()
-        assert server.result(hanging, PATIENCE_S) == "XX"

@@ -100,28 +100,6 @@ def test_where_no_answer_has_a_text_the_error_says_so(servers: list[NamedServer]
     assert '"content": null' in str(caught.value)
 
 
-def test_a_dead_server_loses_no_request(servers: list[NamedServer]) -> None:
-    servers[1].close()
-    with Accelerator(llm=model(servers)) as accelerator:
-        assert ask(accelerator, *"qrstuv") == ["a"] * 6
-
-
-def test_a_refusal_of_the_request_itself_is_told_at_once(servers: list[NamedServer]) -> None:
-    for server in servers:
-        server.status = 400
-    with Accelerator(llm=model(servers)) as accelerator, pytest.raises(RemoteEngineError):
-        ask(accelerator, "q")
-    assert sorted(len(server.prompts) for server in servers) == [0, 1]
-
-
-def test_where_all_servers_are_down_the_request_fails(servers: list[NamedServer]) -> None:
-    for server in servers:
-        server.status = 503
-    with Accelerator(llm=model(servers)) as accelerator, pytest.raises(RemoteEngineError):
-        ask(accelerator, "q")
-    assert [len(server.prompts) for server in servers] == [1, 1]
-
-
 def test_each_server_has_its_own_key(servers: list[NamedServer]) -> None:
     several = [
         RemoteServer(servers[0].base_url, api_key="first-key"),

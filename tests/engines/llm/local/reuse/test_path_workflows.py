@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -84,17 +83,6 @@ def test_a_second_question_is_all_that_is_computed(runner: str) -> None:
 def test_an_accelerators_own_option_holds_for_a_model_that_names_none() -> None:
     with walking(local(kv_reuse=None), kv_reuse="dependency") as accelerator:
         assert ask(accelerator, over_graph())[1].approximate > 0
-
-
-def test_requests_at_once_answer_as_each_alone() -> None:
-    questions = [QUESTION, OTHER, "How high is Fuji?", "Where is the lane?"] * 4
-    with walking(local()) as accelerator:
-        handles = [accelerator.submit(over_graph(), input=one) for one in questions]
-        found = [handle.result(PATIENCE_S) for handle in handles]
-    for question, text in zip(questions[:4], found[:4], strict=True):
-        with walking(local()) as accelerator:
-            assert ask(accelerator, over_graph(), question)[0] == text
-    assert found == found[:4] * 4
 
 
 def test_a_streamed_answer_is_the_same() -> None:
@@ -224,21 +212,6 @@ def test_a_tree_beyond_the_context_is_refused_by_its_reason() -> None:
         assert ask(accelerator, over_graph())[0]
 
 
-def test_a_tree_beyond_the_pool_ends_its_request_only() -> None:
-    found = {QUESTION: [f"guide -> in -> lane {at}" for at in range(60)], OTHER: PATHS}
-
-    def index(query: str, k: int) -> list[Document]:
-        return [Document(text, text) for text in found[query]]
-
-    with Accelerator(llm=local(pool_bytes=1 << 17), index=index) as accelerator:
-        with pytest.raises(EngineError, match="larger than the pool"):
-            ask(accelerator, over_search())
-        text, use = ask(accelerator, over_search(), OTHER)
-    assert use.approximate > 0
-    with Accelerator(llm=local(), **finding(*PATHS)) as accelerator:
-        assert ask(accelerator, over_search(), OTHER)[0] == text
-
-
 @pytest.mark.parametrize("runner", ["torch", "paged"])
 def test_a_model_with_a_window_is_refused_when_it_is_loaded(runner: str) -> None:
     sizes = {**SIZES, "vocab_size": len(tokenizer())}
@@ -291,19 +264,6 @@ def test_tenants_over_one_folder_share_no_node(tmp_path: Path) -> None:
             used.append(ask(accelerator, over_graph())[1].from_chunks)
     assert used[:2] == [0, 0]
     assert used[2] == used[3] > 0
-
-
-def test_cancelled_requests_leave_the_others_their_answers() -> None:
-    """Sixteen wait for nodes that one of them encodes; half are cancelled."""
-    with walking(local()) as accelerator:
-        text, _ = ask(accelerator, over_graph())
-    with walking(local()) as accelerator:
-        handles = [accelerator.submit(over_graph(), input=QUESTION) for _ in range(16)]
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda handle: handle.cancel(), handles[::2]))
-        found = [handle.result(PATIENCE_S) for handle in handles[1::2]]
-        assert found == [text] * 8
-        assert ask(accelerator, over_graph())[0] == text
 
 
 PURGED = {
