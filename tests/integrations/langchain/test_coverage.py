@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
 import pytest
-from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
-from lc_fakes import FakeEmbeddings, SyncChat, SyncRetriever
+from lc_fakes import FakeEmbeddings, SyncChat
 from lc_programs import model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, coverage
 from langchain_rag_accel.coverage import Coverage
-from rag_accel import Accelerator, Options
+from rag_accel import Accelerator
 
 INPUT = {"input": "question one"}
 PLAIN = "outside of an accelerated program and of activate()"
@@ -157,18 +156,6 @@ def test_streams_and_bindings_of_its_program_count_in_other_threads(
     assert counts(seen) == (0, 6, 0)
 
 
-def test_a_model_alone_counts_in_other_threads(accelerator: Accelerator) -> None:
-    fast = accelerate(SyncChat(), accelerator=accelerator)
-    with (
-        coverage(fast) as seen,
-        coverage(accelerate(SyncChat())) as last,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        list(pool.map(fast.invoke, "ab"))
-    assert [str(one) for one in seen.calls] == ["SyncChat._generate: 2 borrowed"]
-    assert (counts(seen), counts(last)) == ((0, 2, 0), (0, 0, 0))
-
-
 def test_blocks_of_two_programs_count_the_calls_of_their_own(accelerator: Accelerator) -> None:
     ada = accelerate(retrieval_chain(), accelerator=accelerator)
     bob = accelerate(model_chain(), accelerator=accelerator)
@@ -230,19 +217,3 @@ def test_the_name_stays_a_function_whatever_is_imported() -> None:
     meters = importlib.import_module("langchain_rag_accel.coverage")
     package = importlib.import_module("langchain_rag_accel")
     assert package.coverage is meters.coverage is coverage
-
-
-def _ask(text: str) -> Any:
-    return SyncRetriever().invoke(text)
-
-
-def test_a_call_in_an_own_function_counts(accelerator: Accelerator) -> None:
-    fast = accelerate(RunnableLambda(_ask))
-    with coverage(fast) as seen:
-        fast.invoke("x")
-    assert (seen.borrowed, seen.passed_by) == (1, 0)
-
-
-def test_defaults_of_options_are_not_given() -> None:
-    assert not any(one.is_given for one in coverage(model_chain()).options)
-    assert Options().mode == "auto"

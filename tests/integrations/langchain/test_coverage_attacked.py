@@ -8,20 +8,13 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableLambda
 from lc_fakes import AsyncChat, FakeEmbeddings
-from lc_programs import model_chain, retrieval_chain
+from lc_programs import model_chain
 
 from langchain_rag_accel import accelerate, activate, coverage
 from rag_accel import Accelerator
 from rag_accel.interception.patches import patches
 
 INPUT = {"input": "question one"}
-
-
-async def test_tasks_of_one_block_count_for_it(accelerator: Accelerator) -> None:
-    fast = accelerate(retrieval_chain(), accelerator=accelerator)
-    with coverage(fast) as seen:
-        await asyncio.gather(*(fast.ainvoke(INPUT) for _ in range(8)))
-    assert (seen.borrowed, seen.passed_by) == (16, 0)
 
 
 async def test_a_cancelled_caller_leaves_its_block(accelerator: Accelerator) -> None:

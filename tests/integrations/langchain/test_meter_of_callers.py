@@ -101,16 +101,6 @@ def test_a_retriever_around_two_twins_is_no_leaf_either(accelerator: Accelerator
     assert meter.passed_by == 0, str(meter)
 
 
-def test_switched_off_all_of_it_passes_by(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retriever = accelerate(_store(), accelerator=accelerator).as_retriever()
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    with coverage() as meter:
-        retriever.invoke("one")
-    assert _kinds(meter)["retriever"] == (1, 1)
-
-
 @tool
 def ask(question: str) -> str:
     """Ask a model."""

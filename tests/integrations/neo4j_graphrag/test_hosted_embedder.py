@@ -98,18 +98,6 @@ def test_a_vector_is_the_one_of_the_plain_object(
     assert (type(found), type(found[0])) == (list, float)
 
 
-def test_a_bad_text_fails_alone(
-    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    server.bad = {TEXTS[20]}
-    expected = outcome(lambda: plain.embed_query(TEXTS[20]))
-    with activate(accelerator):
-        found = side_by_side(plain.embed_query, TEXTS)
-    assert found.pop(20) == expected
-    assert expected[0] is EmbeddingsGenerationError
-    assert found == [vector_of(text) for text in TEXTS if text != TEXTS[20]]
-
-
 @pytest.mark.parametrize("text", ["", None, 5, ["a"]], ids=str)
 def test_what_is_no_text_is_answered_as_plainly(
     text: Any, server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
