@@ -51,9 +51,9 @@ def test_all_suites_are_known() -> None:
 
 def test_suites_of_research_are_suites_like_any_other() -> None:
     research = {name for name in suite_names() if is_research(name)}
-    assert research == {"advanced_rag", "mixed_workflows", "stepping"}
-    assert callable(load_suite("stepping").run)
-    assert ratio_definitions("stepping")
+    assert research == {"advanced_rag", "mixed_workflows"}
+    assert callable(load_suite("mixed_workflows").run)
+    assert ratio_definitions("mixed_workflows")
     assert not is_research("nothing")
 
 

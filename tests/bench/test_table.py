@@ -40,11 +40,11 @@ def test_each_suite_gets_a_page_and_the_index_lists_it(result: SuiteResult, tmp_
 
 
 def test_suites_of_research_are_listed_by_themselves(result: SuiteResult) -> None:
-    found = [replace(result, suite=name) for name in ("demo", "stepping", "overhead")]
+    found = [replace(result, suite=name) for name in ("demo", "mixed_workflows", "overhead")]
     used, _, research = list_of_pages(found, "results").partition(RESEARCH)
-    assert [name in used for name in ("demo", "stepping", "overhead")] == [True, False, True]
+    assert [name in used for name in ("demo", "mixed_workflows", "overhead")] == [True, False, True]
     assert research.startswith("\n\n| suite | what it measures | measured |\n")
-    assert "[stepping](results/stepping.md)" in research
+    assert "[mixed_workflows](results/mixed_workflows.md)" in research
     assert list_of_pages(found[1:2], "results").startswith(RESEARCH)
     assert RESEARCH not in list_of_pages(found[:1], "results")
 
