@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options, is_enabled
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import torch_threads
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ WARM_UP = 10
 QUIET_S = 0.02
 MINILM_DIMENSION = 384
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = tuple(f"{_ROOT / name}/" for name in ("rag_accel", "adapters", "integrations"))
+_OURS = tuple(f"{_ROOT / name}/" for name in ("rag_accel", "adapters", "integrations", "demo"))
 _TEXTS = tuple(f"Passage {number} is about subject {number % 7}." for number in range(64))
 
 Function = tuple[str, str]
@@ -70,7 +70,7 @@ def chain() -> Iterator[Callable[[], Any]]:
     from langchain_core.runnables import RunnablePassthrough
 
     from langchain_rag_accel import RagAccelVectorStore, accelerate
-    from langchain_rag_accel.demo.material import local_embeddings
+    from rag_accel_demo.material import local_embeddings
 
     with Accelerator(strict=True) as accelerator:
         store = RagAccelVectorStore.from_texts(
@@ -88,10 +88,10 @@ def graph() -> Iterator[Callable[[], Any]]:
     """Give a RAGraph that embeds, searches and generates once, on three owned engines."""
     from rag_accel.engines import (
         DocumentIndex,
-        ExtractiveEngine,
         IndexSpec,
         SentenceTransformerEngine,
     )
+    from rag_accel_demo import ExtractiveEngine
 
     embedder = SentenceTransformerEngine()
     index = DocumentIndex(IndexSpec(MINILM_DIMENSION))

@@ -16,12 +16,12 @@ from bench.loads import batch_rows, counted, load_rows, ratio_rows, system_rows
 from bench.measure import Pairs, median, rotate
 from bench.results import Row
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.command import build_chain
-from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load, torch_threads
-from langchain_rag_accel.demo.material import Material
-from langchain_rag_accel.demo.report import Comparison, compare
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel_demo.command import build_chain
+from rag_accel_demo.load import SHAPES, Load, Shape, run_load, torch_threads
+from rag_accel_demo.material import Material
+from rag_accel_demo.report import Comparison, compare
 
 PLAIN, OURS = "plain", "accelerated"
 CALLS: dict[Shape, str] = {"threads": "invoke from threads", "tasks": "ainvoke from tasks"}

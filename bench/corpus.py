@@ -31,10 +31,11 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_rag_accel import accelerate, shutdown
-from langchain_rag_accel.demo.material import EMBEDDER, local_embeddings
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss
 from rag_accel.errors import ConfigError
-from rag_accel.sample import corpus_questions, read_corpus
+from rag_accel.sample import read_corpus
+from rag_accel_demo import corpus_questions
+from rag_accel_demo.material import EMBEDDER, local_embeddings
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from bench.measure import Pairs, median, percentile, ratios
 from bench.results import Row, median_row, row_of
-from langchain_rag_accel.demo.load import Load
 from rag_accel.accelerator import Accelerator
+from rag_accel_demo.load import Load
 
 _OWNED = "embedding#"
 

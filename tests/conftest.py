@@ -2,7 +2,7 @@
 
 Of a test on a real Neo4j with several cases half are kept: each takes a second or more.
 
-Tests of all rooms share the servers that the modules beside this one start.
+Tests of all rooms share the servers and the material that the modules beside this one provide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest_plugins = ["neo4j_server", "arcadedb_server"]
+pytest_plugins = ["neo4j_server", "arcadedb_server", "sample_material"]
 for _kit in ("path_kit", "reuse_kit", "shared_calls_kit"):
     pytest.register_assert_rewrite(_kit)
 

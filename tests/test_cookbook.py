@@ -17,6 +17,7 @@ OURS = (
     "neo4j_graphrag_rag_accel",
     "rag_accel",
     "rag_accel_adapters",
+    "rag_accel_demo",
 )
 PUBLIC = (
     "langchain_rag_accel",

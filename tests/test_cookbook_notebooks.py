@@ -24,6 +24,7 @@ PUBLIC = (
     "rag_accel.dependency",
     "rag_accel.engines",
     "rag_accel.sample",
+    "rag_accel_demo",
 )
 #: What a notebook needs besides the project's own requirements.
 NEEDED = {

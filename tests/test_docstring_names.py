@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("rag_accel", "adapters", "integrations")
+PACKAGES = ("rag_accel", "adapters", "integrations", "demo")
 FOLDERS = (*PACKAGES, "tests", "bench", "docs", "cookbook")
 
 QUOTED = re.compile(r"``([^`]+)``")

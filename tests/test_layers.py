@@ -16,7 +16,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("rag_accel", "integrations", "adapters")
+SOURCES = ("rag_accel", "integrations", "adapters", "demo")
 
 #: contract -> what breaks it: the file it is planted in and the module imported there
 VIOLATIONS = {
@@ -42,7 +42,7 @@ def _contracts() -> dict[str, str]:
 def _lint(root: Path) -> str:
     """Return what import-linter says about a checkout."""
     program = Path(sys.executable).with_name("lint-imports")
-    paths = (root, root / "integrations", root / "adapters")
+    paths = (root, root / "integrations", root / "adapters", root / "demo")
     done = subprocess.run(
         [program, "--no-cache"],
         cwd=root,
@@ -118,6 +118,15 @@ def test_a_room_must_not_import(room: str, imported: str, checkout: Path) -> Non
     assert f"{_contracts()['rooms']} BROKEN" in report, report
 
 
+@pytest.mark.parametrize(
+    "package", ["rag_accel", "adapters/rag_accel_adapters", "integrations/langchain_rag_accel"]
+)
+def test_nothing_in_the_wheel_imports_the_demonstration(package: str, checkout: Path) -> None:
+    with _planted(checkout / package / "planted.py", "rag_accel_demo.load"):
+        report = _lint(checkout)
+    assert f"{_contracts()['distribution']} BROKEN" in report, report
+
+
 @pytest.mark.parametrize("room", ["interception", "adoption", "leaves", "engines.llm"])
 def test_an_adapter_must_not_import(room: str, checkout: Path) -> None:
     file = checkout / "adapters/rag_accel_adapters/libraries/planted.py"
@@ -134,6 +143,7 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
         "llama_index_rag_accel",
         "neo4j_graphrag_rag_accel",
         "rag_accel_adapters",
+        "rag_accel_demo",
         exclude_type_checking_imports=True,
     )
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}

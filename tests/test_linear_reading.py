@@ -21,10 +21,11 @@ from rag_accel.graph import RAGraph
 from rag_accel.graph.item_lists import ItemReader, ListForm
 from rag_accel.graph.text import format as write
 from rag_accel.graph.text import parse
-from rag_accel.sample import load_folder, load_questions, make_questions
+from rag_accel.sample import make_questions
 from rag_accel.sample.markup import prose_paragraphs
 from rag_accel.sample.source_files import BAD_SOURCE, read_sections
 from rag_accel.telemetry.reading import read_json_lines
+from rag_accel_demo import load_folder, load_questions
 
 Read = Callable[[str], object]
 Make = Callable[[int], str]

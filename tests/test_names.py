@@ -17,6 +17,7 @@ SOURCES = [
         "integrations/neo4j_graphrag_rag_accel",
         "integrations/vllm_rag_accel",
         "adapters/rag_accel_adapters",
+        "demo/rag_accel_demo",
     )
     for path in sorted((ROOT / name).rglob("*.py"))
 ]

@@ -45,6 +45,7 @@ def test_every_package_of_the_distribution_is_typed() -> None:
 def test_the_folders_around_the_packages_are_no_packages() -> None:
     assert not (ROOT / "integrations/__init__.py").exists()
     assert not (ROOT / "adapters/__init__.py").exists()
+    assert not (ROOT / "demo/__init__.py").exists()
 
 
 def test_the_core_needs_numpy_only() -> None:
@@ -72,7 +73,7 @@ def test_the_distribution_requires_itself_only_by_extras_that_exist() -> None:
 
 
 def test_the_doctor_knows_every_extra_that_users_install() -> None:
-    for_developers = {"bench", "test", "check"}
+    for_developers = {"bench", "test", "check", "mutation"}
     assert set(EXTRAS) == set(PROJECT["optional-dependencies"]) - for_developers
 
 
@@ -182,7 +183,7 @@ class TestWheelCheck:
     def test_a_wheel_without_the_questions_of_the_demo_is_refused(
         self, check: ModuleType, tmp_path: Path
     ) -> None:
-        name = "rag_accel/sample/questions.json"
+        name = "rag_accel_demo/questions.json"
         with pytest.raises(SystemExit, match=r"questions\.json is not in the wheel"):
             check.check_contents(self._wheel(check, tmp_path, without=name))
 

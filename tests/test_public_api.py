@@ -21,6 +21,7 @@ PACKAGES = (
     "llama_index_rag_accel",
     "neo4j_graphrag_rag_accel",
     "rag_accel",
+    "rag_accel_demo",
     "rag_accel.engines",
     "rag_accel.fidelity",
     "rag_accel.interception",
@@ -31,6 +32,7 @@ PACKAGES = (
 )
 OURS = (
     "rag_accel",
+    "rag_accel_demo",
     "langchain_rag_accel",
     "llama_index_rag_accel",
     "neo4j_graphrag_rag_accel",

@@ -28,8 +28,8 @@ from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
 from bench.embedding.levels import EmbedQuery
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import Shape, run_load
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel_demo.load import Shape, run_load
 
 RATE = "texts_per_s"
 #: Times that each text is asked for where callers repeat each other.

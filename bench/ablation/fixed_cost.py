@@ -19,7 +19,6 @@ from bench.ablation import switches
 from bench.ablation.measured import STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate, same_vectors, under
 from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
-from langchain_rag_accel.demo.load import Shape, run_load
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import (
     Capability,
@@ -35,6 +34,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.leaves.leaves import Work
+from rag_accel_demo.load import Shape, run_load
 
 RATE = "texts_per_s"
 STEP_S = 0.01

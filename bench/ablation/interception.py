@@ -24,8 +24,8 @@ from bench.no_op import one_shot_chain
 from bench.no_op_graph import ENGINE, NoOpEngine, line_graph
 from bench.paired import in_ms
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import Shape, run_load
 from rag_accel.accelerator import Accelerator
+from rag_accel_demo.load import Shape, run_load
 
 RATE = "answers_per_s"
 #: Calls in a row of one run, which gives their mean.

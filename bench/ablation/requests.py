@@ -36,13 +36,13 @@ from bench.research.advanced.workload import (
     Variant,
     open_setting,
 )
-from langchain_rag_accel.demo.material import Material
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
 from rag_accel.passes.manager import RUNTIME_PASSES, STATIC_PASSES
 from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import prompts, steps
+from rag_accel_demo.material import Material
 
 PASSES = (*(one.name for one in STATIC_PASSES), *RUNTIME_PASSES)
 #: What an instruction of some length says, again and again: about 1500 tokens.

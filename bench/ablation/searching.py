@@ -22,12 +22,12 @@ from bench.arms import bench_accelerator
 from bench.baselines.faiss_coded import K_FACTOR, FaissCoded
 from bench.paired import in_ms
 from bench.vectors import IndexSize, Vectors, build_index, make_mixture
-from langchain_rag_accel.demo.load import run_load
 from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, StepBudget, WorkId
 from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
 from rag_accel.engines.retrieval.vectors.nearest import nearest
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import run_load
 
 K = 10
 RECALL = 0.99

@@ -18,8 +18,8 @@ from langchain_core.embeddings import Embeddings
 from bench.baselines.calling import MicroBatcher, OneByOne, TextEmbedder
 from bench.baselines.embedding_runtimes import OnnxRuntime, OpenVinoRuntime, Runtime, TorchRuntime
 from bench.baselines.infinity import ENVIRONMENT, Infinity
-from langchain_rag_accel.demo.load import Load, Shape, run_load, torch_threads
 from rag_accel.errors import ConfigError
+from rag_accel_demo.load import Load, Shape, run_load, torch_threads
 
 Settings = Mapping[str, Any]
 

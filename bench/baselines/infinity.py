@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.baselines.peer_process import PeerProcess, interpreter
-from langchain_rag_accel.demo.load import Load, Shape
+from rag_accel_demo.load import Load, Shape
 
 ENVIRONMENT = interpreter("infinity")
 _SCRIPT = Path(__file__).with_name("infinity_load.py")

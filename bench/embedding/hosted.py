@@ -24,8 +24,8 @@ from bench.measure import Pairs, alternate, median, ratios
 from bench.results import Row, median_row
 from bench.serving.processes import LineProcess
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import Load, run_load
 from rag_accel.errors import EngineError
+from rag_accel_demo.load import Load, run_load
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from bench.arms import best_torch_threads
 from bench.loads import batch_rows, counted, system_rows
 from bench.measure import rotate
 from bench.results import Row
-from langchain_rag_accel.demo.load import SHAPES, Load, Shape, run_load, torch_threads
 from rag_accel.accelerator import Accelerator
+from rag_accel_demo.load import SHAPES, Load, Shape, run_load, torch_threads
 
 PLAIN, OURS = "plain", "accelerated"
 Arms = dict[str, Callable[[int], Load]]

@@ -21,13 +21,13 @@ from bench.embedding.levels import workload_of
 from bench.measure import Pairs, alternate, median, ratios
 from bench.results import Row, median_row
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import Load, run_load, torch_threads
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import Document
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.graph import END, START, RAGraph
+from rag_accel_demo.load import Load, run_load, torch_threads
 
 PLAIN, OURS = "late interaction on torch", "accelerated reranker"
 WORDS = 60

@@ -15,10 +15,10 @@ from bench.baselines.depcache import DepCache
 from bench.graph.first_token import Chats, Retrieved
 from bench.graph.opponents import CHUNKS, DEPCACHE, RADIX, UNMOVED, preorder_of
 from bench.graph.tree_answers import TOKENS, Answer, ask
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
+from rag_accel_demo.load import torch_threads
 
 _ROOM = 1 << 28
 

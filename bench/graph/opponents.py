@@ -31,7 +31,6 @@ from bench.graph.first_token import (
     token_bytes,
 )
 from bench.measure import rotate
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -40,6 +39,7 @@ from rag_accel.fidelity.prompts import SYSTEM
 from rag_accel.kv.dependency.paths import Segments
 from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.store import HostStore
+from rag_accel_demo.load import torch_threads
 
 RADIX = "causal, flat text, radix cache"
 CHUNKS = "each path a text"

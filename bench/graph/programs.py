@@ -34,8 +34,9 @@ from bench.results import Row, median_row, row_of
 from llama_index_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
-from rag_accel.sample import GraphQuestion, chain_questions, uniform_stream
+from rag_accel.sample import GraphQuestion, chain_questions
 from rag_accel.sample.source_triples import Triple
+from rag_accel_demo import uniform_stream
 
 PLAIN, OURS = "plain", "accelerated"
 #: between scores of nodes that may change places

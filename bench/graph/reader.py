@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.fidelity.tuning.checkpoints import StateFile
 from rag_accel.fidelity.tuning.options import TuningOptions
 from rag_accel.fidelity.tuning.packing import IGNORED, PackedBatch, PromptPacker, batch_of
 from rag_accel.fidelity.tuning.questions import GraphNames, GraphShape, generate_questions
 from rag_accel.fidelity.tuning.tune import tune_dependency
 from rag_accel.system.files import folder_made_once, user_cache
+from rag_accel_demo.load import torch_threads
 
 _WORDS = ("<unk>", "<s>", "Facts:", "Question:", "of", "\n")
 _TEMPLATE = "<s>{% for message in messages %}{{ message['content'] }}{% endfor %}"

@@ -8,12 +8,12 @@ from typing import Any
 from bench.baselines.depcache import DepCache, preorder_prompt
 from bench.graph.reading import GraphPrompt
 from bench.results import Row
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.fidelity.tuning.questions import GraphQuestions
 from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel_demo.load import torch_threads
 
 ANEW, REUSED = "DepCache, tuned, nothing kept", "DepCache, tuned, paths kept"
 UNMOVED = "DepCache, tuned, paths kept, not re-encoded"

@@ -19,10 +19,10 @@ from bench.measure import median, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel import ChatRagAccel
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
 from rag_accel.fidelity.prompts import SYSTEM, TextCutter, TextPrompt
+from rag_accel_demo.load import torch_threads
 
 PLAIN = "plain"
 METRIC = "first_token_ms"

@@ -15,8 +15,8 @@ from bench.local_llm.chains import Chain, PlainModel
 from bench.local_llm.prompts import Asked, Prompts
 from bench.measure import Pairs, median, ratios, rotate
 from bench.results import Row, median_row, row_of
-from langchain_rag_accel.demo.load import Load, run_load, torch_threads
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import Load, run_load, torch_threads
 
 PLAIN, BATCH, OURS = "plain", "plain, batch", "accelerated"
 _logger = logging.getLogger("bench.serving")

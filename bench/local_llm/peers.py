@@ -12,8 +12,8 @@ from bench.baselines.genai import Genai
 from bench.local_llm.answers import Arm
 from bench.local_llm.chains import PlainModel
 from bench.local_llm.prompts import Asked
-from langchain_rag_accel.demo.load import Load, torch_threads
 from rag_accel.errors import EngineError
+from rag_accel_demo.load import Load, torch_threads
 
 CONTINUOUS, GENAI = "transformers generate_batch", "openvino-genai"
 #: Tokens of a page of generate_batch's cache.

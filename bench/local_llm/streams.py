@@ -12,7 +12,7 @@ from bench.local_llm.prompts import Asked, Prompts
 from bench.measure import median, rotate
 from bench.paired import in_ms
 from bench.results import Row, median_row, row_of
-from langchain_rag_accel.demo.load import torch_threads
+from rag_accel_demo.load import torch_threads
 
 METRIC = "first_text_ms"
 RATE = "tokens_per_s_after_first"

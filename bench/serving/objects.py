@@ -6,11 +6,11 @@ from typing import Any
 
 from bench.no_op import one_shot_chain
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.command import build_chain
-from langchain_rag_accel.demo.material import prepare
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.system.files import user_cache
+from rag_accel_demo.command import build_chain
+from rag_accel_demo.material import prepare
 
 NO_OP, RETRIEVAL = "no_op", "retrieval"
 INPUTS = {NO_OP: "question", RETRIEVAL: "input"}

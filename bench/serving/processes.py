@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from langchain_rag_accel.demo.load import Load
 from rag_accel.errors import EngineError
+from rag_accel_demo.load import Load
 
 END_S = 20.0
 

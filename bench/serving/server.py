@@ -20,10 +20,10 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from bench.arms import bench_accelerator
 from bench.serving.chain import build_chain
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import run_load, torch_threads
-from langchain_rag_accel.demo.material import prepare
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.system.files import user_cache
+from rag_accel_demo.load import run_load, torch_threads
+from rag_accel_demo.material import prepare
 
 WARM_UP = 64
 PATIENCE_S = 60.0

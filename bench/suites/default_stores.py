@@ -50,10 +50,10 @@ from bench.measure import Pairs, median, ratios, rotate, timed
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import run_load
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss, thread_count
 from rag_accel.recognition.store_copies import SEARCHES
+from rag_accel_demo.load import run_load
 
 K = 4
 #: searches of each arm before those that are measured: as many as an engine waits for, and more

@@ -66,11 +66,11 @@ from bench.chains import CALLS, ChainBench, Found, best_threads
 from bench.garbage import little_garbage
 from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
 from bench.results import Row, SuiteResult, sizes_of
-from langchain_rag_accel.components.chat_models import ExtractiveChatModel
-from langchain_rag_accel.demo.command import build_chain
-from langchain_rag_accel.demo.load import run_load, torch_threads
-from langchain_rag_accel.demo.material import Material, prepare
 from rag_accel.system.files import user_cache
+from rag_accel_demo.command import build_chain
+from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
+from rag_accel_demo.load import run_load, torch_threads
+from rag_accel_demo.material import Material, prepare
 
 MAX_READER_SHARE = 0.3
 

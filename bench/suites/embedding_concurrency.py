@@ -62,12 +62,13 @@ from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
 from bench.measure import Pairs, median
 from bench.results import Row, SuiteResult, sizes_of
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.load import Load, Shape, run_load
-from langchain_rag_accel.demo.material import local_embeddings
 from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.errors import ConfigError
-from rag_accel.sample import corpus_questions, read_corpus
+from rag_accel.sample import read_corpus
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo import corpus_questions
+from rag_accel_demo.load import Load, Shape, run_load
+from rag_accel_demo.material import local_embeddings
 
 CHUNKS = 3000
 _PATIENCE_S = 60.0

@@ -54,12 +54,12 @@ from bench.graph.reading import (
 )
 from bench.graph.reused_nodes import depcache_rows
 from bench.results import Row, SuiteResult, sizes_of
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engines.llm.local.model.loading import load_source
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.tuning import GraphNames, GraphShape, generate_questions
 from rag_accel.sample import read_library_graph, smollm2_folder
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import torch_threads
 
 _CHAT = "SmolLM2, the standard library"
 _RATIOS = {"untuned_em": SHARED, "stacked_em": STACKED, "preorder_em": PREORDER, "tuned_em": TUNED}

@@ -90,12 +90,11 @@ from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.sample import (
     GraphQuestion,
     chain_questions,
-    graph_questions,
     read_library_graph,
-    zipf_stream,
 )
 from rag_accel.sample.source_triples import Triple
 from rag_accel.testing.neo4j_process import BoltServer, reason_without_server
+from rag_accel_demo import graph_questions, zipf_stream
 
 _logger = logging.getLogger("bench.graph_retrieval")
 

@@ -50,10 +50,10 @@ from bench.loads import (
 from bench.measure import Pairs, rotate
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.processes import Client, Server
-from langchain_rag_accel.demo.load import Load
-from langchain_rag_accel.demo.material import prepare
 from rag_accel.system.files import user_cache
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import Load
+from rag_accel_demo.material import prepare
 
 PLAIN, OURS = "plain", "accelerated"
 ENDPOINTS = ("sync", "async", "stream")

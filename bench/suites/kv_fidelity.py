@@ -38,11 +38,11 @@ from bench.arms import thread_candidates
 from bench.kv.answers import answer_rows, gold_questions
 from bench.kv.fidelity import FULL, FUSED_15, Fidelity, Reader, measure
 from bench.results import SuiteResult, sizes_of
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.engine_api import Document
 from rag_accel.fidelity.prompts import TextPrompt, short_prompts
 from rag_accel.sample import read_corpus, smollm2_folder
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import torch_threads
 
 _CHUNKS = 2000
 

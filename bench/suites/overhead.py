@@ -78,12 +78,12 @@ from bench.paired import PairedTimes, Same, in_ms, time_pairs
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.unbatched.rounds import BUILDERS, Rounds, time_rounds
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.demo.command import build_chain
-from langchain_rag_accel.demo.load import run_load, torch_threads
-from langchain_rag_accel.demo.material import Material, prepare
-from langchain_rag_accel.demo.report import compare
 from rag_accel.accelerator import Accelerator
 from rag_accel.system.files import user_cache
+from rag_accel_demo.command import build_chain
+from rag_accel_demo.load import run_load, torch_threads
+from rag_accel_demo.material import Material, prepare
+from rag_accel_demo.report import compare
 
 FAKE_DELAY_S = 0.1
 GRAPH_NODES = 10

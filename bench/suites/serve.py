@@ -43,10 +43,10 @@ from bench.measure import Pairs, differences, median, ratios, rotate
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.objects import INPUTS, NO_OP, RETRIEVAL
 from bench.serving.processes import Client, FastAPIEndpoint, InProcess, ServeCommand
-from langchain_rag_accel.demo.load import Load
-from langchain_rag_accel.demo.material import prepare
 from rag_accel.errors import EngineError
 from rag_accel.system.files import user_cache
+from rag_accel_demo.load import Load
+from rag_accel_demo.material import prepare
 
 IN_PROCESS, OURS, FASTAPI = "in process", "rag-accel serve", "FastAPI endpoint"
 WORKLOADS = {NO_OP: "chain that does nothing", RETRIEVAL: "demo's chain"}

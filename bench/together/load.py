@@ -12,8 +12,8 @@ from bench.measure import Pairs, alternate, median, ratios
 from bench.results import Row, median_row, row_of
 from bench.together.material import Asked
 from bench.together.programs import Arm, Ask, Program
-from langchain_rag_accel.demo.load import Load, run_load, torch_threads
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import Load, run_load, torch_threads
 
 PLAIN, OURS = "all off", "all on"
 

@@ -16,9 +16,9 @@ from rag_accel.sample import (
     read_corpus,
     read_library_graph,
     smollm2_folder,
-    uniform_stream,
 )
 from rag_accel.sample.source_triples import Triple
+from rag_accel_demo import uniform_stream
 
 SYSTEM = "You answer questions by the passages that you are given, in a few words."
 QUESTION = "{context}\n\nBy these passages: {question}"

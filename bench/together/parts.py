@@ -20,7 +20,6 @@ from bench.local_llm.answers import Setting
 from bench.together.arms import Arm, Mechanism
 from bench.together.material import SYSTEM, Asked, Material
 from bench.together.programs import HOPS, filled, generated
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.config import EmbeddingRuntime
 from rag_accel.engine_api import Document
 from rag_accel.engines import (
@@ -36,6 +35,7 @@ from rag_accel.graph import END, START, RAGraph
 from rag_accel.passes.manager import passes_named
 from rag_accel.requests.prompts import as_text
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import torch_threads
 
 #: Cuts the work of one request as well, which a batch of one would cut into single texts.
 _CUTTING = "split_nodes"

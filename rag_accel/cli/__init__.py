@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from rag_accel.cli.cache import add_cache_command
@@ -61,7 +60,7 @@ def _add_plugin(commands: Any, name: str) -> None:
     """Add a command of a plugin; one that cannot be imported says so when it is called."""
     try:
         run = command_registry().get(name)
-        module = import_module(run.__module__.rpartition(".")[0] or run.__module__)
+        module = sys.modules.get(run.__module__)
     except (RagAccelError, ImportError) as error:
         reason = error
         parser = commands.add_parser(name, help="unavailable", add_help=False)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rag_accel.engines.knowledge.bolt import BoltGraph
     from rag_accel.engines.knowledge.engine import KnowledgeEngine
     from rag_accel.engines.knowledge.memory import MemoryGraph
-    from rag_accel.engines.llm.extractive.engine import ExtractiveEngine
     from rag_accel.engines.llm.local.engine import LocalLLMEngine
     from rag_accel.engines.llm.local.local_llm import LocalLLM
     from rag_accel.engines.llm.local.options import LocalOptions
@@ -58,7 +57,6 @@ __all__ = [
     "DocumentIndex",
     "EngineMember",
     "EnginePool",
-    "ExtractiveEngine",
     "HybridEngine",
     "HybridSpec",
     "IndexKind",
@@ -101,7 +99,6 @@ _HOMES = {
     "DeviceGroup": "devices.group",
     "EngineMember": "devices.members",
     "EnginePool": "pool.engine",
-    "ExtractiveEngine": "llm.extractive.engine",
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.rankings",
     "KnowledgeEngine": "knowledge.engine",

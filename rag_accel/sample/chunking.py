@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.sentences import split_sentences
+from rag_accel.sample.sentences import split_sentences
 
 MIN_WORDS = 80
 FULL_WORDS = 120

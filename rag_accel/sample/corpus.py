@@ -12,6 +12,7 @@ import importlib.metadata
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import Distribution
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -19,13 +20,26 @@ from pathlib import Path, PurePosixPath
 from rag_accel.engine_api import Document
 from rag_accel.errors import ConfigError, DocumentError
 from rag_accel.sample.chunking import Section, chunk_section
-from rag_accel.sample.file_text import LoadReport, SkippedDocument
 from rag_accel.sample.markup import plain_text, prose_paragraphs
-from rag_accel.sample.source_files import BAD_SOURCE, is_public_source, read_sources, walk_sources
+from rag_accel.sample.source_files import (
+    BAD_SOURCE,
+    SkippedDocument,
+    is_public_source,
+    read_sources,
+    walk_sources,
+)
 
 _DESCRIPTION_CHUNKS = 4
 _RECORDED_SOURCE = re.compile(r"^([\w./]+\.py),", re.MULTILINE)
 _NAME_SEPARATORS = re.compile(r"[-_.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """The chunks of all files that could be read, and the files that could not."""
+
+    documents: tuple[Document, ...]
+    skipped: tuple[SkippedDocument, ...] = ()
 
 
 def by_name(distributions: Iterable[Distribution]) -> list[tuple[str, Distribution]]:

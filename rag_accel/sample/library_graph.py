@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from rag_accel.errors import ConfigError, DocumentError
-from rag_accel.sample.file_text import SkippedDocument
-from rag_accel.sample.source_files import BAD_SOURCE, read_bounded
+from rag_accel.sample.source_files import BAD_SOURCE, SkippedDocument, read_bounded
 from rag_accel.sample.source_triples import Triple, first_lines, module_triples
 
 # No module of the library, or a copy of code that stands elsewhere.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rag_accel.engines.sentences import split_sentences
+from rag_accel.sample.sentences import split_sentences
 
 _BULLET = re.compile(r"(?:[-*+\u2022\u25cf]|#\.|\(?\d{1,2}[.)])\s+")
 _FIELD = re.compile(r":(?:param|parameter|arg|key|keyword|ivar|cvar|var)\s([^:]*[^:\s]):\s*")

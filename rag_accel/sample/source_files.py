@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 
 from rag_accel.engine_api import Document
 from rag_accel.sample.chunking import Section, chunk_section, count_words
-from rag_accel.sample.file_text import SkippedDocument
 from rag_accel.sample.markup import prose_paragraphs
 
 OWN_SECTION_WORDS = 80
@@ -27,6 +26,17 @@ _SIGNATURE_LETTERS = 56
 _MAX_NAME_LETTERS = 300
 
 _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedDocument:
+    """A file that was not read. ``path`` is relative to the folder that was asked for."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

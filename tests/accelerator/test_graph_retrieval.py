@@ -25,13 +25,13 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines import (
     CallableEmbeddingEngine,
-    ExtractiveEngine,
     KnowledgeEngine,
     MemoryGraph,
 )
 from rag_accel.errors import EngineError, GraphLinkError, RequestCancelledError
 from rag_accel.requests import kinds
 from rag_accel.testing import FakeAsyncCall, FakeSyncCall
+from rag_accel_demo import ExtractiveEngine
 
 Way = Callable[..., Any]
 anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())

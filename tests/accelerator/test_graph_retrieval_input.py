@@ -14,11 +14,11 @@ from accel_harness import opened
 from rag_accel import END, START, Accelerator, ClosedError, ConfigError, GraphError, RAGraph
 from rag_accel.engines import (
     CallableEmbeddingEngine,
-    ExtractiveEngine,
     KnowledgeEngine,
     MemoryGraph,
 )
 from rag_accel.errors import EngineOutputError, GraphLinkError
+from rag_accel_demo import ExtractiveEngine
 
 TRIPLES = [("ada", "knows", "charles"), ("charles", "knows", "mary")]
 #: Each holds a word of its own, by which a question can mean it.

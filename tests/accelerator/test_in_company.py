@@ -8,8 +8,9 @@ from accel_harness import PATIENCE_S, opened
 
 from rag_accel import END, START, Accelerator, RAGraph, RemoteEngineError
 from rag_accel.engine_api import Health
-from rag_accel.engines import ExtractiveEngine, MemoryGraph
+from rag_accel.engines import MemoryGraph
 from rag_accel.testing.members import FakeMember
+from rag_accel_demo import ExtractiveEngine
 
 TRIPLES = [("Ada", "wrote to", "Charles"), ("Charles", "designed", "the Engine")]
 

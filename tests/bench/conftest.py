@@ -17,8 +17,8 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from bench import command
 from bench.results import Row, SuiteResult, over_processes
-from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document
+from rag_accel_demo.material import Material
 
 # Idle OpenMP threads spin for work by default: where other processes need the cores, small calls
 # of FAISS wait for them and take ten times as long. It is read when FAISS or torch is loaded.

@@ -27,7 +27,6 @@ from bench.measure import Pairs
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import ablation, ratio_definitions
 from bench.vectors import IndexSize
-from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
@@ -45,6 +44,7 @@ from rag_accel.testing.emulated.device import EmulatedDevice
 from rag_accel.testing.emulated.engine import EmulatedEngine
 from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import advanced_document_qa
+from rag_accel_demo.material import Material
 
 Ended = Callable[[SuiteResult], int]
 

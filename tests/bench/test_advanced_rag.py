@@ -22,11 +22,11 @@ from bench.research.advanced.workload import LOADED, VARIANTS, Setting, Variant,
 from bench.research.suites import advanced_rag
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions
-from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document, Message
 from rag_accel.errors import ConfigError
 from rag_accel.graph.item_lists import read_items
 from rag_accel.testing.emulated.table import H100_LIKE_8B, DeviceTable, step_time_s
+from rag_accel_demo.material import Material
 
 Ended = Callable[[SuiteResult], int]
 

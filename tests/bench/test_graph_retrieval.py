@@ -29,9 +29,10 @@ from bench.measure import Pairs
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import graph_retrieval, ratio_definitions
 from rag_accel.engines import MemoryGraph
-from rag_accel.sample import chain_questions, read_library_graph, uniform_stream
+from rag_accel.sample import chain_questions, read_library_graph
 from rag_accel.sample.source_triples import Triple
 from rag_accel.testing.neo4j_process import BoltServer
+from rag_accel_demo import uniform_stream
 
 TINY = graph_retrieval.Sizes(
     triples=600,

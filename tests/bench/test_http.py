@@ -21,8 +21,8 @@ from bench.serving.chain import build_chain
 from bench.serving.processes import Client, LineProcess
 from bench.serving.server import make_app, open_listener
 from bench.suites import http, ratio_definitions
-from langchain_rag_accel.demo.load import Load
 from rag_accel.errors import EngineError
+from rag_accel_demo.load import Load
 
 QUESTIONS = [f"question {number}?" for number in range(12)]
 TINY = http.Sizes(connections=4, questions=8, tuning_questions=4, alone=3, repeats=2)

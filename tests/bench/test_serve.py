@@ -16,8 +16,8 @@ from bench.serving import objects
 from bench.serving.fastapi_endpoint import make_endpoint
 from bench.serving.in_process import load as load_in_process
 from bench.suites import ratio_definitions, serve
-from langchain_rag_accel.demo.load import Load
 from rag_accel.errors import EngineError
+from rag_accel_demo.load import Load
 
 QUESTIONS = [f"question {number}?" for number in range(12)]
 TINY = serve.Sizes(

@@ -20,8 +20,8 @@ from bench.local_llm.prompts import Prompts, spread
 from bench.local_llm.streams import RATE, Streams, compare_streams
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions, serving
-from langchain_rag_accel.demo.load import Load
 from rag_accel.errors import EngineError, UncheckedWeightsWarning
+from rag_accel_demo.load import Load
 
 TEMPLATE = (
     "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"

@@ -23,7 +23,7 @@ from bench.local_llm.answers import OURS, Arm
 from bench.local_llm.peers import CONTINUOUS, GENAI, PEERS, PeerError, opened
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions, serving_peers
-from langchain_rag_accel.demo.load import Load
+from rag_accel_demo.load import Load
 
 TEXTS = (
     "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",

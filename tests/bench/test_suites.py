@@ -19,10 +19,10 @@ from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
 from bench.no_op_graph import ENGINE, NoOpEngine, answer_nothing, line_graph
 from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import demo, embedding_concurrency, overhead, ratio_definitions
-from langchain_rag_accel.components.chat_models import ExtractiveChatModel
-from langchain_rag_accel.demo.material import Material
 from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError, EngineError
+from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
+from rag_accel_demo.material import Material
 
 Ended = Callable[[SuiteResult], int]
 

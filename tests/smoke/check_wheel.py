@@ -29,6 +29,7 @@ PACKAGES = {
     "vllm_rag_accel": ROOT / "integrations/vllm_rag_accel",
     "rag_accel": ROOT / "rag_accel",
     "rag_accel_adapters": ROOT / "adapters/rag_accel_adapters",
+    "rag_accel_demo": ROOT / "demo/rag_accel_demo",
 }
 
 

@@ -18,8 +18,8 @@ from bench.research.advanced.programs import hand_parallel, sequential
 from bench.research.advanced.stages import Notes, Stages
 from bench.research.advanced.workload import LEADING, Request, Setting, Variant
 from bench.results import Row, row_of
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.testing.emulated.table import DeviceTable
+from rag_accel_demo.load import torch_threads
 
 SEQUENTIAL, HAND_PARALLEL, OURS = "sequential", "hand_parallel", "ours"
 LANGGRAPH_ARMS = (SEQUENTIAL, HAND_PARALLEL)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bench.research.advanced.answers import Answers
-from langchain_rag_accel.demo.material import BATCH, Material
 from rag_accel.config import Options
 from rag_accel.engine_api import Document, Engine
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
@@ -21,6 +20,7 @@ from rag_accel.testing.emulated.device import EmulatedDevice
 from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import SynthesisMode, Upload
 from rag_accel_adapters.langchain.models import EMBEDDINGS
+from rag_accel_demo.material import BATCH, Material
 
 TOP_K = 16
 TOP_N = 3

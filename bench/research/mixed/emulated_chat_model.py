@@ -13,10 +13,10 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import Field
 
-from langchain_rag_accel.components.chat_models import generation_input
 from rag_accel.engine_api import GenerationOutput
 from rag_accel.testing.emulated.batch import Update
 from rag_accel.testing.emulated.device import EmulatedDevice
+from rag_accel_demo.extractive.chat_model import generation_input
 
 
 class EmulatedChatModel(BaseChatModel):

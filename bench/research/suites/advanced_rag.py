@@ -81,11 +81,11 @@ from bench.research.advanced.loaded import Loaded, run_loaded
 from bench.research.advanced.ours import Ours, Spent
 from bench.research.advanced.workload import LEADING, LOADED, VARIANTS, Variant, open_setting
 from bench.results import SuiteResult, sizes_of
-from langchain_rag_accel.demo.material import Material, prepare
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.system.files import user_cache
 from rag_accel.testing.emulated.table import H100_LIKE_8B, DeviceTable
+from rag_accel_demo.material import Material, prepare
 
 #: ratios under load, and how many requests arrive together for each
 _TOGETHER = {"topology_vs_blind_together": 8, "topology_vs_blind_single": 1}

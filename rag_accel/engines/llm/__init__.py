@@ -1,1 +1,1 @@
-"""Language models as engines: remote servers, local models, and extractive answers."""
+"""Language models as engines: remote servers and local models."""

@@ -19,12 +19,12 @@ pytest.importorskip("openvino")
 from lc_waiting import wait_until  # noqa: E402
 
 from langchain_rag_accel import accelerate  # noqa: E402
-from langchain_rag_accel.demo.material import local_embeddings  # noqa: E402
 from rag_accel.accelerator import Accelerator  # noqa: E402
 from rag_accel.engines.embedding.shared_runtimes import (  # noqa: E402
     describe,
     wait_until_compiled,
 )
+from rag_accel_demo.material import local_embeddings  # noqa: E402
 
 CALLERS, OWN_TEXTS = 12, 8
 EACH = 5 * CALLERS

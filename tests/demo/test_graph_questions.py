@@ -8,17 +8,11 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from rag_accel.errors import ConfigError
-from rag_accel.sample import (
-    GraphQuestion,
-    LibraryGraph,
-    QuestionKind,
-    chain_questions,
-    graph_questions,
-    uniform_stream,
-    zipf_stream,
-)
-from rag_accel.sample.graph_questions import CHAIN_TEXTS, MAX_ANSWERS, NO, PAIR_TEXTS, YES
-from rag_accel.sample.source_triples import RELATIONS, Triple
+from rag_accel.sample import GraphQuestion, LibraryGraph, QuestionKind, chain_questions
+from rag_accel.sample.graph_questions import MAX_ANSWERS
+from rag_accel.sample.source_triples import Triple
+from rag_accel_demo import graph_questions, uniform_stream, zipf_stream
+from rag_accel_demo.graph_questions import NO, PAIR_TEXTS, YES
 
 
 def followed(triples: Sequence[Triple], entity: str, relations: Iterable[str]) -> set[str]:
@@ -49,13 +43,6 @@ def chains(library: LibraryGraph) -> tuple[GraphQuestion, ...]:
 
 
 # Questions ---------------------------------------------------------------------------------------
-
-
-def test_answers_are_those_of_the_triples(
-    library: LibraryGraph, questions: tuple[GraphQuestion, ...]
-) -> None:
-    for question in questions[:60]:
-        assert set(question.answers) == gold(library.triples, question), question
 
 
 def test_every_question_of_a_small_graph_has_the_answers_of_its_triples(
@@ -102,12 +89,6 @@ def test_a_seed_always_draws_the_same(
     assert graph_questions(library.triples, 800, seed=2) != questions
 
 
-def test_thousands_of_chains_use_every_text(chains: tuple[GraphQuestion, ...]) -> None:
-    assert len(chains) > 10_000
-    assert {one.relations for one in chains} == set(CHAIN_TEXTS)
-    assert {relation for one in chains for relation in one.relations} == set(RELATIONS)
-
-
 def test_pairs_use_every_text(questions: tuple[GraphQuestion, ...]) -> None:
     for kind in (QuestionKind.INTERSECTION, QuestionKind.COMPARISON):
         used = {one.relations[0] for one in questions if one.kind is kind}
@@ -121,7 +102,6 @@ def test_a_triple_that_repeats_changes_nothing(library: LibraryGraph) -> None:
 
 @pytest.mark.parametrize("triples", [[], [("a", "raises", "b")]])
 def test_a_graph_too_small_is_an_error(triples: list[Triple]) -> None:
-    assert len(chain_questions(triples)) == len(triples)
     with pytest.raises(ConfigError, match="too few questions"):
         graph_questions(triples, 2)
 

@@ -1,4 +1,4 @@
-"""Test how text is cut into sentences and words into stems."""
+"""Test how text is cut into sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.sentences import split_sentences, stem
+from rag_accel.sample.sentences import split_sentences
 
 
 @pytest.mark.parametrize(
@@ -36,24 +36,3 @@ def test_only_white_space_and_bullets_are_lost(text: str) -> None:
     kept = "".join("".join(split_sentences(text)).split())
     letters = [letter for letter in kept if letter.isalpha()]
     assert letters == [letter for letter in text if letter.isalpha()]
-
-
-@pytest.mark.parametrize(
-    "family",
-    [
-        ["serialize", "serializes", "serialized", "serializing", "serialization"],
-        ["remove", "removes", "removed", "removing", "removal"],
-        ["directory", "directories"],
-        ["copy", "copies", "copied"],
-        ["stop", "stops", "stopped", "stopping"],
-        ["file", "files"],
-        ["key", "keys"],
-    ],
-)
-def test_relatives_share_a_stem(family: list[str]) -> None:
-    assert len({stem(word) for word in family}) == 1
-
-
-@pytest.mark.parametrize(("one", "other"), [("string", "strip"), ("os", "o"), ("class", "clas")])
-def test_different_words_keep_different_stems(one: str, other: str) -> None:
-    assert stem(one) != stem(other)

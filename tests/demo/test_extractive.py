@@ -1,4 +1,4 @@
-"""Test the extractive reader and the engine that serves it."""
+"""Test the extractive reader, and the engine and the chat model that serve it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.llm.extractive.engine import (
-    NO_ANSWER,
-    ExtractiveEngine,
-    ExtractiveReader,
-    complete,
-    format_prompt,
-)
 from rag_accel.errors import ClosedError, EngineError
 from rag_accel.testing import EngineContract, ManualClock
+from rag_accel_demo.extractive import engine as engine_module
+from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
+from rag_accel_demo.extractive.engine import Completion, ExtractiveEngine, complete
+from rag_accel_demo.extractive.prompt import format_passages
+from rag_accel_demo.extractive.reader import NO_ANSWER, find_answer, stem
 
 PUMP = Document(
     "pump",
@@ -45,26 +43,27 @@ GARDEN = Document(
 )
 BRIDGE = Document("bridge", "The bridge opens for tall ships at noon.", {"title": "Harbour"})
 PASSAGES = (GARDEN, PUMP, BRIDGE)
-READER = ExtractiveReader()
+CONTEXT = f"Context:\n{format_passages(PASSAGES)}"
 
 
 def test_the_sentence_that_answers_is_returned_with_its_citation() -> None:
-    answer = READER.answer("How often do I clean the filter of the pump?", PASSAGES)
-    assert "Its filter must be cleaned every month. [2]" in answer.sentences
-    assert answer.supported
+    answer = find_answer("How often do I clean the filter of the pump?", PASSAGES)
+    assert "Its filter must be cleaned every month. [2]" in answer
 
 
 def test_citations_are_the_passages_the_sentences_stand_in() -> None:
-    answer = READER.answer("Should I water tomatoes in the morning or clean the pump?", PASSAGES)
-    assert answer.citations == (1, 2)
-    for sentence in answer.sentences:
+    answer = find_answer("Should I water tomatoes in the morning or clean the pump?", PASSAGES)
+    cited: list[int] = []
+    for sentence in answer:
         text, _, number = sentence.rpartition(" [")
-        assert text in PASSAGES[int(number.rstrip("]")) - 1].text
+        cited.append(int(number.rstrip("]")))
+        assert text in PASSAGES[cited[-1] - 1].text
+    assert set(cited) == {1, 2}
 
 
 def test_sentences_stand_in_reading_order() -> None:
-    answer = READER.answer("What if the pressure drops, and how is the filter cleaned?", [PUMP])
-    places = [PUMP.text.index(sentence.rpartition(" [")[0]) for sentence in answer.sentences]
+    answer = find_answer("What if the pressure drops, and how is the filter cleaned?", [PUMP])
+    places = [PUMP.text.index(sentence.rpartition(" [")[0]) for sentence in answer]
     assert len(places) > 1
     assert places == sorted(places)
 
@@ -79,60 +78,59 @@ def test_sentences_stand_in_reading_order() -> None:
     ],
 )
 def test_a_question_without_support_is_answered_honestly(question: str) -> None:
-    answer = READER.answer(question, PASSAGES)
-    assert (answer.text, answer.citations, answer.supported) == (NO_ANSWER, (), False)
+    assert find_answer(question, PASSAGES) == (NO_ANSWER,)
 
 
 @pytest.mark.parametrize("passages", [[], [Document("empty", "")], [Document("blank", " \n\n ")]])
 def test_nothing_to_read_is_answered_honestly(passages: list[Document]) -> None:
-    assert not READER.answer("How often is the filter cleaned?", passages).supported
+    assert find_answer("How often is the filter cleaned?", passages) == (NO_ANSWER,)
 
 
 def test_a_title_counts_as_support_for_its_passage() -> None:
     text = "Turn the red handle to the left and wait for a minute."
     titled = Document("a", text, {"title": "Valve shutdown"})
     question = "How does the valve shutdown work with the handle?"
-    assert READER.answer(question, [titled]).supported
-    assert not READER.answer(question, [Document("b", text)]).supported
+    assert find_answer(question, [titled]) == (f"{text} [1]",)
+    assert find_answer(question, [Document("b", text)]) == (NO_ANSWER,)
 
 
 def test_word_forms_are_matched() -> None:
     passage = Document("a", "Serialization of numbers is lossless. Cats sleep.")
-    answer = READER.answer("Is a number serialized without loss?", [passage])
-    assert answer.sentences == ("Serialization of numbers is lossless. [1]",)
+    answer = find_answer("Is a number serialized without loss?", [passage])
+    assert answer == ("Serialization of numbers is lossless. [1]",)
 
 
 def test_no_more_sentences_than_asked_for_are_returned() -> None:
     text = " ".join(f"The filter number {n} is cleaned in month {n}." for n in range(9))
     for limit in (1, 2, 4):
-        answer = READER.answer("When is the filter cleaned?", [Document("a", text)], limit)
-        assert 1 <= len(answer.sentences) <= limit
+        answer = find_answer("When is the filter cleaned?", [Document("a", text)], limit)
+        assert 1 <= len(answer) <= limit
 
 
 def test_a_repeated_sentence_is_said_once() -> None:
-    answer = READER.answer("How often is the pump filter cleaned?", [PUMP, PUMP, PUMP])
-    assert answer.text.count("cleaned every month") == 1
+    answer = find_answer("How often is the pump filter cleaned?", [PUMP, PUMP, PUMP])
+    assert " ".join(answer).count("cleaned every month") == 1
 
 
 def test_a_lead_in_ends_with_a_full_stop() -> None:
     passage = Document("a", "The filter is cleaned with:\n\n- warm water\n- a soft brush")
-    answer = READER.answer("What is the filter cleaned with?", [passage], 1)
-    assert answer.text == "The filter is cleaned with. [1]"
+    answer = find_answer("What is the filter cleaned with?", [passage], 1)
+    assert answer == ("The filter is cleaned with. [1]",)
 
 
 def test_a_heading_is_no_answer() -> None:
     passage = Document("a", "Filter cleaning:\n- Rinse the filter for its monthly cleaning.")
-    answer = READER.answer("How does the filter cleaning work?", [passage])
-    assert answer.sentences == ("Rinse the filter for its monthly cleaning. [1]",)
+    answer = find_answer("How does the filter cleaning work?", [passage])
+    assert answer == ("Rinse the filter for its monthly cleaning. [1]",)
 
 
 def test_answers_are_equal_under_another_hash_seed() -> None:
     code = (
-        "from rag_accel.engines.llm.extractive.engine import ExtractiveReader\n"
+        "from rag_accel_demo.extractive.reader import find_answer\n"
         "from rag_accel.engine_api import Document\n"
         "text = ' '.join(f'Valve {w} of pump {w} is cleaned.' for w in 'abcdefghij')\n"
         "ask = 'which valve of the pump is cleaned by steam, water, acid or a brush?'\n"
-        "print(ExtractiveReader().answer(ask, [Document('a', text), Document('b', text)]).text)"
+        "print(find_answer(ask, [Document('a', text), Document('b', text)]))"
     )
     texts = {
         subprocess.run(
@@ -151,14 +149,35 @@ def test_answers_are_equal_under_another_hash_seed() -> None:
 @given(st.text(max_size=80), st.lists(st.text(max_size=200), max_size=4), st.integers(-1, 4))
 def test_any_text_is_answered_without_an_error(question: str, texts: list[str], limit: int) -> None:
     passages = [Document(str(number), text) for number, text in enumerate(texts)]
-    answer = READER.answer(question, passages, limit)
-    assert answer.text == " ".join(answer.sentences)
-    assert all(1 <= number <= len(passages) for number in answer.citations)
-    assert answer.supported == bool(answer.citations)
+    ends = tuple(f" [{number}]" for number in range(1, len(passages) + 1))
+    answer = find_answer(question, passages, limit)
+    assert 1 <= len(answer) <= max(1, limit)
+    assert answer == (NO_ANSWER,) or all(sentence.endswith(ends) for sentence in answer)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        ["serialize", "serializes", "serialized", "serializing", "serialization"],
+        ["remove", "removes", "removed", "removing", "removal"],
+        ["directory", "directories"],
+        ["copy", "copies", "copied"],
+        ["stop", "stops", "stopped", "stopping"],
+        ["file", "files"],
+        ["key", "keys"],
+    ],
+)
+def test_relatives_share_a_stem(family: list[str]) -> None:
+    assert len({stem(word) for word in family}) == 1
+
+
+@pytest.mark.parametrize(("one", "other"), [("string", "strip"), ("os", "o"), ("class", "clas")])
+def test_different_words_keep_different_stems(one: str, other: str) -> None:
+    assert stem(one) != stem(other)
 
 
 def _payload(question: str, **fields: object) -> GenerationInput:
-    message = Message("user", format_prompt(question, PASSAGES))
+    message = Message("user", f"{CONTEXT}\n\nQuestion: {question}")
     return replace(GenerationInput((message,)), **fields)  # pyright: ignore[reportArgumentType]
 
 
@@ -178,7 +197,7 @@ def test_max_tokens_cuts_the_completion_and_says_so() -> None:
 
 
 def test_passages_in_the_system_turn_are_read() -> None:
-    system = Message("system", f"Use this context.\n\n{format_prompt('', PASSAGES)}")
+    system = Message("system", f"Use this context.\n\n{CONTEXT}")
     user = Message("user", "How often must the filter of the pump be cleaned?")
     text = complete(GenerationInput((system, user))).output.text
     assert "cleaned every month. [2]" in text
@@ -230,28 +249,31 @@ def test_work_that_is_not_for_this_engine_ends_in_an_error_of_its_own(
     assert (good.id, good.kind) == ("good", "final")
 
 
-class _FailingReader(ExtractiveReader):
-    def answer(self, question: str, passages: object, max_sentences: int = 3) -> object:  # type: ignore[override]
-        raise ZeroDivisionError(question)
+def test_a_reader_that_raises_fails_only_its_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(payload: GenerationInput, max_sentences: int) -> Completion:
+        if payload.max_tokens == 1:
+            raise ZeroDivisionError
+        return complete(payload, max_sentences)
+
+    monkeypatch.setattr(engine_module, "complete", fail)
+    engine = ExtractiveEngine()
+    engine.submit([_request("a", payload=_payload("Who?", max_tokens=1)), _request("b")])
+    bad, good = engine.step(StepBudget())
+    assert (bad.id, bad.kind, type(bad.error)) == ("a", "error", ZeroDivisionError)
+    assert (good.id, good.kind) == ("b", "final")
 
 
-def test_a_reader_that_raises_fails_only_its_item() -> None:
-    engine = ExtractiveEngine(_FailingReader())
-    engine.submit([_request("a"), _request("b")])
-    outputs = engine.step(StepBudget())
-    assert [(output.id, output.kind) for output in outputs] == [("a", "error"), ("b", "error")]
-    assert all(isinstance(output.error, ZeroDivisionError) for output in outputs)
-
-
-def test_a_step_stops_at_its_time_and_the_next_one_goes_on() -> None:
+def test_a_step_stops_at_its_time_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = ManualClock()
 
-    class SlowReader(ExtractiveReader):
-        def answer(self, *arguments: object, **options: object) -> object:  # type: ignore[override]
-            clock.advance(1.0)
-            return super().answer(*arguments, **options)  # type: ignore[arg-type]
+    def complete_slowly(payload: GenerationInput, max_sentences: int) -> Completion:
+        clock.advance(1.0)
+        return complete(payload, max_sentences)
 
-    engine = ExtractiveEngine(SlowReader(), clock=clock)
+    monkeypatch.setattr(engine_module, "complete", complete_slowly)
+    engine = ExtractiveEngine(clock=clock)
     engine.submit([_request(name) for name in "abc"])
     assert [output.id for output in engine.step(StepBudget(time_s=1.5))] == ["a", "b"]
     assert [output.id for output in engine.step(StepBudget(time_s=0.0))] == ["c"]
@@ -264,3 +286,23 @@ def test_a_closed_engine_takes_no_work() -> None:
     assert engine.step(StepBudget()) == []
     with pytest.raises(ClosedError):
         engine.submit([_request()])
+
+
+BRIDGES = (
+    "Context:\n[1] bridges\nThe bridge opened in 1932. It is 1149 metres long.\n\n"
+    "[2] ferries\nThe ferry takes nine minutes.\n\nQuestion: When was the bridge opened?"
+)
+
+
+def test_the_chat_model_answers_from_the_passages_with_a_citation() -> None:
+    assert "The bridge opened in 1932. [1]" in str(ExtractiveChatModel().invoke(BRIDGES).content)
+
+
+def test_what_the_chat_model_streams_is_what_it_answers() -> None:
+    model = ExtractiveChatModel()
+    streamed = "".join(str(chunk.content) for chunk in model.stream(BRIDGES))
+    assert streamed == model.invoke(BRIDGES).content
+
+
+def test_a_stop_word_ends_the_chat_models_answer_before_it() -> None:
+    assert "1932" not in str(ExtractiveChatModel().invoke(BRIDGES, stop=["1932"]).content)

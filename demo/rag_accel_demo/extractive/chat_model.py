@@ -11,10 +11,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from rag_accel.engine_api import GenerationInput, Message, Role
-from rag_accel.engines.llm.extractive.engine import Completion, ExtractiveReader, complete
+from rag_accel_demo.extractive.engine import Completion, complete
 
 _ROLES: dict[str, Role] = {"system": "system", "ai": "assistant"}
-_READER = ExtractiveReader()
 
 
 class ExtractiveChatModel(BaseChatModel):
@@ -54,8 +53,7 @@ class ExtractiveChatModel(BaseChatModel):
             yield chunk
 
     def _complete(self, messages: list[BaseMessage], stop: list[str] | None) -> Completion:
-        asked = generation_input(messages, stop)
-        return complete(asked, reader=_READER, max_sentences=self.max_sentences)
+        return complete(generation_input(messages, stop), self.max_sentences)
 
 
 def generation_input(

@@ -7,21 +7,16 @@ ask for somewhat less, since the library moves with its patch releases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engines import CallableEmbeddingEngine, MemoryGraph, SentenceTransformerEngine
-from rag_accel.sample import (
-    GraphQuestion,
-    LibraryGraph,
-    QuestionKind,
-    graph_questions,
-    read_library_graph,
-)
+from rag_accel.engines import MemoryGraph, SentenceTransformerEngine
+from rag_accel.sample import GraphQuestion, LibraryGraph, QuestionKind, read_library_graph
+from rag_accel_demo import graph_questions
 
 PACKAGES = ("configparser", "csv", "json")
 BY_NAME: dict[str, Any] = {"keywords": "entities"}
@@ -83,19 +78,3 @@ def test_kept_paths_lead_to_the_known_answers(
     asked = questions(part, kind)
     assert len(asked) == 12
     assert mean(found(kept, one, **options) for one in asked) >= share
-
-
-@pytest.mark.slow  # a figure of the sample, not a behaviour
-def test_the_cosine_keeps_more_answers_than_the_first_paths(
-    kept: Accelerator, part: LibraryGraph
-) -> None:
-    def equal(texts: Sequence[str]) -> list[list[float]]:
-        return [[1.0]] * len(texts)
-
-    asked = questions(part, QuestionKind.TWO_HOPS)
-    with Accelerator(
-        graph=MemoryGraph(part.triples), embedder=CallableEmbeddingEngine(equal)
-    ) as first:
-        by_order = mean(found(first, one, **BY_WORDS, top_k=10) for one in asked)
-    by_cosine = mean(found(kept, one, **BY_WORDS, top_k=10) for one in asked)
-    assert by_cosine >= by_order + 0.3

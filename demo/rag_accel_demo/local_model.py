@@ -18,9 +18,9 @@ from typing import Any
 
 from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.components.local_chat import ChatRagAccel
-from langchain_rag_accel.demo.load import torch_threads
 from rag_accel.accelerator import Accelerator
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.load import torch_threads
 
 #: Both arms compute in it: in a shorter one the text depends on what else is computed beside it.
 DTYPE = "float32"

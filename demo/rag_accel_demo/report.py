@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_rag_accel.demo.load import Level, Load
+from rag_accel_demo.load import Level, Load
 
 TIE = 1e-5
 

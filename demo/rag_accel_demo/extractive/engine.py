@@ -1,7 +1,6 @@
 """The extractive reader as a language model: an owned engine for DECODING, and one function.
 
-Prompts follow the convention of ``format_prompt``; everything a user of the reader needs can be
-imported from here.
+Prompts follow the convention of ``parse_prompt``.
 """
 
 from __future__ import annotations
@@ -24,26 +23,8 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.bases import OwnEngine
-from rag_accel.engines.llm.extractive.prompt import (
-    format_passages,
-    format_prompt,
-    parse_messages,
-    parse_prompt,
-)
-from rag_accel.engines.llm.extractive.reader import NO_ANSWER, ExtractiveAnswer, ExtractiveReader
-
-__all__ = [
-    "NO_ANSWER",
-    "Completion",
-    "ExtractiveAnswer",
-    "ExtractiveEngine",
-    "ExtractiveReader",
-    "complete",
-    "format_passages",
-    "format_prompt",
-    "parse_messages",
-    "parse_prompt",
-]
+from rag_accel_demo.extractive.prompt import parse_messages
+from rag_accel_demo.extractive.reader import find_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +35,22 @@ class Completion:
     pieces: tuple[str, ...]
 
 
-def complete(
-    payload: GenerationInput, *, reader: ExtractiveReader | None = None, max_sentences: int = 3
-) -> Completion:
+def complete(payload: GenerationInput, max_sentences: int = 3) -> Completion:
     """Answer a chat as a language model would, one piece a sentence.
 
     ``stop`` and ``max_tokens`` cut the text as they do elsewhere; sampling options change nothing.
     A token is a white-space separated word.
     """
     question, passages = parse_messages(payload.messages)
-    answer = (reader or ExtractiveReader()).answer(question, passages, max_sentences)
-    text, reason = _cut(answer.text, payload)
+    sentences = find_answer(question, passages, max_sentences)
+    text, reason = _cut(" ".join(sentences), payload)
     output = GenerationOutput(
         text=text,
         prompt_tokens=sum(len(message.content.split()) for message in payload.messages),
         completion_tokens=len(text.split()),
         finish_reason=reason,
     )
-    return Completion(output, _pieces(text, answer.sentences))
+    return Completion(output, _pieces(text, sentences))
 
 
 class ExtractiveEngine(OwnEngine):
@@ -83,19 +62,11 @@ class ExtractiveEngine(OwnEngine):
     touched.
 
     Args:
-        reader: chooses the sentences.
         max_sentences: most sentences of an answer.
         clock: measures ``StepBudget.time_s``.
     """
 
-    def __init__(
-        self,
-        reader: ExtractiveReader | None = None,
-        *,
-        max_sentences: int = 3,
-        clock: Clock | None = None,
-    ) -> None:
-        self._reader = reader or ExtractiveReader()
+    def __init__(self, *, max_sentences: int = 3, clock: Clock | None = None) -> None:
         self._max_sentences = max_sentences
         self._clock = clock or MonotonicClock()
         self._queue: deque[EngineRequest] = deque()
@@ -138,7 +109,7 @@ class ExtractiveEngine(OwnEngine):
             if request.handle is not None:
                 valid = "none: this engine gives out no handles"
                 raise self._refusal("unknown handle", request.handle, valid)
-            done = complete(payload, reader=self._reader, max_sentences=self._max_sentences)
+            done = complete(payload, self._max_sentences)
         except Exception as error:  # whatever is wrong with one item stays with it
             return [EngineOutput(request.id, "error", error=error)]
         pieces = done.pieces if request.stream else ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import (
@@ -18,16 +18,9 @@ from rag_accel.engines.retrieval import (
     save_index,
 )
 from rag_accel.errors import IndexFileError
-from rag_accel.sample import (
-    SkippedDocument,
-    corpus_questions,
-    load_folder,
-    load_questions,
-    make_questions,
-    read_corpus,
-)
-
-T = TypeVar("T")
+from rag_accel.sample import SkippedDocument, make_questions, read_corpus
+from rag_accel_demo.documents import load_folder
+from rag_accel_demo.questions import corpus_questions, load_questions
 
 EMBEDDER = "all-MiniLM-L6-v2"
 DIMENSION = 384
@@ -64,7 +57,7 @@ def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress:
     """
     report = load_folder(docs) if docs else read_corpus(max_chunks=NUM_CHUNKS)
     if questions:
-        chosen = load_questions(questions).questions
+        chosen = load_questions(questions)
     else:
         ask = make_questions if docs else corpus_questions
         chosen = ask(report.documents, NUM_QUESTIONS)
@@ -95,6 +88,8 @@ def local_embeddings() -> Any:
 def _index(
     documents: Sequence[Document], embeddings: Any, cache: Path, progress: bool
 ) -> tuple[DocumentIndex, bool]:
+    from tqdm import tqdm
+
     path = cache / f"demo-{_fingerprint(documents)}.index"
     try:
         return load_index(path, fingerprint=EMBEDDER, dimension=DIMENSION), True
@@ -103,19 +98,15 @@ def _index(
     except IndexFileError as error:
         print(f"the cached index is made again: {error}", file=sys.stderr)
     index = DocumentIndex(IndexSpec(DIMENSION, Metric.INNER_PRODUCT))
-    starts = range(0, len(documents), BATCH)
-    for start in _bar(starts, progress, f"indexing {len(documents)} chunks"):
+    label = f"indexing {len(documents)} chunks"
+    for start in tqdm(
+        range(0, len(documents), BATCH), desc=label, disable=not progress, unit=f"x{BATCH}"
+    ):
         batch = documents[start : start + BATCH]
         index.add(batch, embeddings.embed_documents([one.text for one in batch]))
     cache.mkdir(parents=True, exist_ok=True)
     save_index(index, path, EMBEDDER)
     return index, False
-
-
-def _bar(items: Iterable[T], progress: bool, label: str) -> Iterator[T]:
-    from tqdm import tqdm
-
-    yield from tqdm(items, desc=label, disable=not progress, unit=f"x{BATCH}")
 
 
 def _fingerprint(documents: Sequence[Document]) -> str:

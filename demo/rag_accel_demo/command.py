@@ -20,16 +20,23 @@ from langchain_core.runnables import (
 )
 
 from langchain_rag_accel.accelerate import accelerate, explain
-from langchain_rag_accel.components.chat_models import ExtractiveChatModel
-from langchain_rag_accel.demo.load import measure
-from langchain_rag_accel.demo.local_model import (
+from rag_accel.accelerator import Accelerator
+from rag_accel.config import Options
+from rag_accel.engine_api import Document
+from rag_accel.errors import ConfigError
+from rag_accel.sample import smollm2_folder
+from rag_accel.system.files import user_cache
+from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
+from rag_accel_demo.extractive.prompt import format_passages
+from rag_accel_demo.load import measure
+from rag_accel_demo.local_model import (
     LocalLevel,
     local_as_json,
     local_table,
     measure_local_model,
 )
-from langchain_rag_accel.demo.material import Material, prepare
-from langchain_rag_accel.demo.report import (
+from rag_accel_demo.material import Material, prepare
+from rag_accel_demo.report import (
     as_json,
     compare,
     samples,
@@ -38,13 +45,6 @@ from langchain_rag_accel.demo.report import (
     time_spent,
     total,
 )
-from rag_accel.accelerator import Accelerator
-from rag_accel.config import Options
-from rag_accel.engine_api import Document
-from rag_accel.engines.llm.extractive.prompt import format_passages
-from rag_accel.errors import ConfigError
-from rag_accel.sample import smollm2_folder
-from rag_accel.system.files import user_cache
 
 TOP_K = 4
 

@@ -14,8 +14,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from tokenizers import processors
 
-from langchain_rag_accel.demo import local_model
-from langchain_rag_accel.demo.local_model import (
+from rag_accel import Accelerator
+from rag_accel_demo import local_model
+from rag_accel_demo.local_model import (
     TURNS,
     Answers,
     LocalLevel,
@@ -23,7 +24,6 @@ from langchain_rag_accel.demo.local_model import (
     local_table,
     measure_local_model,
 )
-from rag_accel import Accelerator
 
 QUESTIONS = [f"Which of the {at} documents says how high it is?" for at in range(40)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_rag_accel.demo.report import FEW_CHUNKS, FEW_QUESTIONS, size_note, time_spent
+from rag_accel_demo.report import FEW_CHUNKS, FEW_QUESTIONS, size_note, time_spent
 
 CELLS = {
     "steps": 1,
@@ -13,7 +13,7 @@ CELLS = {
 
 
 def test_a_long_name_loses_whole_parts_and_no_letters() -> None:
-    long = "langchain_rag_accel.components.chat_models.of_a_long_package.ExtractiveChatModel"
+    long = "rag_accel_demo.extractive.chat_model.of_a_long_package.ExtractiveChatModel"
     shown = time_spent({"engines": {long: CELLS}}).splitlines()[1]
     name = shown.split()[0]
     assert long.endswith(f".{name}")

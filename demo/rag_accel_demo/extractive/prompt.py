@@ -1,4 +1,4 @@
-"""A flat prompt convention for question answering over passages, written and read back.
+"""A flat prompt convention for question answering over passages: its writer and its parser.
 
     Context:
     [1] title of the first passage
@@ -41,11 +41,6 @@ def format_passages(documents: Sequence[Document]) -> str:
         f"[{number}] {_title(document)}\n{_guarded(document.text)}"
         for number, document in enumerate(documents, start=1)
     )
-
-
-def format_prompt(question: str, documents: Sequence[Document]) -> str:
-    """Write the whole flat prompt for ``question`` over ``documents``."""
-    return f"Context:\n{format_passages(documents)}\n\nQuestion: {question}"
 
 
 def parse_prompt(text: str) -> tuple[str, tuple[Document, ...]]:

@@ -1,6 +1,6 @@
 """Answers made of the best-supported sentences of passages, each with its citation.
 
-What it is: a reader model for machines without a language model. It ranks the sentences of the
+What it is: a reader for machines without a language model. It ranks the sentences of the
 passages it is given by the idf-weighted overlap of their stems with the question's, like BM25
 over sentences, with a share for the passage's title, a small prior for early sentences and early
 passages, and a penalty for repeating what was already said. What it is not: it generates nothing,
@@ -19,7 +19,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.sentences import STOPWORDS, WEAK_STEMS, WORD, split_sentences, stem
+from rag_accel.sample.sentences import split_sentences
+
+try:
+    from Stemmer import Stemmer
+except ImportError as error:
+    raise ImportError(
+        "the extractive reader needs PyStemmer: pip install 'rag-accel[local]'", name="Stemmer"
+    ) from error
+
+# Without the stemmer's cache: it would keep what users ask.
+_STEMMER = Stemmer("english", 0)
+
+WORD = re.compile(r"[^\W_]+")
 
 NO_ANSWER = "The documents do not answer this."
 
@@ -38,23 +50,6 @@ _BEGINNING = 2
 _COMPLETE = re.compile(r"[.!?][\"')\]`\u201d\u2019]*$")
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractiveAnswer:
-    """An answer cut out of passages.
-
-    Args:
-        text: the sentences, each followed by its citation, or ``NO_ANSWER``.
-        citations: 1-based numbers of the cited passages, ascending, without repeats.
-        supported: whether the passages answer the question as far as word overlap can tell.
-        sentences: the parts of ``text`` with their citations, in reading order, for streaming.
-    """
-
-    text: str
-    citations: tuple[int, ...]
-    supported: bool
-    sentences: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class _Candidate:
     passage: int
@@ -70,28 +65,26 @@ class _Candidate:
         return self.passage, self.position
 
 
-class ExtractiveReader:
-    """A reader that answers questions by choosing sentences of passages. Thread-safe."""
+def find_answer(
+    question: str, passages: Sequence[Document], max_sentences: int = 3
+) -> tuple[str, ...]:
+    """Return up to ``max_sentences`` sentences that support an answer, in reading order.
 
-    def answer(
-        self, question: str, passages: Sequence[Document], max_sentences: int = 3
-    ) -> ExtractiveAnswer:
-        """Return up to ``max_sentences`` sentences that support an answer, in reading order.
-
-        Without support the text is ``NO_ANSWER``, there is no citation and ``supported`` is False.
-        A passage's title is its ``metadata["title"]``.
-        """
-        terms = _question_stems(question)
-        found = _candidates(terms, passages)
-        weights = _weights(terms, found)
-        for candidate in found:
-            if candidate.stems or candidate.title_stems:
-                candidate.score = _score(candidate, weights)
-        found.sort(key=lambda candidate: (-candidate.score, candidate.order))
-        if not found or not _is_supported(found[0], weights):
-            return ExtractiveAnswer(NO_ANSWER, (), False, (NO_ANSWER,))
-        chosen = _choose(found, weights, max(1, max_sentences))
-        return _compose(sorted(chosen, key=lambda candidate: candidate.order))
+    Each is followed by its citation, the 1-based number of its passage. Without support, as far as
+    word overlap can tell, the only sentence is ``NO_ANSWER``. A passage's title is its
+    ``metadata["title"]``.
+    """
+    terms = _question_stems(question)
+    candidates = _candidates(terms, passages)
+    weights = _weights(terms, candidates)
+    for candidate in candidates:
+        if candidate.stems or candidate.title_stems:
+            candidate.score = _score(candidate, weights)
+    candidates.sort(key=lambda candidate: (-candidate.score, candidate.order))
+    if not candidates or not _is_supported(candidates[0], weights):
+        return (NO_ANSWER,)
+    chosen = _choose(candidates, weights, max(1, max_sentences))
+    return tuple(_cited(each) for each in sorted(chosen, key=lambda each: each.order))
 
 
 def _question_stems(question: str) -> frozenset[str]:
@@ -218,15 +211,46 @@ def _repeats(candidate: _Candidate, other: _Candidate) -> bool:
     return len(mine & theirs) >= _REPEATED_SHARE * min(len(mine), len(theirs))
 
 
-def _compose(chosen: Sequence[_Candidate]) -> ExtractiveAnswer:
-    sentences = tuple(_cited(candidate) for candidate in chosen)
-    citations = tuple(sorted({candidate.passage + 1 for candidate in chosen}))
-    return ExtractiveAnswer(" ".join(sentences), citations, True, sentences)
-
-
 def _cited(candidate: _Candidate) -> str:
     text = candidate.text.rstrip()
     if not _COMPLETE.search(text):
         text = text.rstrip(" :;,")
         text = text if text.endswith(".") else f"{text}."
     return f"{text} [{candidate.passage + 1}]"
+
+
+def stem(word: str) -> str:
+    """Return the Snowball stem of a lower-case English word, so that relatives compare equal.
+
+    "serialize", "serialized" and "serialization" all become "serial".
+    """
+    return _STEMMER.stemWord(word)
+
+
+# Words of the form of a question, not of its subject.
+STOPWORDS = frozenset(
+    WORD.findall("""
+    a about according actually all also am an and another any anything are as at available be
+    because been before being between both but by can case cases could did do does doing done else
+    every exactly example for from further get gets getting give given gives had happen happens has
+    have having help her here his how i if in instead into is it its itself just know let lets like
+    looking made make makes many may me mean means might more most much must my need needed needs no
+    not of off on one only or other our out over own please possible rather same say says shall she
+    should situation so some something such supposed take takes tell than that the their them then
+    there these they thing things this those through to too under up upon us use used useful uses
+    using very want wants was way we were what whatever when where whether which while who whom
+    whose why will with within without would you your
+    """)
+)
+
+# Words nearly every technical text contains: they rank a little and prove nothing.
+WEAK_STEMS = frozenset(
+    stem(word)
+    for word in WORD.findall("""
+    argument behave behaviour behavior best call class code context correct default describe
+    description different document documentation easiest expect explain expected find found
+    function good guide handle important learn library manual meant method module name obtain
+    object offer option package parameter part provide purpose python reading reference result
+    retrieve return returned right role set show simplest start type user value work working
+    """)
+)

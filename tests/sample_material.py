@@ -1,4 +1,4 @@
-"""Give the tests of this room the default corpus and graph, read once."""
+"""Fixtures: the corpus and the graph of the running Python, read once for all tests."""
 
 from __future__ import annotations
 
