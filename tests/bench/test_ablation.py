@@ -109,7 +109,10 @@ def test_every_mechanism_is_measured_and_every_ratio_is_defined(found: SuiteResu
 
 
 def test_every_ratio_is_against_ours_without_something() -> None:
-    for meaning in ratio_definitions("ablation").values():
+    for name, meaning in ratio_definitions("ablation").items():
+        if name.startswith("sq8_vs_faiss"):
+            assert meaning.startswith("against FAISS's own")
+            continue
         assert meaning.startswith("against ours with")
         assert "off" in meaning
 

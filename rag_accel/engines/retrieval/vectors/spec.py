@@ -55,10 +55,10 @@ class IndexSpec:
         num_clusters: clusters of an IVF index; default ``4 * sqrt(documents)`` when it trains.
         nprobe: clusters a search visits; default an eighth of the clusters.
         train_size: documents at which an IVF index trains its clusters.
-        codes: ``"sq8"`` lets an IVF index scan 8-bit codes of its vectors (FAISS's
-            ``IndexIVFScalarQuantizer``) and score the best candidates again from the vectors. It
-            reads a quarter of the memory and is **approximate**: ``DocumentIndex.recall`` measures
-            by how much. None scans the vectors.
+        codes: ``"sq8"`` lets an IVF index scan 8-bit codes of its vectors, as
+            ``faiss.IndexIVFScalarQuantizer`` does, and score the best candidates again from the
+            vectors. It reads a quarter of the memory and is **approximate**:
+            ``DocumentIndex.recall`` measures by how much. None scans the vectors.
         refine: candidates that a search by codes scores again for each result.
 
     Raises:
