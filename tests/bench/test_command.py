@@ -11,7 +11,6 @@ from bench import command
 from bench.command import main
 from bench.results import SuiteResult, load, save
 from bench.suites import (
-    is_research,
     load_suite,
     parse_definitions,
     ratio_definitions,
@@ -47,14 +46,6 @@ def suite(monkeypatch: pytest.MonkeyPatch, result: SuiteResult) -> _Suite:
 def test_all_suites_are_known() -> None:
     assert {"demo", "embedding_concurrency", "overhead"} <= set(suite_names())
     assert len(suite_names()) == len(set(suite_names()))
-
-
-def test_suites_of_research_are_suites_like_any_other() -> None:
-    research = {name for name in suite_names() if is_research(name)}
-    assert research == {"stepping"}
-    assert callable(load_suite("stepping").run)
-    assert ratio_definitions("stepping")
-    assert not is_research("nothing")
 
 
 def test_one_suite_is_run_printed_and_kept(

@@ -127,6 +127,8 @@ def _parts(snapshot: IndexSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]:
     if snapshot.clusters is not None:
         yield "centroids", _blocks(snapshot.clusters.centroids, "<f4")
         yield "assignments", _blocks(snapshot.clusters.assignments, "<i8")
+        if snapshot.clusters.ranges is not None:
+            yield "ranges", _blocks(snapshot.clusters.ranges, "<f4")
 
 
 def _blocks(array: npt.NDArray[Any], dtype: str) -> Iterator[bytes]:
@@ -216,6 +218,7 @@ def _snapshot(header: IndexHeader, parts: Mapping[str, bytearray], path: Path) -
             clusters = TrainedClusters(
                 _vectors(parts["centroids"], header.num_clusters, spec.dimension, "centroid"),
                 np.frombuffer(parts["assignments"], dtype="<i8").astype(np.int64),
+                _vectors(parts["ranges"], 2, spec.dimension, "range") if spec.codes else None,
             )
     except (KeyError, TypeError, ValueError, RecursionError, EngineOutputError) as error:
         raise damaged(
