@@ -93,7 +93,7 @@ class ThreadSafety:
             if type(obj) in _DATA or id(obj) in seen:
                 continue
             seen[id(obj)] = obj  # kept: the id of one made meanwhile is not another's
-            cls = plain_class(type(obj))
+            cls = _without_arguments(plain_class(type(obj)))
             held = self._held(obj, cls, named)
             if held is None:
                 return (
@@ -138,6 +138,11 @@ class ThreadSafety:
         if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is not cls:
             return None  # another of the same name
         return () if is_opaque else self.looks.get(name, state_of)(obj)
+
+
+def _without_arguments(cls: type) -> type:
+    """Return the class that was given type arguments, of which pydantic makes another class."""
+    return getattr(cls, "__pydantic_generic_metadata__", {}).get("origin") or cls
 
 
 def _name_of(obj: Any, cls: type) -> str:
