@@ -19,6 +19,7 @@ from langchain_core.callbacks import (
     BaseCallbackHandler,
     CallbackManager,
     StdOutCallbackHandler,
+    StreamingStdOutCallbackHandler,
     UsageMetadataCallbackHandler,
 )
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -34,6 +35,7 @@ from rag_accel.recognition.known_classes import full_name
 from rag_accel_adapters.langchain.thread_safe import THREAD_SAFETY
 
 openai = pytest.importorskip("langchain_openai")
+openai_errors = pytest.importorskip("openai")
 
 
 def is_safe(obj: Any, *named: str) -> bool:
@@ -86,7 +88,11 @@ SAFE: dict[str, Callable[[], Any]] = {
     "structured output": lambda: model().with_structured_output(
         {"title": "t", "type": "object", "properties": {}}
     ),
-    "steady model": lambda: model().with_retry().with_fallbacks([model()]),
+    "steady model": lambda: (
+        model()
+        .with_retry(retry_if_exception_type=(openai_errors.APIError,))
+        .with_fallbacks([model()], exceptions_to_handle=(openai_errors.APIError,))
+    ),
     "ensemble": lambda: EnsembleRetriever(retrievers=[retriever(), retriever()]),
     "merger": lambda: MergerRetriever(retrievers=[retriever(), extracting()]),
     "queries": lambda: MultiQueryRetriever.from_llm(retriever(), model()),
@@ -121,6 +127,7 @@ UNSAFE: dict[str, Callable[[], Any]] = {
     "own composite": lambda: OwnEnsemble(retrievers=[retriever()]),
     "own function": lambda: EnsembleRetriever(retrievers=[RunnableLambda(own)]),
     "own handler": lambda: CallbackManager([BaseCallbackHandler()]),
+    "printed tokens": lambda: CallbackManager([StreamingStdOutCallbackHandler()]),
     "model with a handler": lambda: model(callbacks=[BaseCallbackHandler()]),
     "model with a cache": lambda: model(cache=InMemoryCache()),
     "model with a limiter": lambda: model(rate_limiter=InMemoryRateLimiter()),

@@ -34,13 +34,14 @@ _OPAQUE = frozenset[str]().union(
     _names("httpx", "Client"),
     _names("sentence_transformers.sentence_transformer.model", "SentenceTransformer"),
     _names("sentence_transformers.SentenceTransformer", "SentenceTransformer"),
-    # LangChain and LangGraph themselves call these handlers from several threads.
+    # LangChain itself calls these handlers from several threads. Not those that stream: the tokens
+    # of different calls would mix.
     _names(f"{_CORE}.tracers.langchain", "LangChainTracer"),
     _names(f"{_CORE}.tracers.run_collector", "RunCollectorCallbackHandler"),
     _names(f"{_CORE}.tracers.stdout", "ConsoleCallbackHandler"),
     _names(f"{_CORE}.callbacks.stdout", "StdOutCallbackHandler"),
     _names(f"{_CORE}.callbacks.usage", "UsageMetadataCallbackHandler"),
-    _names("langgraph.pregel._messages", "StreamMessagesHandler StreamMessagesHandlerV2"),
+    _names(f"{_COMMUNITY}.callbacks.openai_info", "OpenAICallbackHandler"),
     _names(f"{_OURS}.coverage", "LangChainMeter"),
     _names(f"{_OURS}.components.embeddings", "RagAccelEmbeddings"),
 )
@@ -95,9 +96,18 @@ _PARTS = frozenset[str]().union(
     _names(f"{_EXPERIMENTAL}.graph_transformers.llm", "LLMGraphTransformer"),
 )
 
-#: Attributes that describe an object, and that its calls only pass on.
+#: Attributes that describe an object, and that its calls only pass on or compare with.
 _DESCRIBING = frozenset(
-    {"metadata", "tags", "input_type", "input_types", "custom_input_type", "custom_output_type"}
+    {
+        "metadata",
+        "tags",
+        "input_type",
+        "input_types",
+        "custom_input_type",
+        "custom_output_type",
+        "exceptions_to_handle",
+        "retry_exception_types",
+    }
 )
 
 
