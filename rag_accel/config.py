@@ -117,14 +117,14 @@ class Options:
     )
     parallel_calls: bool = _option(
         True,
-        "run calls that do not need each other at the same time: LlamaIndex's where all that is "
-        "called is known to be thread-safe, LangChain's in `translate` mode",
+        "run calls that do not need each other at the same time, where all that is called is "
+        "known to be thread-safe; LangChain's in `translate` mode in any case",
     )
     thread_safe_classes: tuple[str, ...] = _option(
         (),
-        "your classes whose objects may be called from several threads at once, as "
-        "`package.module.Class`, joined by commas in the environment; needed by `offload_blocking` "
-        "and `parallel_calls`",
+        "your classes whose objects may be called from several threads at once, and functions "
+        "like that, as `package.module.Class`, joined by commas in the environment; needed by "
+        "`offload_blocking` and `parallel_calls`",
     )
     single_flight: bool = _option(
         True,

@@ -166,4 +166,4 @@ def the_loops_own_threads() -> AbstractContextManager[None]:
 
 def one_call_after_another() -> AbstractContextManager[None]:
     """Let composite retrievers make their calls one by one."""
-    return _instead(parallel_calls, "spread", lambda method, _: method)
+    return _instead(parallel_calls, "accelerator_of_calls", lambda: None)

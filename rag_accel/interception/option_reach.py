@@ -32,7 +32,7 @@ READERS = {
     "kv_folder": "the same, where kv_reuse is 'full', 'fused' or 'dependency'",
     "adopt_llm": "a Hugging Face language model of the program",
     "embedding_runtime": "a recognised local embedding model",
-    "parallel_calls": "a composite of LlamaIndex, or of LangChain with mode='translate'",
+    "parallel_calls": "a composite of LangChain or LlamaIndex",
     "offload_blocking": "an async method of LlamaIndex that blocks its loop",
     EMBEDDER: "a recognised local embedding model, or a RAGraph",
 }
