@@ -342,6 +342,26 @@ def test_other_documents_of_a_switched_arm_fail_the_suite(
     ]
 
 
+def test_arms_take_turns_and_none_follows_another_with_the_same_queries() -> None:
+    went: list[tuple[str, int]] = []
+
+    def arm(name: str) -> Any:
+        def search(queries: Any, nprobe: int) -> Any:
+            went.append((name, queries))
+            return f"{name}{queries}"
+
+        return search
+
+    arms, asked = {name: arm(name) for name in "abc"}, [0, 1, 2, 3, 4, 5]
+    times, found = searching._in_turn(arms, asked, 5, warm_up=1)  # type: ignore[arg-type]
+    turns = [went[start : start + 3] for start in range(3, len(went), 3)]
+    assert ["".join(name for name, _ in turn) for turn in turns] == ["abc", "bca", "cab"] * 2
+    assert all(len({queries for _, queries in turn}) == 3 for turn in turns)
+    for name in "abc":
+        assert found[name] == [f"{name}{queries}" for queries in asked]
+        assert len(times[name]) == 6
+
+
 def test_one_group_can_be_measured_alone() -> None:
     chosen = ablation.configured(True, {"only": "order"})
     assert chosen == replace(ablation.QUICK, groups=("order",))

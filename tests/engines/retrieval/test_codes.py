@@ -12,6 +12,7 @@ import pytest
 from rag_accel.engine_api import (
     Document,
     EngineRequest,
+    IngestBatch,
     PrimitiveKind,
     SearchQuery,
     StepBudget,
@@ -26,7 +27,10 @@ from rag_accel.engines.retrieval import (
     load_index,
     save_index,
 )
-from rag_accel.errors import ConfigError
+from rag_accel.engines.retrieval.index.file_format import write_parts
+from rag_accel.engines.retrieval.vectors.checks import MAX_NORM
+from rag_accel.errors import ConfigError, IndexFileError
+from rag_accel.testing import EngineContract
 
 COUNT, DIMENSION, NPROBE = 2000, 16, 4
 HERE = Path(__file__).parent
@@ -140,6 +144,39 @@ def test_a_loaded_index_answers_by_the_same_codes(metric: Metric, tmp_path: Path
     assert loaded.search(queries, 10) == index.search(queries, 10)
 
 
+def test_codes_of_the_longest_vectors_are_loaded(metric: Metric, tmp_path: Path) -> None:
+    index = DocumentIndex(
+        IndexSpec(DIMENSION, metric, IndexKind.IVF, num_clusters=4, train_size=100, codes="sq8")
+    )
+    vectors = drawn(200, 0)
+    vectors *= 0.99 * MAX_NORM / np.linalg.norm(vectors, axis=1, keepdims=True)
+    index.add([Document(str(number), "") for number in range(200)], vectors)
+    save_index(index, tmp_path / "index", "")
+    loaded = load_index(tmp_path / "index")
+    assert loaded.search(vectors[:20], 5) == index.search(vectors[:20], 5)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 4, b"\0" * 12, b"\xff" * 16, None])
+def test_ranges_that_cannot_be_are_refused(tmp_path: Path, damage: bytes | None) -> None:
+    def write(ranges: bytes | None) -> None:
+        documents = b'{"id": "a", "text": "", "metadata": {}}\n'
+        parts = {"documents": documents, "vectors": b"\0" * 8, "centroids": b"\0" * 8}
+        parts["assignments"] = b"\0" * 8
+        if ranges is not None:
+            parts["ranges"] = ranges
+        spec = {"dimension": 2, "kind": "ivf", "codes": "sq8"}
+        fields = {"spec": spec, "count": 1, "num_clusters": 1, "fingerprint": ""}
+        with path.open("wb") as file:
+            write_parts(file, ((name, [data]) for name, data in parts.items()), fields)
+
+    path = tmp_path / "index"
+    write(b"\0" * 16)
+    assert len(load_index(path)) == 1, "the forgery itself must be readable"
+    write(damage)
+    with pytest.raises(IndexFileError, match="damaged"):
+        load_index(path)
+
+
 def test_a_file_from_before_there_were_codes_is_loaded() -> None:
     index = load_index(HERE / "data" / "index_without_codes.bin", fingerprint="embedder 1")
     assert index.spec == IndexSpec(
@@ -147,3 +184,33 @@ def test_a_file_from_before_there_were_codes_is_loaded() -> None:
     )
     (hits,) = index.search([[3.0, 4.0, 5.0]], 2, nprobe=2)
     assert [(hit.document.id, hit.score) for hit in hits] == [("1", 0.0), ("0", -27.0)]
+
+
+class TestContract(EngineContract):
+    """Run the rules of every engine."""
+
+    def make_engine(self) -> RetrievalEngine:
+        return RetrievalEngine(filled(Metric.L2, codes="sq8"))
+
+    def make_request(self, number: int) -> EngineRequest:
+        query = SearchQuery(drawn(1, number)[0], 2 + number)
+        return EngineRequest(WorkId(f"w{number}"), "r", PrimitiveKind.SEARCHING, query)
+
+    def make_bad_request(self) -> EngineRequest:
+        query = SearchQuery(np.ones(DIMENSION + 1), 3)
+        return EngineRequest(WorkId("bad"), "r", PrimitiveKind.SEARCHING, query)
+
+
+class TestIngestionContract(TestContract):
+    """Run the rules of every engine on ingestion."""
+
+    def make_request(self, number: int) -> EngineRequest:
+        return _ingestion(f"w{number}", drawn(1, number))
+
+    def make_bad_request(self) -> EngineRequest:
+        return _ingestion("bad", np.full((1, DIMENSION), np.nan))
+
+
+def _ingestion(id: str, vectors: Any) -> EngineRequest:
+    batch = IngestBatch((Document(f"new {id}", ""),), vectors)
+    return EngineRequest(WorkId(id), "r", PrimitiveKind.INGESTION, batch)

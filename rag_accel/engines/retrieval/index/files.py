@@ -218,7 +218,7 @@ def _snapshot(header: IndexHeader, parts: Mapping[str, bytearray], path: Path) -
             clusters = TrainedClusters(
                 _vectors(parts["centroids"], header.num_clusters, spec.dimension, "centroid"),
                 np.frombuffer(parts["assignments"], dtype="<i8").astype(np.int64),
-                _vectors(parts["ranges"], 2, spec.dimension, "range") if spec.codes else None,
+                _ranges(parts["ranges"], spec.dimension) if spec.codes else None,
             )
     except (KeyError, TypeError, ValueError, RecursionError, EngineOutputError) as error:
         raise damaged(
@@ -240,6 +240,14 @@ def _document(line: bytes | bytearray) -> Document:
 def _vectors(data: bytearray, count: int, dimension: int, what: str) -> Vectors:
     values = np.frombuffer(data, dtype="<f4").reshape(-1, dimension)
     return checked_vectors(values, dimension, lambda row: f"{what} {row}", count)
+
+
+def _ranges(data: bytearray, dimension: int) -> Vectors:
+    # Their rows are no vectors: they may be longer than any vector taken.
+    ranges = np.frombuffer(data, dtype="<f4").reshape(2, dimension).astype(np.float32)
+    if not np.isfinite(ranges).all():
+        raise ValueError("ranges of codes that are not finite")
+    return ranges
 
 
 def _check_contents(
