@@ -62,7 +62,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 2_900,
     "rag_accel/workflows": 1_200,
-    "tests": 132_600,
+    "tests": 133_000,
 }
 
 
@@ -82,13 +82,14 @@ class Raise(NamedTuple):
     replaces: str
 
 
-RAISES = (
+RAISES = tuple(
     Raise(
-        "tests",
-        100,
-        mechanism="a score of the faults that tests find (`make mutation`)",
-        replaces="judging by reading whether deleted tests are missed",
-    ),
+        room,
+        lines,
+        mechanism="calls of LangChain's composites run side by side in auto mode",
+        replaces="a check of LlamaIndex and two lists of obstacles, now one for both",
+    )
+    for room, lines in (("adapters/rag_accel_adapters", 200), ("rag_accel/recognition", 100))
 )
 
 
