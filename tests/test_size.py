@@ -23,7 +23,7 @@ SLACK = 200
 #: room -> its budget in physical lines of Python
 BUDGETS: dict[str, int] = {
     "adapters/rag_accel_adapters": 5_100,
-    "bench": 24_300,
+    "bench": 24_400,
     "demo/rag_accel_demo": 2_100,
     "integrations/langchain_rag_accel": 3_800,
     "integrations/llama_index_rag_accel": 4_000,
@@ -48,7 +48,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/fidelity": 2_300,
     "rag_accel/graph": 4_300,
     "rag_accel/interception": 3_900,
-    "rag_accel/kv": 5_900,
+    "rag_accel/kv": 5_800,
     "rag_accel/leaves": 1_000,
     "rag_accel/passes": 1_700,
     "rag_accel/profile": 1_300,
@@ -62,7 +62,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 2_900,
     "rag_accel/workflows": 1_200,
-    "tests": 133_000,
+    "tests": 133_100,
 }
 
 
