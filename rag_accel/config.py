@@ -162,9 +162,9 @@ class Options:
     )
     embedding_slo_s: float | None = _option(
         None,
-        "by when an embedding should have ended, counted from when it is asked for, where an "
-        "embedder of several members decides which of them computes it; a request's own deadline "
-        "goes before. Without either it goes where it ends soonest",
+        "latency target of an embedding call on an embedder of several members; a request's own "
+        "deadline takes precedence. With neither, each text goes to the member that finishes it "
+        "first",
         0.001,
     )
     member_tolerance: float | None = _option(
@@ -190,7 +190,7 @@ class Options:
         "`fused` recomputes a share of the tokens, approximate, too; `dependency` computes the "
         "relation paths of a prompt as a tree, each token seeing its own path. It applies to the "
         "program's own Hugging Face models as well, `full` and `fused` also to its models on vLLM "
-        "servers; a `LocalLLM` or a component that names it goes before",
+        "servers; a `LocalLLM` or a component that names it takes precedence",
     )
     kv_folder: str | None = _option(
         None,

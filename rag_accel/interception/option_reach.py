@@ -126,7 +126,7 @@ def held_parts(program: Any) -> Iterator[tuple[str, Any]]:
 def reach_into(
     program: Any, parts_of: PartsOf, own: Accelerator | None = None
 ) -> Callable[[], tuple[OptionReach, ...]]:
-    """Return what tells how far options reach into a program, at the time it is asked.
+    """Return a callable that lists how far options reach into a program when it is called.
 
     Args:
         program: the program; None for none.
