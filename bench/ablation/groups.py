@@ -11,12 +11,12 @@ from pathlib import Path
 from bench.ablation import chains, embedding, fixed_cost, interception, order, requests, searching
 from bench.ablation.measured import Ablation
 from bench.depth_program import Sizes as ProgramSizes
+from bench.emulated.table import DeviceTable
 from bench.vectors import IndexSize
 from langchain_rag_accel.demo.material import Material
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.engines.retrieval.vectors.ivf import own_num_clusters
-from rag_accel.testing.emulated.table import DeviceTable
 
 _PASSAGES = 128
 _PASSAGE_WORDS = 60

@@ -13,6 +13,7 @@ pytest.importorskip("langgraph")
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
+from bench.emulated.table import H100_LIKE_8B, DeviceTable, step_time_s
 from bench.research.advanced.answers import Answers
 from bench.research.advanced.bound import bound_s, chain_of, device_s
 from bench.research.advanced.loaded import arrivals
@@ -26,7 +27,6 @@ from langchain_rag_accel.demo.material import Material
 from rag_accel.engine_api import Document, Message
 from rag_accel.errors import ConfigError
 from rag_accel.graph.item_lists import read_items
-from rag_accel.testing.emulated.table import H100_LIKE_8B, DeviceTable, step_time_s
 
 Ended = Callable[[SuiteResult], int]
 

@@ -10,13 +10,13 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.table import DeviceTable
 from bench.research.mixed.emulated_chat_model import EmulatedChatModel
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import GenerationInput, Message
 from rag_accel.errors import ClosedError, ConfigError
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.table import DeviceTable
 
 QUICK = DeviceTable(
     "quick", base_ms=0.2, per_running_ms=0.0, per_1k_context_ms=0.0, prefill_tokens_per_s=1e6

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from bench.corpus import Floats, Passages, unit_rows
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.table import DeviceTable
 from bench.research.mixed.bench import Bench
 from bench.research.mixed.expected import Agreement, Expected
 from bench.research.mixed.index_files import IndexSize, open_index
@@ -36,8 +38,6 @@ from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions
 from rag_accel.engine_api import Message
 from rag_accel.errors import ConfigError
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.table import DeviceTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:`langchain-community` is being:DeprecationWarning")
 

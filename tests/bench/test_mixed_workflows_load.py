@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from bench.emulated.device import EmulatedDevice
 from bench.research.mixed.bench import gains
 from bench.research.mixed.load import MixedLoad, Window, run_load
 from bench.research.mixed.programs import Answer
 from bench.research.mixed.sweep import Bracket, find_limit
 from bench.research.mixed.trace import Request, Workflow
 from rag_accel.errors import ConfigError
-from rag_accel.testing.emulated.device import EmulatedDevice
 
 REQUESTS = [Request(number, Workflow.ONE_SHOT, f"question {number}") for number in range(500)]
 

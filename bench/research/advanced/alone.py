@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import best_torch_threads
+from bench.emulated.table import DeviceTable
 from bench.measure import median
 from bench.paired import in_ms
 from bench.research.advanced.bound import bound_s
@@ -19,7 +20,6 @@ from bench.research.advanced.stages import Notes, Stages
 from bench.research.advanced.workload import LEADING, Request, Setting, Variant
 from bench.results import Row, row_of
 from langchain_rag_accel.demo.load import torch_threads
-from rag_accel.testing.emulated.table import DeviceTable
 
 SEQUENTIAL, HAND_PARALLEL, OURS = "sequential", "hand_parallel", "ours"
 LANGGRAPH_ARMS = (SEQUENTIAL, HAND_PARALLEL)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bench.emulated.batch import ContinuousBatch, DeviceSequence, Update
+from bench.emulated.table import DeviceTable
+from bench.emulated.text import Script
 from bench.research.advanced.answers import NUM_QUERIES
 from bench.research.advanced.stages import Generated, Notes
-from rag_accel.testing.emulated.batch import ContinuousBatch, DeviceSequence, Update
-from rag_accel.testing.emulated.table import DeviceTable
-from rag_accel.testing.emulated.text import Script
 
 
 def bound_s(table: DeviceTable, notes: Notes) -> float:

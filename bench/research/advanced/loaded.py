@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench.ablation.switches import blind_to_depth
+from bench.emulated.table import DeviceTable, step_time_s
 from bench.measure import Pairs, alternate, median, ratios
 from bench.paired import in_ms
 from bench.research.advanced.alone import OURS, Measured, same_rows
@@ -17,7 +18,6 @@ from bench.research.advanced.ours import Ours
 from bench.research.advanced.stages import Notes
 from bench.research.advanced.workload import LOADED, LOADED_TOP_K, TOP_K, Setting
 from bench.results import Row, median_row, row_of
-from rag_accel.testing.emulated.table import DeviceTable, step_time_s
 
 BLIND = "blind"
 _SEED = 20_240

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.engine import EmulatedEngine
 from bench.research.advanced.answers import NUM_QUERIES
 from bench.research.advanced.workload import TOP_K, TOP_N, Request, Setting, Variant
 from rag_accel.accelerator import Accelerator
@@ -16,8 +18,6 @@ from rag_accel.config import Options
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.server import Server
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
 from rag_accel.workflows import advanced_document_qa
 
 _DRIVER = "rag-accel-driver"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.table import DeviceTable
 from bench.research.advanced.answers import Answers
 from langchain_rag_accel.demo.material import BATCH, Material
 from rag_accel.config import Options
@@ -17,8 +19,6 @@ from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.errors import ConfigError
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import SynthesisMode, Upload
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 

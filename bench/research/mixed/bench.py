@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.corpus import Floats
+from bench.emulated.device import EmulatedDevice
 from bench.measure import median
 from bench.research.mixed.expected import Expected
 from bench.research.mixed.index_files import LargeIndex
@@ -18,7 +19,6 @@ from bench.research.mixed.sweep import Bracket, find_limit
 from bench.research.mixed.systems import RagAccelSystem, StagedSystem, System
 from bench.research.mixed.trace import Trace
 from bench.results import Row
-from rag_accel.testing.emulated.device import EmulatedDevice
 
 _logger = logging.getLogger("bench.mixed")
 

@@ -13,10 +13,10 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import Field
 
+from bench.emulated.batch import Update
+from bench.emulated.device import EmulatedDevice
 from langchain_rag_accel.components.chat_models import generation_input
 from rag_accel.engine_api import GenerationOutput
-from rag_accel.testing.emulated.batch import Update
-from rag_accel.testing.emulated.device import EmulatedDevice
 
 
 class EmulatedChatModel(BaseChatModel):

@@ -13,13 +13,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
+from bench.emulated.device import EmulatedDevice
 from bench.research.mixed.emulated_chat_model import EmulatedChatModel
 from bench.research.mixed.index_files import LargeIndex
 from bench.research.mixed.programs import PROGRAMS, TOP_K, Answer
 from bench.research.mixed.systems import QueryVectors
 from bench.research.mixed.trace import Request
 from rag_accel.engine_api import Document
-from rag_accel.testing.emulated.device import EmulatedDevice
 
 
 class TableEmbeddings(Embeddings):

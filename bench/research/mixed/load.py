@@ -15,13 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.emulated.device import EmulatedDevice
 from bench.measure import median, percentile
 from bench.research.mixed.programs import Answer
 from bench.research.mixed.systems import System
 from bench.research.mixed.trace import Request, poisson_arrivals
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
-from rag_accel.testing.emulated.device import EmulatedDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.emulated.table import H100_LIKE_1B, TABLES, DeviceTable, replicated
 from bench.research.mixed.index_files import IndexSize
 from bench.research.mixed.load import Window
 from bench.research.mixed.trace import EVEN, Mix, Workflow
 from bench.results import sizes_of
 from rag_accel.errors import ConfigError
-from rag_accel.testing.emulated.table import H100_LIKE_1B, TABLES, DeviceTable, replicated
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from bench.corpus import Floats
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.engine import EmulatedEngine
 from bench.research.mixed.index_files import LargeIndex
 from bench.research.mixed.programs import PROGRAMS, TOP_K, Answer, graphs
 from bench.research.mixed.trace import Request
@@ -31,8 +33,6 @@ from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.requests.prompts import as_text
 from rag_accel.server import Server
 from rag_accel.system.processor import usable_cores
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
 
 MOST_LIVE = 1_000_000
 """Past its limit a system's queue grows with the window: the baselines turn nobody away either."""

@@ -67,6 +67,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.answers import too_many
+from bench.emulated.table import H100_LIKE_8B, DeviceTable
 from bench.garbage import little_garbage
 from bench.measure import median
 from bench.research.advanced.alone import (
@@ -85,7 +86,6 @@ from langchain_rag_accel.demo.material import Material, prepare
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.system.files import user_cache
-from rag_accel.testing.emulated.table import H100_LIKE_8B, DeviceTable
 
 #: ratios under load, and how many requests arrive together for each
 _TOGETHER = {"topology_vs_blind_together": 8, "topology_vs_blind_single": 1}
