@@ -180,12 +180,12 @@ from pathlib import Path
 
 from bench.ablation.groups import FULL, MEASURES, QUICK, Groups, Sizes
 from bench.answers import too_many
+from bench.emulated.table import H100_LIKE_1B, DeviceTable
 from bench.garbage import little_garbage
 from bench.results import SuiteResult, sizes_of
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.errors import ConfigError
 from rag_accel.system.files import user_cache
-from rag_accel.testing.emulated.table import H100_LIKE_1B, DeviceTable
 from rag_accel_demo.material import Material, prepare
 
 

@@ -23,6 +23,9 @@ from bench.ablation import interception, order, requests, searching, switches
 from bench.ablation.measured import ON, Ablation, Gave, ablate, same_vectors, under
 from bench.depth_program import Scheduled
 from bench.depth_program import Sizes as ProgramSizes
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.engine import EmulatedEngine
+from bench.emulated.table import DeviceTable
 from bench.measure import Pairs
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import ablation, ratio_definitions
@@ -40,9 +43,6 @@ from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.errors import ConfigError
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.scheduler.driver.turns import Turns
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
-from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import advanced_document_qa
 from rag_accel_demo.material import Material
 

@@ -26,12 +26,12 @@ from bench.graph.property_graph import filled_store, retriever, vectors_of, with
 from bench.graph.pruning import Chosen, candidates, different, path_queries
 from bench.llama_index_programs import WordEmbedding
 from bench.measure import Pairs
+from bench.neo4j_process import BoltServer
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import graph_retrieval, ratio_definitions
 from rag_accel.engines import MemoryGraph
 from rag_accel.sample import chain_questions, read_library_graph
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import BoltServer
 from rag_accel_demo import uniform_stream
 
 TINY = graph_retrieval.Sizes(

@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+from fake_members import FakeMember
 from idle_accelerators import soon_idle
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import RunnableLambda
@@ -35,7 +36,6 @@ from rag_accel.engines import (
     RemoteMember,
     SentenceTransformerEngine,
 )
-from rag_accel.testing.members import FakeMember
 
 PATIENCE_S = 20.0
 TEXTS = [f"text number {number} " + "word " * (number % 30) for number in range(200)]

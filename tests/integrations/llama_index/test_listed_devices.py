@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("llama_index.embeddings.huggingface")
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "embedding"))
 
+from fake_members import FakeMember
 from idle_accelerators import soon_idle
 from llama_index.core import Document, MockEmbedding, VectorStoreIndex
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
@@ -24,7 +25,6 @@ from program_models import program_model
 from llama_index_rag_accel import RagAccelEmbedding, accelerate, explain
 from rag_accel import Accelerator, BusyError, ConfigError, UnreadOptionWarning
 from rag_accel.engines import ProcessMember, SentenceTransformerEngine
-from rag_accel.testing.members import FakeMember
 
 PATIENCE_S = 20.0
 TEXTS = [f"text number {number} " + "word " * (number % 30) for number in range(64)]

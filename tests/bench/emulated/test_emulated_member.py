@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_members import FakeMember, plain_vectors
 
+from bench.emulated.member import EmulatedMember
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import Member
 from rag_accel.errors import ConfigError, EngineOutputError
-from rag_accel.testing import EmulatedMember, ManualClock
-from rag_accel.testing.members import FakeMember, plain_vectors
+from rag_accel.testing import ManualClock
 
 TEXTS = ("one", "two words", "three words here")
 

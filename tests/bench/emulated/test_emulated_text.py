@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engine_api import GenerationInput, Message
-from rag_accel.errors import ConfigError, EngineOutputError
-from rag_accel.testing.emulated.text import (
+from bench.emulated.text import (
     MAX_TOKENS,
     count_tokens,
     shared_prefix_tokens,
     split_tokens,
     write_script,
 )
+from rag_accel.engine_api import GenerationInput, Message
+from rag_accel.errors import ConfigError, EngineOutputError
 
 
 def ask(text: str, **fields: object) -> GenerationInput:
@@ -77,7 +77,7 @@ def test_the_order_of_options_does_not_matter() -> None:
 def test_the_default_answer_is_the_same_in_another_process() -> None:
     code = (
         "from rag_accel.engine_api import *\n"
-        "from rag_accel.testing.emulated.text import write_script\n"
+        "from bench.emulated.text import write_script\n"
         "g = GenerationInput((Message('user', 'what is rag'),), options={'a': 1, 'b': object()})\n"
         "print(write_script(g, default_max_tokens=8).output().text)"
     )

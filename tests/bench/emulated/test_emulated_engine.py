@@ -8,8 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llm_harness import ENDLESS, QUESTION, finish, work
+from llm_harness import QUESTION, finish, work
 
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.engine import EmulatedEngine
+from bench.emulated.table import H100_LIKE_8B, step_time_s
+from bench.emulated.waiting import VirtualTime
 from rag_accel.engine_api import (
     Engine,
     EngineRequest,
@@ -22,11 +26,9 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import ClosedError, ConfigError, EngineError
 from rag_accel.testing.conformance import EngineContract
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
-from rag_accel.testing.emulated.table import H100_LIKE_8B, step_time_s
-from rag_accel.testing.emulated.waiting import VirtualTime
 
+# A device whose first step outlasts every test.
+ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
 SYSTEM = Message("system", " ".join(["rule"] * 300))
 DECODING, PREFILLING = PrimitiveKind.DECODING, PrimitiveKind.PREFILLING
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rag_accel.testing.emulated.batch import ContinuousBatch
-from rag_accel.testing.emulated.table import DeviceTable, max_decode_tokens_per_s
+from bench.emulated.batch import ContinuousBatch
+from bench.emulated.table import DeviceTable, max_decode_tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)

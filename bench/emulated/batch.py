@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bench.emulated.table import DeviceTable, step_time_s
+from bench.emulated.text import Script
 from rag_accel.engine_api import GenerationOutput
-from rag_accel.testing.emulated.table import DeviceTable, step_time_s
-from rag_accel.testing.emulated.text import Script
 
 
 class TokenSink(Protocol):

@@ -16,21 +16,21 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, closing
 from types import TracebackType
 
-from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engine_api import GenerationInput, GenerationOutput
-from rag_accel.errors import ClosedError, EngineLostError
-from rag_accel.testing.emulated.batch import (
+from bench.emulated.batch import (
     ContinuousBatch,
     DeviceSequence,
     DeviceStep,
     TokenSink,
     Update,
 )
-from rag_accel.testing.emulated.sinks import LoopSink, ThreadSink
-from rag_accel.testing.emulated.stats import DeviceStats, summarise
-from rag_accel.testing.emulated.table import DeviceTable, find_table
-from rag_accel.testing.emulated.text import DEFAULT_MAX_TOKENS, Respond, Script, write_script
-from rag_accel.testing.emulated.waiting import ClockWaiter, Waiter
+from bench.emulated.sinks import LoopSink, ThreadSink
+from bench.emulated.stats import DeviceStats, summarise
+from bench.emulated.table import DeviceTable, find_table
+from bench.emulated.text import DEFAULT_MAX_TOKENS, Respond, Script, write_script
+from bench.emulated.waiting import ClockWaiter, Waiter
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel.errors import ClosedError, EngineLostError
 
 
 class EmulatedDevice:

@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from bench.emulated.batch import DeviceSequence, Update
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.text import Script, count_tokens, shared_prefix_tokens
 from rag_accel.engine_api import (
     KINDS,
     Capability,
@@ -21,9 +24,6 @@ from rag_accel.engine_api import (
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import EngineError
-from rag_accel.testing.emulated.batch import DeviceSequence, Update
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.text import Script, count_tokens, shared_prefix_tokens
 
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 

@@ -10,13 +10,16 @@ from contextlib import aclosing, closing
 from dataclasses import replace
 
 import pytest
-from llm_harness import ENDLESS, eventually
+from llm_harness import eventually
 
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.table import H100_LIKE_8B, step_time_s
+from bench.emulated.waiting import VirtualTime
 from rag_accel.engine_api import GenerationInput, Message
 from rag_accel.errors import ClosedError, ConfigError, EngineLostError
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.table import H100_LIKE_8B, step_time_s
-from rag_accel.testing.emulated.waiting import VirtualTime
+
+# A device whose first step outlasts every test.
+ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
 
 
 class LateTime(VirtualTime):

@@ -7,7 +7,7 @@ import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rag_accel.testing.emulated.batch import Update
+from bench.emulated.batch import Update
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.waiting import VirtualTime
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.waiting import VirtualTime
 
-sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # work, and its outputs
+TESTS = Path(__file__).parents[2]
+sys.path.append(str(TESTS / "engines" / "llm"))  # work, and its outputs
+sys.path.append(str(TESTS / "accelerator"))  # graphs over lists
 
 
 @pytest.fixture

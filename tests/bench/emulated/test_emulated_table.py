@@ -6,8 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from rag_accel.errors import ConfigError
-from rag_accel.testing.emulated.table import (
+from bench.emulated.table import (
     FAST_FP8,
     H100_LIKE_8B,
     TABLES,
@@ -17,6 +16,7 @@ from rag_accel.testing.emulated.table import (
     replicated,
     step_time_s,
 )
+from rag_accel.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.testing.emulated.batch import ContinuousBatch, DeviceSequence, DeviceStep, Update
-from rag_accel.testing.emulated.table import H100_LIKE_8B, step_time_s
-from rag_accel.testing.emulated.text import Script
+from bench.emulated.batch import ContinuousBatch, DeviceSequence, DeviceStep, Update
+from bench.emulated.table import H100_LIKE_8B, step_time_s
+from bench.emulated.text import Script
 
 
 class NoSink:
