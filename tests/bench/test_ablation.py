@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,7 @@ pytest.importorskip("langgraph")
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from bench.ablation import interception, order, requests, searching, switches
+from bench.ablation import requests, searching, switches
 from bench.ablation.measured import ON, Ablation, Gave, ablate, same_vectors, under
 from bench.depth_program import Scheduled
 from bench.depth_program import Sizes as ProgramSizes
@@ -27,8 +26,8 @@ from bench.emulated.device import EmulatedDevice
 from bench.emulated.engine import EmulatedEngine
 from bench.emulated.table import DeviceTable
 from bench.measure import Pairs
-from bench.results import SuiteResult, as_json, from_json
-from bench.suites import ablation, ratio_definitions
+from bench.results import SuiteResult
+from bench.suites import ablation
 from bench.vectors import IndexSize
 from rag_accel.accelerator import Accelerator
 from rag_accel.clock import MonotonicClock
@@ -40,7 +39,6 @@ from rag_accel.engines.pending import PendingWork
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.vectors import nearest_clusters
-from rag_accel.errors import ConfigError
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.workflows import advanced_document_qa
@@ -89,55 +87,6 @@ def _material() -> Material:
         store=store,
         index_was_cached=True,
     )
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
-    """Run the suite once, as small as it gets, over made-up vectors."""
-    cache = tmp_path_factory.mktemp("cache")
-    return ablation.run(True, TINY, _material(), score, FAST, cache)
-
-
-@pytest.mark.bench
-def test_every_mechanism_is_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
-    assert from_json(as_json(found), found.suite) == found
-    assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(found.suite))
-    assert found.emulated
-    assert found.scripted
-    assert found.wrong == ()
-
-
-def test_every_ratio_is_against_ours_without_something() -> None:
-    for name, meaning in ratio_definitions("ablation").items():
-        if name.startswith("sq8_vs_faiss"):
-            assert meaning.startswith("against FAISS's own")
-            continue
-        assert meaning.startswith("against ours with")
-        assert "off" in meaning
-
-
-@pytest.mark.bench
-def test_every_ratio_has_both_its_arms_and_its_answers_compared(found: SuiteResult) -> None:
-    kinds = {(row.system, row.metric) for row in found.rows}
-    units = {row.metric for row in found.rows} - {"gain", "different_answers"}
-    assert units == {"latency_ms", "texts_per_s", "answers_per_s", "searches_per_s"}
-    assert kinds == {
-        *((system, unit) for system in ("on", "off") for unit in units),
-        ("on against off", "gain"),
-        ("on", "different_answers"),
-    }
-    assert len(found.rows) == 4 * len(found.ratios)
-    gains = {row.workload: row.median for row in found.rows if row.metric == "gain"}
-    assert sorted(gains.values()) == sorted(found.ratios.values())
-    compared = [row.n for row in found.rows if row.metric == "different_answers"]
-    assert min(compared) >= 1
-
-
-@pytest.mark.bench
-@pytest.mark.parametrize("name", requests.PASSES)
-def test_every_pass_has_a_row(found: SuiteResult, name: str) -> None:
-    assert [ratio for ratio in found.ratios if ratio.startswith(f"{name}_")]
 
 
 def _plan(graph: FrozenRAGraph, passes: str) -> str:
@@ -324,24 +273,6 @@ def test_another_vector_of_one_arm_fails_the_suite(
     assert ended(found) == 1
 
 
-@pytest.mark.bench
-def test_other_documents_of_a_switched_arm_fail_the_suite(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stepped = searching._stepped
-
-    def reversed_alone(engine: Any, queries: Any, *rest: Any) -> list[Any]:
-        found = stepped(engine, queries, *rest)
-        return [hits[::-1] for hits in found] if len(queries) == 1 else found
-
-    monkeypatch.setattr(searching, "_stepped", reversed_alone)
-    sizes = replace(TINY, groups=("searching",))
-    found = ablation.run(True, sizes, _material(), score, FAST, tmp_path)
-    assert [one.partition(":")[0] for one in found.wrong] == [
-        f"on, searching_together, b{count} least nprobe" for count in TINY.searching.turns
-    ]
-
-
 def test_arms_take_turns_and_none_follows_another_with_the_same_queries() -> None:
     went: list[tuple[str, int]] = []
 
@@ -360,20 +291,6 @@ def test_arms_take_turns_and_none_follows_another_with_the_same_queries() -> Non
     for name in "abc":
         assert found[name] == [f"{name}{queries}" for queries in asked]
         assert len(times[name]) == 6
-
-
-def test_one_group_can_be_measured_alone() -> None:
-    chosen = ablation.configured(True, {"only": "order"})
-    assert chosen == replace(ablation.QUICK, groups=("order",))
-    assert ablation.configured(False, {}) == ablation.FULL
-    for settings in ({"only": "nothing"}, {"other": "order"}):
-        with pytest.raises(ConfigError, match="unknown setting"):
-            ablation.configured(True, settings)
-
-
-def test_the_scripted_groups_lack_what_they_say() -> None:
-    assert set(order.LACKING) == {"use_skeleton", "depth_order"}
-    assert interception.LACKING["beginning_at_once"] is switches.every_call_waits_for_its_permit
 
 
 def test_without_depth_order_waiting_decides_in_accelerators_that_are_made_meanwhile() -> None:

@@ -13,7 +13,6 @@ from typing import TextIO
 import pytest
 
 from bench import all_suites, command
-from bench.all_suites import Outcome, summary
 from bench.command import main
 from bench.process_tree import run_tree
 from bench.results import Row, SuiteResult, load, save
@@ -86,13 +85,6 @@ def test_every_suite_has_a_file_as_soon_as_it_has_ended(
     assert load(folder / "ray.json") == [suites.found("ray")]
 
 
-def test_a_folder_may_be_called_like_a_file_if_it_exists(suites: _Suites, tmp_path: Path) -> None:
-    folder = tmp_path / "results.json"
-    folder.mkdir()
-    assert main(["all", "--json", str(folder)]) == 0
-    assert len(list(folder.iterdir())) == 3
-
-
 def test_the_table_says_what_became_of_every_suite(
     suites: _Suites, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,25 +100,6 @@ def test_the_table_says_what_became_of_every_suite(
     }
     assert "failed: http" in printed.err
     assert {path.name for path in tmp_path.iterdir()} == {"demo.json", "ray.json"}
-
-
-def test_suites_that_are_only_missing_are_no_failure(suites: _Suites) -> None:
-    rows = (Row("hosted", "no Ray", "missing", 1, None, 1),)
-    suites.instead["ray"] = lambda name, _: replace(suites.found(name), rows=rows, ratios={})
-    assert main(["all"]) == 0
-
-
-def test_a_suite_that_lacks_an_opponent_is_measured(result: SuiteResult) -> None:
-    rows = (*result.rows, Row("peer", "not installed", "missing", 1, None, 1))
-    assert all_suites._state(replace(result, rows=rows)) == "measured"
-
-
-def test_the_claims_of_what_was_measured_stand_below_the_table(result: SuiteResult) -> None:
-    found = replace(result, suite="demo", ratios={"demo_vs_best_peer": 0.75})
-    text = summary([Outcome("demo", "measured", 3.0, found)])
-    assert text.count("| answers per second of the demo's chain, 64 users, against") == 1
-    assert "| 0.75 | `python -m bench demo" in text
-    assert "claim" not in summary([Outcome("demo", "failed", 3.0)])
 
 
 def test_what_was_measured_of_the_same_code_is_not_measured_again(
@@ -181,23 +154,6 @@ def test_files_that_hold_no_result_or_too_few_processes_are_measured_again(
     assert suites.ran == ["demo", "http", "ray"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        ["demo", "--resume", "--json", "kept"],
-        ["all", "--resume"],
-        ["all", "--resume", "--json", "all.json"],
-        ["all", "--resume", "--json", "kept", "--set", "nprobe=3"],
-    ],
-)
-def test_only_a_folder_of_all_suites_is_resumed(
-    line: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(line)
-    assert "--resume needs" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("kind", ["kept", "kept.json"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_and_tells_what_there_is(
@@ -219,28 +175,6 @@ def test_an_interruption_keeps_and_tells_what_there_is(
     assert [state for _, state, _ in found.values()] == ["measured", "interrupted", "not run"]
     path = tmp_path / kind
     assert load(path if path.is_file() else path / "demo.json") == [suites.found("demo")]
-
-
-def test_a_folder_that_cannot_be_made_is_told_before_anything_runs(
-    suites: _Suites, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert main(["all", "--json", str(tmp_path / "file" / "kept")]) == 2
-    assert suites.ran == []
-    assert "cannot be written" in capsys.readouterr().err
-
-
-def test_a_result_that_cannot_be_written_fails_its_suite_alone(
-    suites: _Suites, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "http.json").mkdir()
-    assert main(["all", "--json", str(tmp_path)]) == 1
-    assert suites.ran == ["demo", "http", "ray"]
-    assert "failed: http" in capsys.readouterr().err
-
-
-def test_a_process_ends_with_its_code(tmp_path: Path) -> None:
-    assert run_tree([sys.executable, "-c", "raise SystemExit(3)"], tmp_path, 60) == 3
 
 
 #: Starts a process in a session of its own that says when it runs, and when it was left alone.

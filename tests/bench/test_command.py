@@ -43,11 +43,6 @@ def suite(monkeypatch: pytest.MonkeyPatch, result: SuiteResult) -> _Suite:
     return made
 
 
-def test_all_suites_are_known() -> None:
-    assert {"demo", "embedding_concurrency", "overhead"} <= set(suite_names())
-    assert len(suite_names()) == len(set(suite_names()))
-
-
 def test_one_suite_is_run_printed_and_kept(
     suite: _Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,15 +110,6 @@ def test_a_process_of_other_code_is_not_even_run(
     assert "commit decade" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", [["demo", "--append"], ["all", "--append", "--json", "all.json"]])
-def test_processes_can_only_join_the_file_of_one_suite(
-    line: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(line)
-    assert "--append needs" in capsys.readouterr().err
-
-
 def test_a_suite_with_parameters_is_given_other_values(
     suite: _Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,14 +138,6 @@ def test_a_suite_without_parameters_is_not_given_any(
         main(["demo", "--set", "nprobe"])
 
 
-def test_every_process_is_given_the_parameters(
-    monkeypatch: pytest.MonkeyPatch, result: SuiteResult, suite: _Suite
-) -> None:
-    lines = _processes(monkeypatch, result)
-    assert main(["demo", "--processes", "2", "--set", "nprobe=64", "--set", "seeds=3"]) == 0
-    assert [line[-2:] for line in lines] == [["--set=nprobe=64", "--set=seeds=3"]] * 2
-
-
 def test_a_run_is_full_unless_it_is_told_to_be_quick(suite: _Suite) -> None:
     assert main(["demo"]) == 0
     assert suite.quick is False
@@ -172,14 +150,6 @@ def test_an_error_is_told_without_a_trace(
     suite.error = error
     assert main(["demo"]) == 2
     assert str(error) in capsys.readouterr().err
-
-
-def test_a_place_that_cannot_be_written_is_told(
-    suite: _Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert main(["demo", "--json", str(tmp_path / "file" / "demo.json")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_an_unknown_suite_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,15 +241,6 @@ def test_nothing_is_kept_of_a_suite_that_fails_in_one_of_its_processes(
     assert "failed: demo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "two"])
-def test_a_suite_runs_in_at_least_one_process(
-    number: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["demo", "--processes", number])
-    assert "--processes" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "name",
     ["ablation", "demo", "langgraph_depth", "overhead", "workflows"],
@@ -295,10 +256,6 @@ def test_every_ratio_names_its_opponent(name: str) -> None:
 def test_definitions_are_read_from_a_docstring() -> None:
     text = "Head.\n\nRatios:\n    one: first\n        line: two\n    two: second\n\nMore.\n"
     assert parse_definitions(text) == {"one": "first line: two", "two": "second"}
-
-
-def test_a_docstring_without_ratios_defines_none() -> None:
-    assert parse_definitions("Head.\n\nRatios are fine.\n") == {}
 
 
 def test_a_suite_that_is_gone_defines_nothing() -> None:

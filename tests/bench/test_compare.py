@@ -17,13 +17,6 @@ def test_every_ratio_and_every_median_is_compared(result: SuiteResult) -> None:
     assert len(found) == len(result.ratios) + len(result.rows)
 
 
-def test_a_figure_of_one_file_alone_is_kept(result: SuiteResult) -> None:
-    other = replace(result, rows=(), ratios={"new": 1.0})
-    found = changes([replace(result, rows=())], [other])
-    assert found[-1] == Change("sample: new", None, 1.0)
-    assert found[0].new is None
-
-
 @pytest.mark.parametrize(
     ("old", "new", "percent"),
     [(2.0, 3.0, 50.0), (2.0, 1.0, -50.0), (-2.0, -1.0, 50.0), (0.0, 1.0, None), (None, 1.0, None)],
@@ -50,10 +43,3 @@ def test_the_command_prints_the_changes(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["0.5", "->", "0.4", "-20.0", "%", "sample:", "sample_p99_64"]
     assert lines[1].split()[:3] == ["2", "->", "-"]
-
-
-def test_the_command_refuses_a_file_that_is_no_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
-    assert "no result file" in capsys.readouterr().err

@@ -4,8 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from bench.environment import installed_versions, measured_code, read_environment, settings
-from rag_accel.system.processor import cpu_model
+from bench.environment import measured_code, read_environment, settings
 
 
 def test_the_environment_says_all_that_is_needed_as_json() -> None:
@@ -55,20 +54,6 @@ def test_results_tests_and_documents_are_no_other_code(tmp_path: Path) -> None:
 
 def test_where_git_knows_nothing_the_code_has_no_name(tmp_path: Path) -> None:
     assert measured_code(tmp_path) == {"commit": None, "is_dirty": None}
-
-
-def test_packages_that_are_not_installed_are_left_out() -> None:
-    assert installed_versions(("no-such-package-here",)) == {}
-
-
-def test_the_processor_is_the_first_one_named(tmp_path: Path) -> None:
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor\t: 0\nmodel name\t: Fast: one\n\nmodel name\t: Other\n")
-    assert cpu_model(info) == "Fast: one"
-
-
-def test_the_processor_has_some_name_where_the_system_does_not_tell(tmp_path: Path) -> None:
-    assert cpu_model(tmp_path / "missing")
 
 
 def test_only_variables_that_change_the_figures_are_recorded() -> None:

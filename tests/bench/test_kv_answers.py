@@ -6,18 +6,14 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import tiny_chat
 from fake_runner import tokenizer
 
 from bench.kv.answers import (
-    EXACT,
-    answer_rows,
     exact_match,
     f1,
     gold_questions,
     normalised_f1,
 )
-from bench.kv.fidelity import FULL, Reader
 from rag_accel.engine_api import Document
 
 DOCUMENTS = tuple(
@@ -58,21 +54,3 @@ def test_the_gold_answer_stands_in_the_text_about_the_place_that_is_asked_for() 
         assert one.answer.startswith(f"The access code of the {place} depot is ")
         assert sum(one.answer in text for text in one.prompt.texts) == 1
         assert sum("access code" in text for text in one.prompt.texts) == len(one.prompt.texts)
-
-
-def test_rows_are_means_of_what_each_way_answered() -> None:
-    model = tiny_chat.model()
-    reader = Reader(model, tokenizer(), 1024, 1, (), (0.15, 1.0))
-    try:
-        questions = gold_questions(tokenizer(), DOCUMENTS, 2, (120, 160), (2, 2))
-        answers = reader.answerer().answers(questions[0].prompt, 4)
-        rows = answer_rows(reader.answerer(), questions, 4, FULL)
-    finally:
-        reader.close()
-    fused = [f"accelerated, fused {share} %" for share in (15, 100)]
-    assert list(answers) == [EXACT, FULL, *fused]
-    assert answers[fused[1]] == answers[EXACT]
-    found = {(row.system, row.metric): row.median for row in rows}
-    assert {metric for _, metric in found} >= {"em", "f1", "f1_standard_error"}
-    assert found[fused[1], "f1"] == found[EXACT, "f1"]
-    assert {row.n for row in rows} == {2}

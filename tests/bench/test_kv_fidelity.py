@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
@@ -14,22 +13,16 @@ import torch
 from fake_runner import tokenizer
 
 from bench.kv.fidelity import (
-    CRITICAL,
     FULL,
-    FUSED,
     Divergence,
     Fidelity,
     Reader,
     divergence,
     options_of,
-    ways,
 )
-from bench.results import SuiteResult, as_json, from_json
-from bench.suites import kv_fidelity, ratio_definitions
 from rag_accel.engine_api import Document
-from rag_accel.engines.llm.local.options import KvReuse
 from rag_accel.errors import EngineError
-from rag_accel.fidelity.prompts import TextPrompt, short_prompts
+from rag_accel.fidelity.prompts import TextPrompt
 
 DOCUMENTS = tuple(
     Document(name, f"{name}. {text} " * 3, {"title": name})
@@ -40,41 +33,12 @@ DOCUMENTS = tuple(
         "Lane": "A lane holds keys and values of one sequence of tokens that came before others.",
     }.items()
 )
-TINY = kv_fidelity.Sizes(
-    prompts=2,
-    profiled=1,
-    tokens=(60, 90),
-    passages=(2, 3),
-    answer=4,
-    questions=2,
-    gold_answer=4,
-)
 PROMPT = TextPrompt((DOCUMENTS[0].text, DOCUMENTS[1].text), "How high is it?")
-
-
-@pytest.fixture(scope="module")
-def material() -> kv_fidelity.Material:
-    return kv_fidelity.Material(tiny_chat.model(), tokenizer(), DOCUMENTS)
 
 
 @pytest.fixture(scope="module")
 def reader() -> Reader:
     return Reader(tiny_chat.model(), tokenizer(), 1024, 1, (0.15,))
-
-
-@pytest.mark.bench
-def test_all_arms_are_measured_and_every_ratio_is_defined(
-    material: kv_fidelity.Material,
-) -> None:
-    found: SuiteResult = kv_fidelity.run(True, TINY, material)
-    assert from_json(as_json(found), found.suite) == found
-    assert len({row.key for row in found.rows}) == len(found.rows)
-    has_fused = FUSED in get_args(KvReuse)
-    defined = ratio_definitions(found.suite)
-    assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
-    assert {CRITICAL, *ways(TINY.shares)} < {row.system for row in found.rows}
-    of_two = {row.n for row in found.rows}
-    assert of_two == {2}
 
 
 def test_full_reuse_by_definition_is_what_the_engine_gives(reader: Reader) -> None:
@@ -141,12 +105,3 @@ def test_texts_are_reused_also_where_that_is_slower() -> None:
     options = options_of({"kv_reuse": "full"})
     assert options.kv_reuse == "full"
     assert getattr(options, "reuse_always", True) is True
-
-
-def test_prompts_are_about_one_of_their_passages() -> None:
-    prompts = short_prompts(tokenizer(), DOCUMENTS, 5, (60, 90), (2, 3), seed=1)
-    assert prompts == short_prompts(tokenizer(), DOCUMENTS, 5, (60, 90), (2, 3), seed=1)
-    assert {len(one.texts) for one in prompts} == {2, 3}
-    for prompt in prompts:
-        assert len(prompt.segmented(tokenizer()).chunks) == len(prompt.texts)
-        assert any(text.split(".")[0] in prompt.question for text in prompt.texts)

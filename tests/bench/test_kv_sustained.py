@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -11,62 +10,13 @@ pytest.importorskip("torch")
 
 from bench.baselines.prefix_chained import SizedText
 from bench.kv.sustained import TOKEN_BYTES, OurStore, Prompt, Shape, corpus, count, stream
-from bench.plots import draw
-from bench.results import SuiteResult, as_json, from_json
-from bench.suites import kv_sustained, ratio_definitions
-from bench.suites.kv_sustained import CHAINED, ORDERED, OURS, PREFIX
+from bench.suites.kv_sustained import OURS
 
-TINY = kv_sustained.Sizes(texts=40, prompts=120, tokens=(8, 32), shares=(1.0, 0.5))
 A, B, C = (SizedText(number, 10) for number in range(3))
-
-
-@pytest.fixture(scope="module")
-def found() -> SuiteResult:
-    return kv_sustained.run(True, TINY)
 
 
 def prompts(shape: Shape, seed: int = 0) -> list[Prompt]:
     return list(stream(corpus(40, (8, 32)), shape, 200, 10, 1, 1.0, seed))
-
-
-def test_every_ratio_is_defined_and_every_row_is_about_something_else(found: SuiteResult) -> None:
-    assert from_json(as_json(found), found.suite) == found
-    assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(found.suite))
-
-
-def test_ratios_are_those_of_the_rows_with_all_bytes(found: SuiteResult) -> None:
-    missed = {row.key[:2]: row.median for row in found.rows if row.metric == "missed_tokens"}
-    for shape in ("zipf", "uniform"):
-        workload = f"{shape}, 100 % of the bytes"
-        ratio = missed[OURS, workload] / missed[CHAINED, workload]
-        assert found.ratios[f"missed_{shape}"] == ratio
-        assert missed[CHAINED, workload] < missed[ORDERED, workload] < missed[PREFIX, workload]
-
-
-def test_without_a_limit_both_miss_first_sights_alone_and_hold_one_copy_or_many(
-    found: SuiteResult,
-) -> None:
-    rows = {row.key: row.median for row in found.rows if row.workload == "uniform, no limit"}
-    ours, chained = (
-        {
-            metric: rows[name, "uniform, no limit", metric]
-            for metric in ("missed_tokens", "held_tokens")
-        }
-        for name in (OURS, CHAINED)
-    )
-    assert ours["missed_tokens"] == chained["missed_tokens"] == ours["held_tokens"]
-    assert chained["held_tokens"] > 3 * ours["held_tokens"]
-
-
-def test_the_same_is_counted_again(found: SuiteResult) -> None:
-    assert kv_sustained.run(True, TINY) == found
-
-
-def test_the_rows_are_drawn(found: SuiteResult, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    names = {path.name for path in draw(found, tmp_path)}
-    assert "kv_sustained_missed_share.png" in names
 
 
 @pytest.mark.parametrize("shape", ["zipf", "uniform"])
@@ -87,10 +37,6 @@ def test_of_a_zipf_stream_the_first_texts_are_asked_for_most() -> None:
     )
     assert zipf[0] > 3 * zipf[39]
     assert uniform[0] < 2 * uniform[39]
-
-
-def test_streams_are_those_of_their_seed() -> None:
-    assert prompts("zipf", 1) == prompts("zipf", 1) != prompts("zipf", 2)
 
 
 def test_our_store_is_asked_for_a_text_before_it_is_given_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -16,24 +16,18 @@ import tiny_chat
 from fake_runner import tokenizer
 
 from bench.arms import bench_accelerator
-from bench.kv import break_even, first_token, kvboost, swap_in
+from bench.kv import first_token, kvboost
 from bench.kv.break_even import Length
 from bench.kv.first_token import (
-    CACHEBLEND,
     EXACT,
-    FUSED,
     PLAIN,
     REUSE,
     First,
     FirstTokens,
-    Shape,
     Turns,
     ours,
 )
 from bench.measure import Pairs
-from bench.results import SuiteResult, as_json, from_json
-from bench.suites import kv_ttft, ratio_definitions
-from rag_accel.engines.llm.local.options import KvReuse
 from rag_accel.fidelity.prompts import TextCutter
 
 pytestmark = pytest.mark.usefixtures("loop_of_the_thread")
@@ -43,29 +37,6 @@ TEXTS = (
     "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
     "The filter of the pump is cleaned every month, or when the water no longer comes.",
 )
-TINY = kv_ttft.Sizes(
-    shape=Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=128, context=1024),
-    texts=3,
-    tokens=40,
-    turns=1,
-    kvboost_turns=1,
-    auto_texts=2,
-    auto_tokens=(40, 80),
-    auto_turns=1,
-    users=3,
-    user_tokens=20,
-    user_turns=1,
-    swap_tokens=30,
-    swap_turns=1,
-)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path: Path = tmp_path_factory.mktemp("tiny-model")
-    tiny_chat.model().save_pretrained(path)
-    tokenizer().save_pretrained(path)
-    return str(path)
 
 
 #: Speaks as the real script does, and finds every piece that it was given before.
@@ -94,54 +65,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return script
 
 
-@pytest.fixture(scope="module")
-def found(folder: str, stand_in: Path) -> SuiteResult:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
-        patch.setattr(kvboost, "ENVIRONMENT", Path(sys.executable))
-        patch.setattr(kvboost, "SCRIPT", stand_in)
-        return kv_ttft.run(True, TINY, kv_ttft.Material(folder, TEXTS))
-
-
 def cutter() -> TextCutter:
     return TextCutter(tokenizer(), TEXTS)
-
-
-@pytest.mark.bench
-def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
-    assert from_json(as_json(found), found.suite) == found
-    assert len({row.key for row in found.rows}) == len(found.rows)
-    has_fused = FUSED in get_args(KvReuse)
-    defined = ratio_definitions(found.suite)
-    assert set(found.ratios) == {one for one in defined if has_fused or FUSED not in one}
-    ways = get_args(KvReuse)
-    cold = {ours(way, is_cold=True) for way in ways if way != EXACT}
-    disk = {ours(way, is_on_disk=True) for way in ways if way != EXACT}
-    others = {PLAIN, CACHEBLEND, f"{ours(EXACT)} / {ours(FUSED)}", *kvboost.ENGINES}
-    assert {row.system for row in found.rows} == {*map(ours, ways), *cold, *disk, *others}
-    rates = [row.system for row in found.rows if row.metric == "requests_per_s"]
-    assert rates == [*map(ours, ways)]
-
-
-@pytest.mark.bench
-def test_what_is_never_slower_is_the_worst_length(found: SuiteResult) -> None:
-    gains = [row.median for row in found.rows if row.metric == "ratio"]
-    assert len(gains) == len(TINY.auto_tokens)
-    assert found.ratios["auto_never_slower"] == min(gains)
-
-
-@pytest.mark.bench
-def test_in_float32_exact_answers_are_those_of_the_frameworks_own_model(
-    found: SuiteResult,
-) -> None:
-    rows = [
-        row
-        for row in found.rows
-        if row.system == ours(EXACT) and row.metric == "first_tokens_equal_to_plain"
-    ]
-    swapped = [row for row in rows if "texts of" not in row.workload]
-    assert len(swapped) == 2
-    assert all(row.median == row.n == 1 for row in swapped)
 
 
 def test_the_second_order_of_known_texts_computes_no_text() -> None:
@@ -170,18 +95,6 @@ def test_texts_that_memory_does_not_keep_are_read_from_files(tmp_path: Path) -> 
             arm(turns.again(turn))
             found = reused(accelerator)
     assert found == sum(len(one.ids) for one in turns.again(1).segmented(tokenizer()).chunks)
-
-
-@pytest.mark.parametrize("arms_of", [swap_in.langchain_arms, swap_in.llama_index_arms])
-def test_swapped_models_reuse_what_a_search_found(folder: str, arms_of: Any) -> None:
-    texts = [cutter().text(30), TEXTS[1], TEXTS[2]]
-    with bench_accelerator() as accelerator:
-        ask = arms_of(folder, texts, accelerator)[ours(REUSE)]
-        ask("1: What?")
-        before = reused(accelerator)
-        ask("2: What?")
-        tokens = sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
-        assert reused(accelerator) - before == tokens
 
 
 def reused(accelerator: Any) -> int:
@@ -228,14 +141,6 @@ def test_a_length_compares_both_arms_turn_by_turn() -> None:
     assert [(row.median, row.n) for row in ratio] == [(2.0, 3)]
 
 
-def test_shorter_prompts_have_more_turns_up_to_four_times_as_many() -> None:
-    found = break_even.measure(tiny_chat.model(), tokenizer(), TEXTS, 2, (20, 40, 160), 1)
-    assert [len(one.seconds.plain) for one in found] == [4, 4, 1]
-    assert [one.workload for one in found] == [
-        *("2 texts, 20 tokens", "2 texts, 40 tokens", "2 texts, 160 tokens")
-    ]
-
-
 def test_a_kvboost_that_is_told_the_texts_finds_them_in_any_order(
     stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,14 +167,3 @@ def test_pieces_follow_each_other_and_a_text_is_the_same_piece_in_any_place() ->
         for start, end in each[1:]
     }
     assert len(texts) == 3
-
-
-def test_a_missing_kvboost_is_named_and_has_no_ratio(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(kvboost, "ENVIRONMENT", tmp_path / "python")
-    result = kvboost.measure(tiny_chat.model(), tokenizer(), TEXTS, 2, 20, 1)
-    assert result.ratio is None
-    (row,) = result.rows
-    assert (row.system, row.metric) == (kvboost.NAME, "missing")
-    assert "make peers" in row.workload

@@ -11,42 +11,9 @@ pytest.importorskip("llama_index.embeddings.huggingface")
 
 from bench.answers import too_many
 from bench.llama_index_programs import UNBATCHED
-from bench.results import SuiteResult, as_json, from_json
-from bench.suites import llama_index, ratio_definitions
-
-TINY = llama_index.Sizes(
-    rounds=1,
-    nodes=24,
-    tuning_nodes=12,
-    ingestions=1,
-    stored=300,
-    dimension=16,
-    searches=2,
-    pairs=1,
-)
+from bench.suites import llama_index
 
 pytestmark = [pytest.mark.bench, pytest.mark.usefixtures("loop_of_the_thread")]
-
-
-@pytest.fixture(scope="module")
-def found() -> SuiteResult:
-    return llama_index.run(True, TINY)
-
-
-def test_all_arms_are_measured_and_every_ratio_is_defined(found: SuiteResult) -> None:
-    assert from_json(as_json(found), found.suite) == found
-    assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(found.suite))
-    assert {row.system for row in found.rows} == {
-        llama_index.PLAIN,
-        llama_index.OURS,
-        llama_index.IN_THREADS,
-    }
-
-
-def test_every_answer_is_the_plain_one(found: SuiteResult) -> None:
-    assert any(row.metric == "different_answers" for row in found.rows)
-    assert found.wrong == ()
 
 
 def _compact() -> Any:

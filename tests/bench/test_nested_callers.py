@@ -11,16 +11,6 @@ from bench.nested_callers import Inner, Outer, time_nested
 from rag_accel.errors import EngineError
 
 
-@pytest.mark.bench
-def test_nested_callers_are_timed_in_a_process_of_their_own() -> None:
-    found = time_nested(callers=3, pairs=2, limit_s=60)
-    total_s = found.total_s
-    assert len(total_s.plain) == len(total_s.other) == 2
-    assert min(total_s.plain + total_s.other) > 0
-    # Three callers, plain and accelerated, in a warm-up and two turns.
-    assert (found.num_answers, found.num_different) == (18, 0)
-
-
 def test_callers_that_get_another_answer_are_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -37,11 +27,3 @@ def test_callers_that_get_another_answer_are_counted(
 def test_nested_callers_that_do_not_end_are_ended() -> None:
     with pytest.raises(EngineError, match="did not end"):
         time_nested(callers=3, pairs=2, limit_s=0.01)
-
-
-@pytest.mark.bench
-def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    with pytest.raises(EngineError) as caught:
-        time_nested(callers=3, pairs=1, limit_s=60)
-    assert "switched off" in str(caught.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.baselines.peer_process import PeerProcess, interpreter
+from bench.baselines.peer_process import PeerProcess
 from rag_accel.errors import EngineError
 
 ECHO = """
@@ -45,16 +45,3 @@ def test_an_end_in_the_middle_tells_the_last_lines_of_its_errors(script: Path) -
             peer.ask("end")  # type: ignore[arg-type]
         with pytest.raises(EngineError, match="ended without an answer"):
             peer.ask({})
-
-
-def test_a_script_that_is_never_ready_is_an_error(tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text("import no_such_package_at_all")
-    with pytest.raises(EngineError, match="no_such_package_at_all"):
-        PeerProcess(Path(sys.executable), script)
-
-
-def test_an_environment_that_was_not_made_is_named(script: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="make peers"):
-        PeerProcess(tmp_path / "python", script)
-    assert interpreter("any") == Path(".peers/any/bin/python")

@@ -29,10 +29,6 @@ def _at(result: SuiteResult, speed: float) -> SuiteResult:
     return replace(result, ratios={"speed": speed})
 
 
-def test_one_process_stays_what_it_is(result: SuiteResult) -> None:
-    assert combined([result]) == result
-
-
 def test_processes_are_put_together_however_they_came(result: SuiteResult) -> None:
     first, second, third = (_at(result, speed) for speed in (1.0, 5.0, 2.0))
     found = combined([combined([first, second]), third])
@@ -54,10 +50,6 @@ def test_a_process_is_added_to_a_file(
     save(kept, [found])
     again = appendable(kept, "sample", later)
     assert again == found
-
-
-def test_without_a_file_there_is_nothing_to_add_to(here: dict[str, Any], tmp_path: Path) -> None:
-    assert appendable(tmp_path / "new.json", "sample", here) is None
 
 
 @pytest.mark.parametrize(
@@ -107,13 +99,3 @@ def test_a_process_that_measured_something_else_joins_no_others(
         combined([first, first, other])
     assert caught.value.where == "sample: process 2"
     assert caught.value.found == found
-
-
-def test_another_suite_or_several_are_refused(
-    result: SuiteResult, here: dict[str, Any], kept: Path
-) -> None:
-    with pytest.raises(ConfigError, match="another suite"):
-        appendable(kept, "demo", here)
-    save(kept, [result, result])
-    with pytest.raises(ConfigError, match="another suite"):
-        appendable(kept, "sample", here)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench.suites import ratio_definitions, ray
@@ -25,14 +23,6 @@ def _times() -> ray.Times:
         ("16 searches", "RayShards"): [[0.1]],
         ("16 searches", "plain actors"): [[0.1]],
     }
-
-
-def test_without_its_environment_there_is_one_row(tmp_path: Path) -> None:
-    found = ray.run(True, python=tmp_path / "python")
-    (row,) = found.rows
-    assert (row.system, row.metric) == ("Ray", "missing")
-    assert "make test-ray" in row.workload
-    assert found.ratios == {}
 
 
 def test_ratios_are_those_of_the_times_and_each_is_defined() -> None:

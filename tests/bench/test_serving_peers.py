@@ -100,39 +100,12 @@ def test_in_float32_all_have_the_same_texts(found: SuiteResult, name: str) -> No
     assert first.n == TINY.users
 
 
-def test_the_names_of_the_ratios_stay() -> None:
-    assert set(ratio_definitions("serving_peers")) == set(serving_peers.RATIOS.values())
-    assert serving_peers.RATIOS == {
-        CONTINUOUS: "throughput_8_vs_cb",
-        GENAI: "throughput_8_vs_genai",
-    }
-
-
 @contextmanager
 def failing(*_: Any) -> Iterator[Arm]:
     def answer(asked: Any) -> Load:
         raise ArithmeticError("no\nsuch kernel")
 
     yield answer
-
-
-@pytest.mark.bench
-def test_an_opponent_that_cannot_run_is_named_and_fails_nothing(
-    material: serving_peers.Material, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(genai, "EXPORTED", tmp_path / "no_model")
-    peers = {CONTINUOUS: failing, GENAI: PEERS[GENAI]}
-    result = serving_peers.run(True, TINY, material, peers)
-    assert result.ratios == {}
-    assert [(row.system, row.metric, row.workload) for row in result.rows] == [
-        (f"{name}{exact}", "missing", why)
-        for name, why in (
-            (CONTINUOUS, "ArithmeticError: no such kernel"),
-            (GENAI, f"FileNotFoundError: no model {tmp_path / 'no_model'}: make peers"),
-        )
-        for exact in ("", ", float32")
-    ]
-    assert from_json(as_json(result), result.suite) == result
 
 
 def test_an_opponent_is_closed_where_an_answer_of_it_fails() -> None:

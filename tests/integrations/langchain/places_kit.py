@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
-from places_leaves import CLASSES, Tally
+from places_leaves import CLASSES, Tally, aask, ask
 from typing_extensions import TypedDict
 
 QUESTION = "what is red?"
@@ -61,6 +61,17 @@ class Kit:
     def pick(self, sync: Any, coroutine: Any) -> Any:
         """Return whichever of the two the program is to be made of."""
         return coroutine if self.is_async else sync
+
+    def answering(self, leaf: Any) -> Any:
+        """Return a node whose function holds a leaf, or a runnable of one, and asks it."""
+
+        def answer(state: State) -> Update:
+            return {"answer": ask(leaf, state["question"])}
+
+        async def aanswer(state: State) -> Update:
+            return {"answer": await aask(leaf, state["question"])}
+
+        return self.pick(answer, aanswer)
 
     def line(self, schema: Any = State, **nodes: Any) -> Any:
         """Return the compiled graph of nodes that run one after the other."""

@@ -8,8 +8,7 @@ from typing import Any
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from places_kit import Kit, Program, State, Update
-from places_leaves import aask, ask, compressor_class, retriever_class, store_class, text_of
-from pydantic import BaseModel
+from places_leaves import store_class, text_of
 
 
 def runnable_node(kit: Kit) -> Any:
@@ -36,27 +35,12 @@ def chain_node(kit: Kit) -> Any:
     return kit.line(answer=chain)
 
 
-def bound_runnable(kit: Kit) -> Any:
-    return _asking(kit, kit.leaf().bind(stop=["never"]))
-
-
-def structured_output(kit: Kit) -> Any:
-    return _asking(kit, kit.leaf().with_structured_output(Found))
-
-
-class Found(BaseModel):
-    """Be what a model is to answer with."""
-
-    query: str
-
-
-def fallbacks(kit: Kit) -> Any:
-    first, second = kit.leaf(), kit.leaf()
-    return _asking(kit, first.with_fallbacks([second]))
-
-
 def retries(kit: Kit) -> Any:
-    return _asking(kit, kit.leaf().with_retry(stop_after_attempt=2, wait_exponential_jitter=False))
+    return kit.line(
+        answer=kit.answering(
+            kit.leaf().with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
+        )
+    )
 
 
 def streamed_in_node(kit: Kit) -> Any:
@@ -88,27 +72,7 @@ def batched_in_node(kit: Kit) -> Any:
 def store_as_retriever(kit: Kit) -> Any:
     """Search a store by its retriever: one leaf with the search, one with the embedding."""
     store = store_class(kit.tally, counted_as="retriever")()
-    return _asking(kit, store.as_retriever(search_kwargs={"k": 1}))
-
-
-def compressing_retriever(kit: Kit) -> Any:
-    """Retrieve and compress: the retriever of both is no leaf, what it calls is."""
-    from langchain_classic.retrievers import ContextualCompressionRetriever
-
-    composed = ContextualCompressionRetriever(
-        base_retriever=retriever_class(kit.tally)(), base_compressor=compressor_class(kit.tally)()
-    )
-    return _asking(kit, composed)
-
-
-def _asking(kit: Kit, runnable: Any) -> Any:
-    def answer(state: State) -> Update:
-        return {"answer": ask(runnable, state["question"])}
-
-    async def aanswer(state: State) -> Update:
-        return {"answer": await aask(runnable, state["question"])}
-
-    return kit.line(answer=kit.pick(answer, aanswer))
+    return kit.line(answer=kit.answering(store.as_retriever(search_kwargs={"k": 1})))
 
 
 def _as_text(prompt: Any) -> str:
@@ -129,12 +93,8 @@ PROGRAMS = (
     Program(runnable_node, ("chat", "llm", "retriever")),
     Program(bound_leaf_method, ("store",)),
     Program(chain_node, _RUNNABLES, is_ordered=False),
-    Program(bound_runnable, _RUNNABLES),
-    Program(structured_output, ("chat",)),
-    Program(fallbacks, _RUNNABLES, error=OSError, once=True),
     Program(retries, _RUNNABLES, error=OSError, once=True),
     Program(streamed_in_node, _RUNNABLES),
     Program(batched_in_node, _RUNNABLES, is_ordered=False),
     Program(store_as_retriever, ("retriever",)),
-    Program(compressing_retriever, ("retriever",)),
 )

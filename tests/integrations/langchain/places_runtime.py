@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,38 +136,6 @@ def context_threads(kit: Kit) -> Any:
     return kit.line(answer=kit.pick(answer, aanswer))
 
 
-def copied_context(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    def answer(state: State) -> Update:
-        found: list[str] = []
-        context = copy_context()
-        thread = threading.Thread(
-            target=context.run, args=(lambda: found.append(ask(leaf, state["question"])),)
-        )
-        thread.start()
-        thread.join()
-        return {"notes": found}
-
-    async def aanswer(state: State) -> Update:
-        return {"notes": [await asyncio.to_thread(ask, leaf, state["question"])]}
-
-    return kit.line(answer=kit.pick(answer, aanswer))
-
-
-def tasks_of_the_loop(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    async def aanswer(state: State) -> Update:
-        texts = [state["question"], "what is green?"]
-        return {"notes": list(await asyncio.gather(*(aask(leaf, text) for text in texts)))}
-
-    def answer(state: State) -> Update:
-        return asyncio.run(aanswer(state))
-
-    return kit.line(answer=kit.pick(answer, aanswer))
-
-
 def interrupted(kit: Kit) -> Any:
     leaf = kit.leaf()
 
@@ -187,17 +152,9 @@ def interrupted(kit: Kit) -> Any:
 
 
 def retry_policy(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    def answer(state: State) -> Update:
-        return {"answer": ask(leaf, state["question"])}
-
-    async def aanswer(state: State) -> Update:
-        return {"answer": await aask(leaf, state["question"])}
-
     again = RetryPolicy(max_attempts=2, initial_interval=0.0, jitter=False, retry_on=OSError)
     graph = kit.builder()
-    graph.add_node("answer", kit.pick(answer, aanswer), retry_policy=again)
+    graph.add_node("answer", kit.answering(kit.leaf()), retry_policy=again)
     graph.add_edge("begin", "answer")
     return kit.compiled(graph)
 
@@ -214,8 +171,6 @@ PROGRAMS = (
     Program(state_value, saving=False),
     Program(graph_store, ("embeddings",)),
     Program(context_threads, is_ordered=False),
-    Program(copied_context),
-    Program(tasks_of_the_loop, is_ordered=False),
     Program(interrupted, saving=True),
     Program(retry_policy, error=OSError, once=True),
     Program(failing, error=ValueError),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import Annotated, Any, Literal
 
-from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, Send
+from langgraph.types import Send
 from places_kit import Kit, Program, State, Update
-from places_leaves import aask, ask, digest, text_of
+from places_leaves import aask, ask, digest
 from typing_extensions import TypedDict
 
 
@@ -19,11 +17,6 @@ def conditional_edge(kit: Kit) -> Any:
 
 def conditional_entry(kit: Kit) -> Any:
     return _routed(kit, START, _router(kit))
-
-
-def conditional_chain(kit: Kit) -> Any:
-    question = RunnableLambda(itemgetter("question"))
-    return _routed(kit, "begin", question | kit.leaf() | (lambda found: _side(text_of(found))))
 
 
 def _router(kit: Kit) -> Any:
@@ -49,20 +42,6 @@ def _routed(kit: Kit, source: str, path: Any) -> Any:
 
 def _side(text: str) -> Literal["left", "right"]:
     return "left" if int(digest(text), 16) % 2 else "right"
-
-
-def command_goto(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    def choose(state: State) -> Command[Literal["last"]]:
-        return Command(goto="last", update={"answer": ask(leaf, state["question"])})
-
-    async def achoose(state: State) -> Command[Literal["last"]]:
-        return Command(goto="last", update={"answer": await aask(leaf, state["question"])})
-
-    graph = kit.builder(choose=kit.pick(choose, achoose))
-    graph.add_node("last", lambda state: {"notes": [state["answer"]]})
-    return kit.compiled(graph)
 
 
 def _fan(state: State) -> list[Send]:
@@ -105,14 +84,6 @@ def map_reduce(kit: Kit) -> Any:
     return kit.compiled(graph)
 
 
-def parallel_nodes(kit: Kit) -> Any:
-    graph = kit.builder()
-    for name in ("one", "two"):
-        graph.add_node(name, _noting(kit))
-        graph.add_edge("begin", name)
-    return kit.compiled(graph)
-
-
 def reducer(kit: Kit) -> Any:
     """Let a channel's reducer call the leaf, which no node's code does."""
     leaf = kit.leaf()
@@ -146,16 +117,8 @@ def subgraph_called(kit: Kit) -> Any:
 
 
 def _inner(kit: Kit) -> Any:
-    leaf = kit.leaf()
-
-    def answer(state: State) -> Update:
-        return {"answer": ask(leaf, state["question"])}
-
-    async def aanswer(state: State) -> Update:
-        return {"answer": await aask(leaf, state["question"])}
-
     graph = StateGraph(State)
-    graph.add_node("deep", kit.pick(answer, aanswer))
+    graph.add_node("deep", kit.answering(kit.leaf()))
     graph.add_edge(START, "deep")
     return graph.compile()
 
@@ -163,11 +126,8 @@ def _inner(kit: Kit) -> Any:
 PROGRAMS = (
     Program(conditional_edge),
     Program(conditional_entry),
-    Program(conditional_chain, ("chat", "retriever")),
-    Program(command_goto),
     Program(send, is_ordered=False),
     Program(map_reduce, is_ordered=False),
-    Program(parallel_nodes, is_ordered=False),
     Program(reducer),
     Program(subgraph_node),
     Program(subgraph_called),

@@ -16,7 +16,7 @@ from langchain_core.runnables import (
     RunnablePassthrough,
 )
 from lc_fakes import TENANT, SyncChat, TenantRetriever, here
-from lc_programs import QUESTION, joined, retrieval_chain
+from lc_programs import QUESTION, joined
 from lc_translating import translated
 
 from rag_accel import Accelerator
@@ -117,23 +117,6 @@ def test_a_handler_resets_what_it_set_in_the_context_it_set_it_in(
     assert Attaching.var.get() == ""
 
 
-def test_two_threads_share_a_translated_program(accelerator: Accelerator) -> None:
-    fast, bare = translated(retrieval_chain(), accelerator), retrieval_chain()
-    inputs = [{"input": f"question {number}"} for number in range(8)]
-    results: dict[int, list[Any]] = {}
-
-    def work(number: int) -> None:
-        results[number] = [fast.invoke(given) for given in inputs[number::2]]
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in range(2):
-        assert results[number] == [bare.invoke(given) for given in inputs[number::2]]
-
-
 # Side by side ---------------------------------------------------------------------------------
 
 
@@ -147,13 +130,6 @@ def test_branches_of_a_blocking_call_run_side_by_side(accelerator: Accelerator) 
     program = RunnableParallel(x=inner, y=RunnableLambda(meet))
     found = translated(program, accelerator).invoke(INPUT)
     assert {found["x"]["a"], found["x"]["b"], found["y"]} == {0, 1, 2}
-
-
-def test_branches_need_no_threads_of_their_own_for_each_call(accelerator: Accelerator) -> None:
-    program = RunnableParallel(a=lambda _: threading.get_ident(), b=lambda _: threading.get_ident())
-    fast = translated(program, accelerator)
-    used = {ident for _ in range(20) for ident in fast.invoke(INPUT).values()}
-    assert len(used) <= 3
 
 
 def test_leaves_belong_to_the_request_of_their_program(accelerator: Accelerator) -> None:

