@@ -23,7 +23,7 @@ SLACK = 200
 #: room -> its budget in physical lines of Python
 BUDGETS: dict[str, int] = {
     "adapters/rag_accel_adapters": 5_100,
-    "bench": 24_400,
+    "bench": 25_800,
     "demo/rag_accel_demo": 2_100,
     "integrations/langchain_rag_accel": 3_800,
     "integrations/llama_index_rag_accel": 4_000,
@@ -60,9 +60,9 @@ BUDGETS: dict[str, int] = {
     "rag_accel/serving": 3_200,
     "rag_accel/system": 500,
     "rag_accel/telemetry": 1_100,
-    "rag_accel/testing": 2_900,
+    "rag_accel/testing": 1_400,
     "rag_accel/workflows": 1_200,
-    "tests": 133_100,
+    "tests": 131_000,
 }
 
 
