@@ -13,7 +13,6 @@ surroundings are the same, so that the processes of one figure can be hours apar
 A suite whose answers are not what they must be (``bench/answers.py``) ends with exit code 1, and
 its result is not written.
 
-A suite is one module in ``bench/suites``, or in ``bench/research/suites`` where it compares designs
-with an emulated device or parts by themselves, with a function ``run(quick) -> SuiteResult`` and a
+A suite is one module in ``bench/suites`` with a function ``run(quick) -> SuiteResult`` and a
 docstring whose section ``Ratios:`` defines every ratio it returns and names its opponent.
 """

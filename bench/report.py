@@ -11,10 +11,10 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.emulated.table import MODELLED
 from bench.results import Row, SuiteResult, load
 from bench.suites import ratio_definitions
 from rag_accel.errors import RagAccelError
-from rag_accel.testing.emulated.table import MODELLED
 
 EMULATED = f"with an emulated accelerator ({MODELLED})"
 SCRIPTED = "with engines and models that sleep as a script says"

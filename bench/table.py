@@ -1,8 +1,8 @@
 """Write the results into the documents from result files: ``python -m bench.table``.
 
 Each suite has a page of its own in ``docs/results``. ``docs/results.md`` lists them between
-``<!-- results -->`` and ``<!-- /results -->``, those of research by themselves; the README has its
-claims between ``<!-- headlines -->`` and ``<!-- /headlines -->``. The rest of both files stays.
+``<!-- results -->`` and ``<!-- /results -->``; the README has its claims between
+``<!-- headlines -->`` and ``<!-- /headlines -->``. The rest of both files stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.report import figure, labels, medians, range_text, spread, surroundings
 from bench.results import Row, SuiteResult, load_folder
-from bench.suites import is_research, ratio_definitions, suite_summary
+from bench.suites import ratio_definitions, suite_summary
 from bench.together import plot
 from rag_accel.errors import ConfigError, RagAccelError
 
@@ -37,11 +37,6 @@ CLAIMS: Mapping[tuple[str, str], str] = {
         "nothing_helps_16_mean",
     ): "latency where nothing helps, 16 users (lower is better)",
 }
-#: What the suites of research are, above their table.
-RESEARCH = (
-    "These suites of research compare designs with an emulated device, or parts of the project by\n"
-    "themselves; no user runs what they measure."
-)
 #: Most lines of figures on a page; ``python -m bench.report`` prints all.
 MAX_LINES = 40
 
@@ -119,19 +114,7 @@ def headlines(results: Sequence[SuiteResult]) -> str:
 
 
 def list_of_pages(results: Sequence[SuiteResult], folder: str) -> str:
-    """Return a table of the suites that were measured: what each measures, when, and its page.
-
-    Suites of research have a table of their own.
-    """
-    used = [one for one in results if not is_research(one.suite)]
-    research = [one for one in results if is_research(one.suite)]
-    tables = [_pages(used, folder)] if used else []
-    if research:
-        tables += [RESEARCH, _pages(research, folder)]
-    return "\n\n".join(tables)
-
-
-def _pages(results: Sequence[SuiteResult], folder: str) -> str:
+    """Return a table of the suites that were measured: what each measures, when, and its page."""
     return "\n".join(
         [
             "| suite | what it measures | measured |",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,39 +120,6 @@ def stock_index(index: DocumentIndex, nprobe: int, parallel_mode: int = 1) -> An
     # FAISS's own way to keep alive what an index points to and does not own.
     stock.referenced_objects = [lists, index]
     return stock
-
-
-def clustered(random: np.random.Generator, count: int, dimension: int) -> Vectors:
-    """Return vectors of a mixture."""
-    return make_mixture(dimension).draw(count, int(random.integers(1 << 30)))
-
-
-def uniform(random: np.random.Generator, count: int, dimension: int) -> Vectors:
-    """Return vectors of a cube."""
-    return random.uniform(-1, 1, (count, dimension)).astype(np.float32)
-
-
-def duplicates(random: np.random.Generator, count: int, dimension: int) -> Vectors:
-    """Return vectors of which each is there about twenty times."""
-    return uniform(random, max(1, count // 20), dimension)[
-        random.integers(0, max(1, count // 20), count)
-    ]
-
-
-def adversarial(random: np.random.Generator, count: int, dimension: int) -> Vectors:
-    """Return vectors of very unequal lengths, some with one number that dwarfs the others."""
-    lengths = random.choice([0, 1e-42, 1e-20, 1, 1, 1, 1e4, 1e10], count)
-    vectors = (uniform(random, count, dimension) * lengths[:, None]).astype(np.float32)
-    vectors[::7, 0] *= 100
-    return vectors
-
-
-KINDS: dict[str, Callable[[np.random.Generator, int, int], Vectors]] = {
-    "clustered": clustered,
-    "uniform": uniform,
-    "duplicates": duplicates,
-    "adversarial": adversarial,
-}
 
 
 def _clusters(size: IndexSize, cache: Path) -> tuple[Vectors, Labels]:

@@ -117,14 +117,14 @@ class Options:
     )
     parallel_calls: bool = _option(
         True,
-        "run calls that do not need each other at the same time: LlamaIndex's where all that is "
-        "called is known to be thread-safe, LangChain's in `translate` mode",
+        "run calls that do not need each other at the same time, where all that is called is "
+        "known to be thread-safe; LangChain's in `translate` mode in any case",
     )
     thread_safe_classes: tuple[str, ...] = _option(
         (),
-        "your classes whose objects may be called from several threads at once, as "
-        "`package.module.Class`, joined by commas in the environment; needed by `offload_blocking` "
-        "and `parallel_calls`",
+        "your classes whose objects may be called from several threads at once, and functions "
+        "like that, as `package.module.Class`, joined by commas in the environment; needed by "
+        "`offload_blocking` and `parallel_calls`",
     )
     single_flight: bool = _option(
         True,
@@ -162,9 +162,9 @@ class Options:
     )
     embedding_slo_s: float | None = _option(
         None,
-        "by when an embedding should have ended, counted from when it is asked for, where an "
-        "embedder of several members decides which of them computes it; a request's own deadline "
-        "goes before. Without either it goes where it ends soonest",
+        "latency target of an embedding call on an embedder of several members; a request's own "
+        "deadline takes precedence. With neither, each text goes to the member that finishes it "
+        "first",
         0.001,
     )
     member_tolerance: float | None = _option(
@@ -190,7 +190,7 @@ class Options:
         "`fused` recomputes a share of the tokens, approximate, too; `dependency` computes the "
         "relation paths of a prompt as a tree, each token seeing its own path. It applies to the "
         "program's own Hugging Face models as well, `full` and `fused` also to its models on vLLM "
-        "servers; a `LocalLLM` or a component that names it goes before",
+        "servers; a `LocalLLM` or a component that names it takes precedence",
     )
     kv_folder: str | None = _option(
         None,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rag_accel.testing.neo4j_process import BoltServer
+    from bench.neo4j_process import BoltServer
 
 START_S = 60.0
 DATABASE = "neo4j"
@@ -26,7 +26,7 @@ DATABASE = "neo4j"
 def arcadedb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoltServer]:
     """Yield a server of this process's tests, started by the first that needs it."""
     # Not above: as a script this module needs neither.
-    from rag_accel.testing.neo4j_process import BoltServer, free_port
+    from bench.neo4j_process import BoltServer, free_port
 
     pytest.importorskip("arcadedb_embedded", reason="no ArcadeDB: arcadedb-embedded is missing")
     work = tmp_path_factory.mktemp("arcadedb")

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import pytest
 
-from rag_accel.testing.neo4j_process import (
+from bench.neo4j_process import (
     BoltServer,
     reason_without_server,
     running_server,

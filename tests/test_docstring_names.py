@@ -214,6 +214,19 @@ def lone_comments(text: str) -> list[int]:
     return found
 
 
+#: Phrases that a reader has to decode, which texts of the product do without.
+DECODED = re.compile(r"of one that|goes before|what is [\w ]{1,30} of them|whatever is done")
+
+
+def test_no_text_of_the_product_has_to_be_decoded() -> None:
+    found = [
+        f"{path}: {match.group()}"
+        for path in trees()
+        for match in DECODED.finditer(" ".join((ROOT / path).read_text().split()))
+    ]
+    assert found == []
+
+
 def test_each_name_in_backticks_is_that_of_something() -> None:
     found = [f"{path}: {name}" for path, tree in trees().items() for name in unresolved(tree)]
     assert found == []

@@ -23,7 +23,7 @@ SLACK = 200
 #: room -> its budget in physical lines of Python
 BUDGETS: dict[str, int] = {
     "adapters/rag_accel_adapters": 5_100,
-    "bench": 26_600,
+    "bench": 25_800,
     "demo/rag_accel_demo": 2_100,
     "integrations/langchain_rag_accel": 3_800,
     "integrations/llama_index_rag_accel": 4_000,
@@ -34,7 +34,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/adoption": 2_600,
     "rag_accel/cli": 1_500,
     "rag_accel/engine_api": 1_100,
-    "rag_accel/engines": 1_000,
+    "rag_accel/engines": 900,
     "rag_accel/engines/compiled": 900,
     "rag_accel/engines/devices": 5_100,
     "rag_accel/engines/embedding": 3_000,
@@ -44,11 +44,11 @@ BUDGETS: dict[str, int] = {
     "rag_accel/engines/pool": 1_000,
     "rag_accel/engines/ray": 3_600,
     "rag_accel/engines/rerank": 700,
-    "rag_accel/engines/retrieval": 5_600,
+    "rag_accel/engines/retrieval": 4_200,
     "rag_accel/fidelity": 2_300,
     "rag_accel/graph": 4_300,
     "rag_accel/interception": 3_900,
-    "rag_accel/kv": 5_900,
+    "rag_accel/kv": 5_800,
     "rag_accel/leaves": 1_000,
     "rag_accel/passes": 1_700,
     "rag_accel/profile": 1_300,
@@ -60,9 +60,9 @@ BUDGETS: dict[str, int] = {
     "rag_accel/serving": 3_200,
     "rag_accel/system": 500,
     "rag_accel/telemetry": 1_100,
-    "rag_accel/testing": 2_900,
+    "rag_accel/testing": 1_400,
     "rag_accel/workflows": 1_200,
-    "tests": 135_100,
+    "tests": 131_000,
 }
 
 
@@ -82,13 +82,14 @@ class Raise(NamedTuple):
     replaces: str
 
 
-RAISES = (
+RAISES = tuple(
     Raise(
-        "tests",
-        100,
-        mechanism="a score of the faults that tests find (`make mutation`)",
-        replaces="judging by reading whether deleted tests are missed",
-    ),
+        room,
+        lines,
+        mechanism="calls of LangChain's composites run side by side in auto mode",
+        replaces="a check of LlamaIndex and two lists of obstacles, now one for both",
+    )
+    for room, lines in (("adapters/rag_accel_adapters", 200), ("rag_accel/recognition", 100))
 )
 
 

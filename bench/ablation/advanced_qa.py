@@ -9,13 +9,13 @@ from typing import Any
 
 from bench.ablation.qa_answers import NUM_QUERIES
 from bench.ablation.qa_setting import TOP_K, TOP_N, Request, Setting, Variant
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.engine import EmulatedEngine
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.server import Server
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
 from rag_accel.workflows import advanced_document_qa
 
 

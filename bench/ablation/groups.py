@@ -11,11 +11,11 @@ from pathlib import Path
 from bench.ablation import chains, embedding, fixed_cost, interception, order, requests, searching
 from bench.ablation.measured import Ablation
 from bench.depth_program import Sizes as ProgramSizes
+from bench.emulated.table import DeviceTable
 from bench.vectors import IndexSize
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.engines.retrieval.vectors.ivf import own_num_clusters
-from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel_demo.material import Material
 
 _PASSAGES = 128

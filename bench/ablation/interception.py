@@ -25,6 +25,7 @@ from bench.no_op_graph import ENGINE, NoOpEngine, line_graph
 from bench.paired import in_ms
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
+from rag_accel.recognition.known_classes import full_name
 from rag_accel_demo.load import Shape, run_load
 
 RATE = "answers_per_s"
@@ -93,7 +94,7 @@ def _sleeping(turns: int, each: int) -> list[Ablation]:
         arm = _load(fast, asked, CALLERS, "tasks")
         off = {"call_threads": under(switches.the_loops_own_threads, arm)}
         found = ablate("sync retriever 64 tasks", RATE, arm, off, turns)
-        composite = _accelerated(stack, _composite(), mode="translate")
+        composite = _accelerated(stack, _composite(), thread_safe_classes=(full_name(Sleeping),))
         for callers in (1, 16):
             arm = _load(composite, asked[: 2 * each * callers], callers, "threads")
             off = {"composite_calls": under(switches.one_call_after_another, arm)}

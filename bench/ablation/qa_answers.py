@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.emulated.text import pseudo_answer
 from rag_accel.engine_api import GenerationInput, Message
-from rag_accel.testing.emulated.text import pseudo_answer
 
 NUM_QUERIES = 3
 QUERY_WORDS = 24

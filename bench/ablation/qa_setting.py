@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from bench.ablation.qa_answers import Answers
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.table import DeviceTable
 from rag_accel.config import Options
 from rag_accel.engine_api import Document, Engine
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.errors import ConfigError
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import SynthesisMode, Upload
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_demo.material import BATCH, Material

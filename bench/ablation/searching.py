@@ -1,4 +1,4 @@
-"""Search one large index: by codes, by a product with the clusters, together, in steps.
+"""Search one large index: by codes, by a product with the clusters, together.
 
 Where callers are named, what is timed goes from a caller's call to his documents; else from handing
 searches to ``RetrievalEngine`` to having the documents of all of them.
@@ -6,27 +6,26 @@ searches to ``RetrievalEngine`` to having the documents of all of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.ablation import switches
-from bench.ablation.company import beside
 from bench.ablation.measured import LATENCY, STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate, compared
 from bench.ablation.switches import Switch
 from bench.arms import bench_accelerator
+from bench.baselines.faiss_coded import K_FACTOR, FaissCoded
 from bench.paired import in_ms
-from bench.search_arms import in_turn
-from bench.vectors import IndexSize, Vectors, build_index, held_by, make_mixture
+from bench.vectors import IndexSize, Vectors, build_index, make_mixture
 from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, StepBudget, WorkId
 from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
-from rag_accel.engines.retrieval.engine import SLICED_FROM_S
+from rag_accel.engines.retrieval.vectors.nearest import nearest
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.load import run_load
 
@@ -34,10 +33,6 @@ K = 10
 RECALL = 0.99
 RATE = "searches_per_s"
 QUERY_SEED = 1 << 41
-#: A value of ``sliced_from_s`` that its description calls sensible.
-SENSIBLE_S = 0.008
-#: Searches over all clusters that run beside others.
-HEAVY = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class Sizes:
     """
 
     index: IndexSize
-    turns: Mapping[int, int] = field(default_factory=lambda: {1: 61, 16: 15, 64: 7})
+    turns: Mapping[int, int] = field(default_factory=lambda: {16: 15, 64: 7})
     caller_turns: int = 3
     searches: int = 192
     recall_queries: int = 256
@@ -65,7 +60,11 @@ def measure(sizes: Sizes, cache: Path) -> list[Ablation]:
     """Measure every mechanism of retrieval."""
     index = build_index(sizes.index, cache)
     least = _least_nprobe(index, sizes)
-    return [*_handed_over(index, sizes, least), *_called(index, sizes, least)]
+    return [
+        *_handed_over(index, sizes, least),
+        *_by_codes(index, sizes),
+        *_called(index, sizes, least),
+    ]
 
 
 def _queries(sizes: Sizes, count: int, number: int) -> Vectors:
@@ -95,80 +94,98 @@ def _ids(index: DocumentIndex, queries: Vectors, nprobe: int) -> list[set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Lacking:
-    """How an engine, or its codes, lack a mechanism, and where that could matter."""
+    """How an engine lacks a mechanism."""
 
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     switch: Switch = nullcontext
-    made_under: Switch = nullcontext
     is_one_by_one: bool = False
-    least_count: int = 1
-    is_least_only: bool = False
 
 
 LACKING: Mapping[str, _Lacking] = {
-    "codes": _Lacking({"max_code_bytes": 0}),
-    "clusters_product": _Lacking(
-        switch=switches.clusters_one_by_one, least_count=16, is_least_only=True
-    ),
-    "candidates_in_place": _Lacking(
-        switch=switches.candidates_by_label, least_count=16, is_least_only=True
-    ),
-    "whole_cache_lines": _Lacking(made_under=switches.split_cache_lines, least_count=16),
-    "searching_together": _Lacking(is_one_by_one=True, least_count=16, is_least_only=True),
+    "clusters_product": _Lacking(switch=switches.clusters_one_by_one),
+    "searching_together": _Lacking(is_one_by_one=True),
 }
 
 
 def _handed_over(index: DocumentIndex, sizes: Sizes, least: int) -> list[Ablation]:
-    regimes = {
-        "least nprobe": least,
-        "4x nprobe": min(4 * least, sizes.index.clusters),
-        "256 nprobe": sizes.index.nprobe,
-    }
     found: list[Ablation] = []
     with ExitStack() as stack:
         on = _searcher(stack, index, _Lacking())
         off = {name: _searcher(stack, index, one) for name, one in LACKING.items()}
-        for regime, nprobe in regimes.items():
-            for count, turns in sizes.turns.items():
-                names = [name for name in LACKING if _matters(name, count, regime)]
-                arms = {name: off[name] for name in names}
-                asked = [_queries(sizes, count, number) for number in range(turns)]
-                for number in range(sizes.warm_up):
-                    queries = _queries(sizes, count, turns + number)
-                    for arm in (on, *arms.values()):
-                        arm(queries, nprobe)
-                found += _in_turn(f"b{count} {regime}", on, arms, asked, nprobe)
+        for count in sizes.turns:
+            times, answers = _in_turn({"on": on, **off}, _asked(sizes, count), least, sizes.warm_up)
+            gave = {name: _gave(times[name], answers[name]) for name in times}
+            regime = f"b{count} least nprobe"
+            found += [compared(name, regime, LATENCY, gave[name], gave["on"]) for name in off]
     return found
 
 
-def _matters(name: str, count: int, regime: str) -> bool:
-    one = LACKING[name]
-    return count >= one.least_count and not (one.is_least_only and regime != "least nprobe")
+def _asked(sizes: Sizes, count: int) -> list[Vectors]:
+    return [_queries(sizes, count, number) for number in range(sizes.turns[count])]
+
+
+def _gave(times: Sequence[float], answers: Sequence[Any]) -> list[Gave]:
+    return [Gave(in_ms(taken_s), found) for taken_s, found in zip(times, answers, strict=True)]
+
+
+def _by_codes(index: DocumentIndex, sizes: Sizes) -> list[Ablation]:
+    """Compare searches by our codes with FAISS's own over the same codes, clusters and candidates.
+
+    What is timed goes from queries to labels and scores, which is what FAISS's call returns.
+    """
+    faiss_coded = FaissCoded(index)
+    state = index.snapshot()
+    assert state.clusters is not None, "the index is trained"
+    coded = DocumentIndex.from_snapshot(
+        replace(
+            state,
+            spec=replace(state.spec, codes="sq8", refine=int(K_FACTOR)),
+            clusters=replace(state.clusters, ranges=faiss_coded.ranges),
+        )
+    )
+
+    def ours(queries: Vectors, nprobe: int) -> Any:
+        with coded.reading():
+            view = coded.view()
+            scope = view.scope(None, nprobe)
+            hits = nearest(view.vectors, queries, [K] * len(queries), scope)
+        return [one.labels for one in hits]
+
+    def faiss_own(queries: Vectors, nprobe: int) -> Any:
+        return list(faiss_coded.search(queries, K, nprobe)[1])
+
+    found: list[Ablation] = []
+    for count in sizes.turns:
+        arms, asked = {"on": ours, "off": faiss_own}, _asked(sizes, count)
+        times, answers = _in_turn(arms, asked, sizes.index.nprobe, sizes.warm_up)
+        gave = {name: _gave(times[name], answers[name]) for name in times}
+        regime = f"b{count}"
+        found.append(compared("sq8_vs_faiss", regime, LATENCY, gave["off"], gave["on"], _alike))
+    return found
+
+
+def _alike(ours: Any, other: Any) -> bool:
+    """Tell whether labels are the same but for one near the cut: FAISS scores in float32."""
+    return len(np.intersect1d(ours, other)) >= K - 1
 
 
 Search = Callable[[Vectors, int], Any]
 
 
 def _searcher(stack: ExitStack, index: DocumentIndex, lacking: _Lacking) -> Search:
-    """Return what searches for all queries by an engine of its own, which has codes if it may."""
-    engine = stack.enter_context(closing(RetrievalEngine(index, **lacking.options)))
-    with lacking.made_under():
-        engine.make_codes()
+    """Return what searches for all queries by an engine of its own."""
+    engine = stack.enter_context(closing(RetrievalEngine(index)))
     budget = StepBudget(threads=min(2, usable_cores()))
 
     def search(queries: Vectors, nprobe: int) -> list[Any]:
         step = 1 if lacking.is_one_by_one else len(queries)
-        return [
-            hits
-            for first in range(0, len(queries), step)
-            for hits in _stepped(engine, queries[first : first + step], nprobe, budget)
-        ]
-
-    def switched(queries: Vectors, nprobe: int) -> list[Any]:
         with lacking.switch():
-            return search(queries, nprobe)
+            return [
+                hits
+                for first in range(0, len(queries), step)
+                for hits in _stepped(engine, queries[first : first + step], nprobe, budget)
+            ]
 
-    return search if lacking.switch is nullcontext else switched
+    return search
 
 
 def _stepped(
@@ -188,15 +205,28 @@ def _stepped(
 
 
 def _in_turn(
-    regime: str, on: Search, off: Mapping[str, Search], asked: Sequence[Vectors], nprobe: int
-) -> list[Ablation]:
-    """Let all arms search all queries; none meets in the cache what another has just read."""
-    times, found = in_turn({"on": on, **off}, asked, nprobe)
-    gave = {
-        name: [Gave(in_ms(s), answers) for s, answers in zip(times[name], found[name], strict=True)]
-        for name in times
-    }
-    return [compared(name, regime, LATENCY, gave[name], gave["on"]) for name in off]
+    arms: Mapping[str, Search], asked: Sequence[Vectors], nprobe: int, warm_up: int
+) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
+    """Let every arm search each of ``asked`` once; return seconds by turn, and what was found.
+
+    In each turn another arm goes first, and no two arms search the same queries: the second would
+    find in the cache what the first has read. Over all turns each searches all of them. What was
+    found stands in the order of ``asked``. The first ``warm_up`` searches of each do not count.
+    """
+    names, count = list(arms), len(asked)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[str, list[Any]] = {name: [None] * count for name in names}
+    for number in range(warm_up):
+        for name in names:
+            arms[name](asked[number % count], nprobe)
+    for turn in range(count):
+        for place in range(len(names)):
+            number = (turn + place) % len(names)
+            name, which = names[number], (turn + number * count // len(names)) % count
+            started = time.perf_counter()
+            found[name][which] = arms[name](asked[which], nprobe)
+            times[name].append(time.perf_counter() - started)
+    return times, found
 
 
 # Called by several -----------------------------------------------------------------------------
@@ -215,52 +245,30 @@ class _Caller:
         """Return the documents of one query."""
         return self._search(number, self.nprobe)
 
-    def all_clusters(self, clusters: int) -> list[Any]:
-        """Return the documents of some queries, each over all clusters, all asked for at once."""
-        queries = [self._work(number, clusters) for number in range(HEAVY)]
-        return self.accelerator.leaves.compute_all(self.accelerator.anonymous(), queries)
-
     def _search(self, number: int, nprobe: int) -> Any:
-        work = self._work(number, nprobe)
-        return self.accelerator.leaves.compute(self.accelerator.anonymous(), work)
-
-    def _work(self, number: int, nprobe: int) -> Work:
         query = SearchQuery(self.queries[number % len(self.queries)], K, None, nprobe)
-        return Work(self.engine, PrimitiveKind.SEARCHING, query)
+        work = Work(self.engine, PrimitiveKind.SEARCHING, query)
+        return self.accelerator.leaves.compute(self.accelerator.anonymous(), work)
 
 
 def _called(index: DocumentIndex, sizes: Sizes, least: int) -> list[Ablation]:
-    queries, turns = _queries(sizes, sizes.searches, 1), sizes.caller_turns
+    queries = _queries(sizes, sizes.searches, 1)
     found: list[Ablation] = []
     with ExitStack() as stack:
-        caller = partial(_caller, stack, index, queries, least)
-        on, alone, sliced = caller(), caller(max_batch=1), caller(SENSIBLE_S)
+        on = _caller(stack, index, queries, least)
+        alone = _caller(stack, index, queries, least, max_batch=1)
         for callers in (16, 64):
-            off = {"batching": _load(alone, callers)}
-            found += ablate(f"{callers} threads searching", RATE, _load(on, callers), off, turns)
-        clusters = held_by(index).num_clusters
-
-        def light(arm: _Caller) -> Arm:
-            return beside(lambda: arm.all_clusters(clusters), arm.invoke)
-
-        regime, off = "searches beside large ones", {"stepped_search": light(on)}
-        found += ablate(regime, LATENCY, light(sliced), off, turns)
+            regime, off = f"{callers} threads searching", {"batching": _load(alone, callers)}
+            found += ablate(regime, RATE, _load(on, callers), off, sizes.caller_turns)
     return found
 
 
 def _caller(
-    stack: ExitStack,
-    index: DocumentIndex,
-    queries: Vectors,
-    nprobe: int,
-    sliced_from_s: float = SLICED_FROM_S,
-    **options: Any,
+    stack: ExitStack, index: DocumentIndex, queries: Vectors, nprobe: int, **options: Any
 ) -> _Caller:
     accelerator = stack.enter_context(bench_accelerator(step_timeout_s=STEP_TIMEOUT_S, **options))
-    engine = RetrievalEngine(index, sliced_from_s=sliced_from_s)
-    engine.make_codes()
-    name = accelerator.own(index, "retrieval", lambda: engine)
-    return _Caller(accelerator, name, queries, nprobe)
+    engine = accelerator.own(index, "retrieval", lambda: RetrievalEngine(index))
+    return _Caller(accelerator, engine, queries, nprobe)
 
 
 def _load(caller: _Caller, callers: int) -> Arm:

@@ -20,9 +20,7 @@ from rag_accel.config import Options
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding import encoder_engine as embedding_engine
 from rag_accel.engines.embedding.microbatches import MicroBatches
-from rag_accel.engines.retrieval.coded import encoder as code_encoder
 from rag_accel.engines.retrieval.vectors import nearest_clusters
-from rag_accel.engines.retrieval.vectors.row_places import RowPlaces
 from rag_accel.interception import wrappers
 from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes import manager
@@ -94,23 +92,6 @@ def counted_micro_batches() -> AbstractContextManager[None]:
 def clusters_one_by_one() -> AbstractContextManager[None]:
     """Compare each query with the centroids by itself."""
     return _instead(nearest_clusters, "MIN_QUERIES", math.inf)
-
-
-def candidates_by_label() -> AbstractContextManager[None]:
-    """Look candidates up in FAISS's hash map, label by label."""
-    return _instead(RowPlaces, "rows", lambda *_: None)
-
-
-def split_cache_lines() -> AbstractContextManager[None]:
-    """Lay what FAISS's decoder reads, of codes made meanwhile, across two cache lines each time."""
-
-    def made(make: Callable[[], Any]) -> Any:
-        kept: list[Any] = []
-        while not kept or int(kept[-1].sq.trained.data()) % 64 == 0:
-            kept.append(make())
-        return kept[-1]
-
-    return _instead(code_encoder, "made_aligned", made)
 
 
 # The scheduler and its driver ------------------------------------------------------------------
@@ -185,4 +166,4 @@ def the_loops_own_threads() -> AbstractContextManager[None]:
 
 def one_call_after_another() -> AbstractContextManager[None]:
     """Let composite retrievers make their calls one by one."""
-    return _instead(parallel_calls, "spread", lambda method, _: method)
+    return _instead(parallel_calls, "accelerator_of_calls", lambda: None)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from bench.baselines.eviction import LACRPolicy
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.batching.rows import LanePool, Runner, SequenceRows
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
@@ -88,7 +89,7 @@ class DepCache:
     def __init__(self, runner: Runner, limit_bytes: int, *, re_encodes: bool = True) -> None:
         self._runner = runner
         self._re_encodes = re_encodes
-        self._store = HostStore(limit_bytes, "lacr", admits_all=True)
+        self._store = HostStore(limit_bytes, LACRPolicy(), admits_all=True)
         self._heads: dict[tuple[int, ...], LaneState] = {}
 
     @property

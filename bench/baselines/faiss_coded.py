@@ -3,7 +3,7 @@
 It scans 8-bit codes of what is left of each vector without its centroid, fetches ``k_factor * k``
 and sorts those by their float32 vectors. Nothing proves its ids: with ``K_FACTOR`` 3,999 of 4,000
 queries had those of FAISS's own float32 search of the same lists, with 1.5 3,996, and with 3 no
-more than with 2. The suite counts the equal ones anew (``ids_equal_sq8_refine``).
+more than with 2. The suite ``ablation`` compares its ids with ours.
 
 Where its quantiser's numbers lie in memory is chance, and a search may take a fifth longer for it:
 here they lie well, as in ours.
@@ -11,7 +11,6 @@ here they lie well, as in ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,7 @@ from bench.vectors import Labels, Vectors, held_by
 from rag_accel.engines.retrieval import DocumentIndex
 from rag_accel.engines.retrieval.vectors.cluster_lists import made_aligned
 from rag_accel.engines.retrieval.vectors.vectors import faiss_metric, load_faiss
-from rag_accel.errors import EngineError
 
-K_FACTORS = (1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 4.0)
 K_FACTOR = 2.0
 OVER_CLUSTERS, OVER_QUERIES = 1, 0  # FAISS's numbers of what its threads share
 MOST_OVER_CLUSTERS = 4  # queries of a call from which on sharing the queries was the faster
@@ -69,6 +66,7 @@ class FaissCoded:
             index.is_trained = True
             return index
 
+        self.ranges = faiss.vector_to_array(trained.sq.trained).reshape(2, held.dimension)
         self.lists = made_aligned(again)
         self.flat = faiss.IndexFlat(held.dimension, metric)
         pointer = faiss.swig_ptr
@@ -87,26 +85,3 @@ class FaissCoded:
         self.lists.parallel_mode = OVER_CLUSTERS if is_few else OVER_QUERIES
         self.lists.nprobe = nprobe
         return self._refined.search(queries, k)
-
-    def brute_force(self, queries: Vectors, k: int) -> Labels:
-        """Return the labels ``[n, k]`` that a comparison with every vector finds."""
-        return self.flat.search(queries, k)[1]
-
-    def least_k_factor(
-        self, queries: Vectors, exact: Labels, nprobe: int, factors: Sequence[float] = K_FACTORS
-    ) -> float:
-        """Return the least factor at which all ids are those of ``exact: [n, k]``; keep it.
-
-        Raises:
-            EngineError: no factor suffices.
-        """
-        for factor in factors:
-            self._refined.k_factor = factor
-            if np.array_equal(self.search(queries, exact.shape[1], nprobe)[1], exact):
-                return factor
-        raise EngineError(
-            "8-bit lists with refine find other ids",
-            where=f"nprobe {nprobe}",
-            found=f"k_factor up to {factors[-1]}",
-            hint="try larger factors",
-        )

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.graph.bolt_waves import LABEL, written
+from bench.neo4j_process import BoltServer
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines import BoltGraph
 from rag_accel.graph import END, START, RAGraph
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import BoltServer
 
 HUB_EDGES, HUB_USERS, QUICK_USERS, FAN_OUT, TIMEOUT_S = 100_000, 2, 4, 32, 1.0
 _ENTITIES, _EDGES = 200, 5

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from bench.emulated.member import EmulatedMember
 from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines.devices.members import guess_tokens
 from rag_accel.errors import BusyError
 from rag_accel.scheduler.messages import EngineName
-from rag_accel.testing.emulated.member import EmulatedMember
 
 SLO_S = 0.5
 LATE = 1.2

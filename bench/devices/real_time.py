@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from bench.emulated.member import EmulatedMember
 from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import LatencyModel, PrimitiveKind, TextBatch
 from rag_accel.engines import SentenceTransformerEngine
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.measuring import measure
 from rag_accel.scheduler.messages import EngineName
-from rag_accel.testing.emulated.member import EmulatedMember
 
 MOST_TEXTS = 4096
 _WORDS = [

@@ -15,9 +15,9 @@ from typing import Any
 from bench.graph.bolt_waves import CountingDriver
 from bench.graph.programs import OURS, PLAIN, Asked, asked_programs, program_rows
 from bench.graph.property_graph import entity_names, fill
+from bench.neo4j_process import BoltServer
 from bench.results import Row, median_row
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import BoltServer
 
 #: of every node that the store of LlamaIndex writes
 NODE_LABEL = "__Node__"

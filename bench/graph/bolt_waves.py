@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.graph.property_graph import entity_names
+from bench.neo4j_process import BoltServer, running_server, started, stopped
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines import BoltGraph, KnowledgeEngine, MemoryGraph
 from rag_accel.graph import END, START, RAGraph
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import BoltServer, running_server, started, stopped
 
 HOPS, REQUESTS, FAN_OUT, MAX_PATHS = 2, 16, 6, 16
 #: the label of what is written here, and nowhere else

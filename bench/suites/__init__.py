@@ -1,8 +1,4 @@
-"""Find and import suites: every module of this folder, and of ``bench/research/suites``, is one.
-
-A suite of research compares designs with an emulated device, or parts of the project by themselves;
-no user runs what it measures.
-"""
+"""Find and import suites: every module of this folder is one."""
 
 from __future__ import annotations
 
@@ -17,11 +13,6 @@ from rag_accel.errors import ConfigError
 
 _HEADING = "Ratios:"
 _FOLDER = Path(__file__).resolve().parent
-#: By the package that holds them, the folders of suites.
-_FOLDERS = {
-    "bench.suites": _FOLDER,
-    "bench.research.suites": _FOLDER.parent / "research" / "suites",
-}
 
 
 class Suite(Protocol):
@@ -41,12 +32,7 @@ class Suite(Protocol):
 
 def suite_names() -> list[str]:
     """Return the names of all suites, without importing them."""
-    return sorted(_packages())
-
-
-def is_research(name: str) -> bool:
-    """Tell whether a suite is one of research; an unknown one is not."""
-    return _packages().get(name, "") == "bench.research.suites"
+    return sorted(module.name for module in pkgutil.iter_modules([str(_FOLDER)]))
 
 
 def load_suite(name: str) -> Suite:
@@ -55,21 +41,11 @@ def load_suite(name: str) -> Suite:
     Raises:
         ConfigError: if there is none of that name.
     """
-    package = _packages().get(name)
-    if package is None:
+    if name not in suite_names():
         raise ConfigError(
             "unknown suite", where="bench", found=repr(name), valid=", ".join(suite_names())
         )
-    return cast(Suite, import_module(f"{package}.{name}"))
-
-
-def _packages() -> dict[str, str]:
-    """Return the package of every suite, by the suite's name."""
-    return {
-        module.name: package
-        for package, folder in _FOLDERS.items()
-        for module in pkgutil.iter_modules([str(folder)])
-    }
+    return cast(Suite, import_module(f"bench.suites.{name}"))
 
 
 def ratio_definitions(name: str) -> dict[str, str]:
@@ -88,11 +64,10 @@ def suite_summary(name: str) -> str:
 
 
 def _docstring(name: str) -> str:
-    package = _packages().get(name)
-    if package is None:
+    if name not in suite_names():
         return ""
-    path = _FOLDERS[package] / f"{name}.py"
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(text)) or ""
 
 
 def parse_definitions(docstring: str) -> dict[str, str]:

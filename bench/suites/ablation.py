@@ -19,15 +19,15 @@ collection, 140 ms, is kept out of every run. Every answer must be that of the o
   not need each other; ``66 passages`` are more than a step of the reranker takes.
 - ``program``: LangGraph, engine and model sleep (``langgraph_depth``).
 - ``bN ... nprobe``: N searches handed to the engine together, in an index of 400,000 vectors of
-  256 numbers (full form 1,000,000): the least nprobe with recall@10 of 0.99, four times it, 256.
+  256 numbers (full form 1,000,000), at the least nprobe with recall@10 of 0.99.
 - ``no op``, ``sync retriever``, ``three retrievers``: leaves do nothing, or sleep 10 ms.
 
 No guarantee (isolation, fairness, cancellation, exactness) has a row; nor has what cannot be told
 apart from the work itself (batched dense searches of ``hybrid``, candidates gathered at once, each
 distinct text of a reranking encoded once). What later work stands on stays, whatever it shows:
 
-- searching in steps and time budgets: for a driver that grants a step less time than a search takes
-  (so far no engine of ours says ``ends_in_time``);
+- time budgets of a step: for an engine that ends in time (so far none of ours says
+  ``ends_in_time``);
 - split prefill and handles: for a server that resumes prompts; so far only the emulated one does;
 - speculation fields: for a scheduler that starts work whose need is not certain;
 - replay (``explain``): for choosing passes by what a recording says they would save.
@@ -118,41 +118,18 @@ Ratios:
     depth_order_program_1_user: against ours with depth order off: mean latency, 1 user.
     use_skeleton_program_4_users: against ours with use_skeleton off: mean latency, 4 users.
     depth_order_program_4_users: against ours with depth order off: mean latency, 4 users.
-    codes_b1_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    codes_b16_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
     clusters_product_b16_least_nprobe: against ours with a product with the centroids off: latency.
-    candidates_in_place_b16_least_nprobe: against ours with copying candidates from where they lie
-        off (FAISS's hash map): latency.
-    whole_cache_lines_b16_least_nprobe: against ours with a decoder that reads whole cache lines
-        off: latency.
     searching_together_b16_least_nprobe: against ours with one call for all searches off: latency.
-    codes_b64_least_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
     clusters_product_b64_least_nprobe: against ours with a product with the centroids off: latency.
-    candidates_in_place_b64_least_nprobe: against ours with copying candidates from where they lie
-        off (FAISS's hash map): latency.
-    whole_cache_lines_b64_least_nprobe: against ours with a decoder that reads whole cache lines
-        off: latency.
     searching_together_b64_least_nprobe: against ours with one call for all searches off: latency.
-    codes_b1_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    codes_b16_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    whole_cache_lines_b16_4x_nprobe: against ours with a decoder that reads whole cache lines
-        off: latency.
-    codes_b64_4x_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    whole_cache_lines_b64_4x_nprobe: against ours with a decoder that reads whole cache lines
-        off: latency.
-    codes_b1_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    codes_b16_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    whole_cache_lines_b16_256_nprobe: against ours with a decoder that reads whole cache lines
-        off: latency.
-    codes_b64_256_nprobe: against ours with 8-bit lists off (max_code_bytes=0): latency.
-    whole_cache_lines_b64_256_nprobe: against ours with a decoder that reads whole cache lines
-        off: latency.
+    sq8_vs_faiss_b16: against FAISS's own 8-bit lists with refine over the same codes: latency, 256
+        nprobe.
+    sq8_vs_faiss_b64: against FAISS's own 8-bit lists with refine over the same codes: latency, 256
+        nprobe.
     batching_16_threads_searching: against ours with batching off: searches/s of 16 threads, least
         nprobe.
     batching_64_threads_searching: against ours with batching off: searches/s of 64 threads, least
         nprobe.
-    stepped_search_searches_beside_large_ones: against ours with searching in steps off, as by
-        default: median latency of a search beside 24 over all clusters.
     waiting_for_newcomers_2_threads_fixed_cost: against ours with waiting off (batch_wait_ms=0):
         texts/s, 2 threads.
     waiting_for_newcomers_16_threads_fixed_cost: against ours with waiting off: texts/s, 16 threads.
@@ -203,12 +180,12 @@ from pathlib import Path
 
 from bench.ablation.groups import FULL, MEASURES, QUICK, Groups, Sizes
 from bench.answers import too_many
+from bench.emulated.table import H100_LIKE_1B, DeviceTable
 from bench.garbage import little_garbage
 from bench.results import SuiteResult, sizes_of
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.errors import ConfigError
 from rag_accel.system.files import user_cache
-from rag_accel.testing.emulated.table import H100_LIKE_1B, DeviceTable
 from rag_accel_demo.material import Material, prepare
 
 

@@ -40,8 +40,8 @@ from bench.company.hub import hub_median
 from bench.company.members import back_s, silent_over_slo
 from bench.company.overload import overload
 from bench.graph.bolt_waves import bolt_server
+from bench.neo4j_process import reason_without_server
 from bench.results import Row, SuiteResult, sizes_of
-from rag_accel.testing.neo4j_process import reason_without_server
 
 _logger = logging.getLogger("bench.company")
 

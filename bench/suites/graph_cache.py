@@ -33,7 +33,7 @@ from statistics import fmean
 from typing import get_args
 
 from bench.answers import too_many
-from bench.baselines.eviction import BeladyPolicy, PGDSFPolicy
+from bench.baselines.eviction import BeladyPolicy, LACRPolicy, LFUPolicy, PGDSFPolicy
 from bench.graph.cache import Replayed, distinct_tokens, replay
 from bench.graph.trees import (
     PathGraph,
@@ -44,13 +44,7 @@ from bench.graph.trees import (
     tree_stream,
 )
 from bench.results import Row, SuiteResult, sizes_of
-from rag_accel.kv.eviction import (
-    EvictionPolicy,
-    LACRPolicy,
-    LFUPolicy,
-    LookaheadPolicy,
-    LRUPolicy,
-)
+from rag_accel.kv.eviction import EvictionPolicy, LookaheadPolicy, LRUPolicy
 from rag_accel.sample import read_library_graph
 
 OURS, ALONE = "accelerated", "accelerated, nothing waits"

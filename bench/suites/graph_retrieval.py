@@ -81,6 +81,7 @@ from bench.graph.pruning import (
     plain_choice,
 )
 from bench.measure import Pairs, alternate, median, ratios
+from bench.neo4j_process import BoltServer, reason_without_server
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from rag_accel.accelerator import Accelerator
@@ -93,7 +94,6 @@ from rag_accel.sample import (
     read_library_graph,
 )
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import BoltServer, reason_without_server
 from rag_accel_demo import graph_questions, zipf_stream
 
 _logger = logging.getLogger("bench.graph_retrieval")

@@ -162,15 +162,13 @@ def _accelerated(program: Program, made: Any, accelerator: Accelerator) -> Ask:
 
 def _own_engines(accelerator: Accelerator, parts: Parts) -> DocumentIndex:
     """Add the engines of the graphs, and return the index of what is uploaded."""
-    searching = RetrievalEngine(parts.corpus.documents)
-    searching.make_codes()  # as the lists of others, before the first request
     uploads = DocumentIndex(IndexSpec(parts.corpus.vectors.shape[1]))
     embedder = parts.embedder
     if not callable(embedder) or hasattr(embedder, "encode"):
         embedder = SentenceTransformerEngine(embedder)
     accelerator.add_engine("llm", parts.engine)
     accelerator.add_engine("embedder", embedder)
-    accelerator.add_engine("index", searching)
+    accelerator.add_engine("index", RetrievalEngine(parts.corpus.documents))
     accelerator.add_engine("uploads", RetrievalEngine(uploads))
     return uploads
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from langchain_core.vectorstores import VectorStore
 
+from langchain_rag_accel.graph_transformers import is_graph_transformer
 from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.option_readers import RECOGNISED, parts_of
 from langchain_rag_accel.owned_search import is_recognised
+from langchain_rag_accel.parallel_calls import how_spread
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.explanation import (
     NOT_UNDERSTOOD,
@@ -24,6 +26,9 @@ from rag_accel_adapters.langchain.walk import Found, is_function, is_users, walk
 
 def _parts(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
     """Yield the leaves that are inside a program, and the functions of the user's."""
+    if is_graph_transformer(program):
+        lines = (f"{type(program).__name__}.{said}" for said in how_spread(program, accelerator))
+        yield ExplainedPart("program", tuple(lines), is_leaf=False)
     for found in walk(program):
         yield ExplainedPart(found.path, tuple(_lines(found, accelerator)), found.is_leaf)
 
@@ -32,6 +37,7 @@ def _lines(found: Found, accelerator: Accelerator) -> Iterator[str]:
     kind = type(found.obj).__name__
     if found.is_leaf:
         yield f"{kind}: {_how(found.obj, accelerator)}"
+        yield from (f"{kind}.{said}" for said in how_spread(found.obj, accelerator))
     elif is_function(found.obj) and is_users(found.obj):
         function = found.obj.func if isinstance(found.obj, functools.partial) else found.obj
         name = getattr(function, "__qualname__", repr(function))

@@ -9,7 +9,7 @@ import functools
 import inspect
 from typing import Any
 
-from langchain_rag_accel.parallel_calls import spreading
+from langchain_rag_accel.parallel_calls import in_parallel
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of, program_twin
 from rag_accel.recognition.known_classes import full_name
@@ -50,6 +50,6 @@ def _request(plain: Any) -> Any:
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with program_of(self).call():
-            return spreading(plain)(self, *args, **kwargs)
+            return in_parallel(plain)(self, *args, **kwargs)
 
     return call

@@ -26,7 +26,7 @@ from langchain_rag_accel.owned_search import (
     is_recognised,
     searching,
 )
-from langchain_rag_accel.parallel_calls import spreading
+from langchain_rag_accel.parallel_calls import in_parallel
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.adoption.proxy_calls import StandingIn
 from rag_accel.engine_api import PrimitiveKind
@@ -133,7 +133,7 @@ def _held_by(obj: Any) -> Iterator[Any]:
 
 
 def _spread(method: Method) -> Method:
-    return in_call_threads(method) if runs_in_executor(method) else spreading(method)
+    return in_call_threads(method) if runs_in_executor(method) else in_parallel(method)
 
 
 def _is_composite_call(method: Method | None) -> bool:

@@ -1,56 +1,86 @@
-"""The independent calls of a composite retriever or compressor, run side by side."""
+"""Independent calls that LangChain's composites make one by one, run side by side.
+
+Only where everything they may use is known to be thread-safe, or in a translated program; else
+they are made in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables.config import ensure_config
 
-from rag_accel.accelerator import Accelerator, current_request
-from rag_accel.config import is_enabled
-from rag_accel.interception.identity import current_run
-from rag_accel.interception.leaf_call import is_inside_leaf
-from rag_accel.interception.leaf_table import leaf_methods, plain_method
-from rag_accel.interception.parallel_calls import MAX_AT_ONCE, run_side_by_side
+from rag_accel.accelerator import Accelerator
+from rag_accel.interception.leaf_table import leaf_methods, plain_class, plain_method
+from rag_accel.interception.parallel_calls import (
+    MAX_AT_ONCE,
+    accelerator_of_calls,
+    obstacle,
+    preparation_for,
+    run_side_by_side,
+)
 from rag_accel.system.loops import runs_in_loop
-from rag_accel_adapters.langchain.composites import composite_of, spread
+from rag_accel_adapters.langchain.composites import composite_of
+from rag_accel_adapters.langchain.thread_safe import THREAD_SAFETY
 
-T = TypeVar("T")
 Method = Callable[..., Any]
 
 
-def spreading(method: Method) -> Method:
-    """Return a composite's method as it is to run here: its calls side by side if they may.
+def in_parallel(method: Method) -> Method:
+    """Return a method as it is to run here: its independent calls side by side if they may."""
+    body = composite_of(method)
+    return method if body is None else partial(_run, method, body)
 
-    They may inside a request of an accelerator with ``mode="translate"`` and ``parallel_calls``,
-    unless the composite is part of a leaf that holds a permit, which stands for one call, or blocks
-    a running loop, which code in other threads could not see.
-    """
-    run = current_request.get()
-    if run is None or run.accelerator.options.mode != "translate":
-        return method  # asked by every call of a model; the rest takes longer
-    if (
-        run is not current_run()
-        or not is_enabled()
-        or not run.accelerator.options.parallel_calls
-        or is_inside_leaf()
-        or runs_in_loop()
-    ):
-        return method
-    return spread(method, partial(_run_all, run.accelerator))
+
+def _run(method: Method, body: Method, composite: Any, *args: Any, **kwargs: Any) -> Any:
+    accelerator = accelerator_of_calls()
+    # Code in other threads could not see a running loop that the calls block.
+    if accelerator is None or runs_in_loop():
+        return method(composite, *args, **kwargs)
+    given: list[Any] = [*args, *kwargs.values()]
+    # Of what these methods are given, the config alone is a dict.
+    own: Any = next((value for value in given if isinstance(value, dict)), None)
+    config = ensure_config(own)
+    limit = config.get("max_concurrency") or MAX_AT_ONCE
+
+    def uses() -> list[object]:
+        others = [value for value in given if value is not own]
+        # Its handlers hear of the calls, and so do those that the context adds.
+        return [composite, *others, CallbackManager.configure(config.get("callbacks"))]
+
+    if accelerator.options.mode != "translate":
+        prepare = preparation_for(accelerator, THREAD_SAFETY, uses) if limit > 1 else None
+        if prepare is None:
+            return method(composite, *args, **kwargs)
+        prepare()
+    return body(partial(run_side_by_side, accelerator, limit=limit), composite, *args, **kwargs)
 
 
 def is_spread(cls: type) -> bool:
     """Tell whether objects of a class make calls that may run side by side."""
-    methods = (plain_method(cls, leaf.name) for leaf in leaf_methods(cls))
-    return any(composite_of(method) is not None for method in methods)
+    return any(_spread_methods(plain_class(cls)))
 
 
-def _run_all(
-    accelerator: Accelerator, calls: Sequence[Callable[[], T]], config: RunnableConfig | None = None
-) -> list[T]:
-    limit = ensure_config(config).get("max_concurrency") or MAX_AT_ONCE
-    return run_side_by_side(accelerator, calls, limit)
+def how_spread(composite: Any, accelerator: Accelerator) -> Iterator[str]:
+    """Yield for each method of an object that makes independent calls how they run, and why."""
+    for name in _spread_methods(plain_class(type(composite))):
+        if not accelerator.options.parallel_calls:
+            reason = "parallel_calls=False"
+        elif accelerator.options.mode == "translate":
+            reason = None
+        else:
+            reason = obstacle(accelerator, THREAD_SAFETY, [composite])
+        how = f"in parallel, at most {MAX_AT_ONCE} at once" if reason is None else "in order"
+        yield f"{name} makes its calls {how}" + (f": {reason}" if reason else "")
+
+
+def _spread_methods(cls: type) -> Iterator[str]:
+    names = [leaf.name for leaf in leaf_methods(cls)] or [TRANSFORMING]
+    return (name for name in names if composite_of(plain_method(cls, name)) is not None)
+
+
+#: The method of a transformer of documents into graphs, which is no leaf.
+TRANSFORMING = "convert_to_graph_documents"

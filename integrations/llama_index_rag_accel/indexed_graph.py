@@ -46,7 +46,7 @@ Spread = Callable[[Method], Method]
 
 _WHERE = "graph index"
 
-#: whether a search is part of one that was left to its store
+#: whether a search is part of another that was left to its store
 _is_stores_own: ContextVar[bool] = ContextVar("rag_accel_is_graphs_own", default=False)
 
 #: tells whether stores of a class may be searched by an index

@@ -154,7 +154,7 @@ def measure_members(
         cores: threads that members here may use.
         slo_s: by when a batch has to end, in seconds.
         texts: what to measure with, as long as real ones; by default of about 75 tokens.
-        demand: what is asked of all of them.
+        demand: texts a second in the mean and at once at the peak, of all members together.
         clock: measures.
 
     Raises:

@@ -286,7 +286,7 @@ class SchedulerObserver:
                 self._tracer.emit(trace.EngineLost(now, engine.name, engine.step))
 
     def _joined(self, command: EndNode, leader: NodeKey, waited_s: float, now: float) -> None:
-        """Record a node that got the result of one that ended just before it."""
+        """Record a node that got the result of an equal node that ended just before it."""
         ended, engine = self._leader or (leader, "")
         engine = engine if ended == leader else ""
         if trace.SingleFlightJoined in self._tracer.wanted:

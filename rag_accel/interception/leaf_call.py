@@ -64,7 +64,7 @@ def note_leaf(
     _tell(NotedCall(obj, args, way, method, reason))
 
 
-#: The leaves around a metered call that are run without the scheduler, and what is part of them.
+#: The leaves around a metered call that run without the scheduler, each with its parts' classes.
 _plain: ContextVar[tuple[tuple[Any, tuple[type, ...]], ...]] = ContextVar(
     "rag_accel_plain", default=()
 )

@@ -32,7 +32,7 @@ READERS = {
     "kv_folder": "the same, where kv_reuse is 'full', 'fused' or 'dependency'",
     "adopt_llm": "a Hugging Face language model of the program",
     "embedding_runtime": "a recognised local embedding model",
-    "parallel_calls": "a composite of LlamaIndex, or of LangChain with mode='translate'",
+    "parallel_calls": "a composite of LangChain or LlamaIndex",
     "offload_blocking": "an async method of LlamaIndex that blocks its loop",
     EMBEDDER: "a recognised local embedding model, or a RAGraph",
 }
@@ -126,7 +126,7 @@ def held_parts(program: Any) -> Iterator[tuple[str, Any]]:
 def reach_into(
     program: Any, parts_of: PartsOf, own: Accelerator | None = None
 ) -> Callable[[], tuple[OptionReach, ...]]:
-    """Return what tells how far options reach into a program, at the time it is asked.
+    """Return a callable that lists how far options reach into a program when it is called.
 
     Args:
         program: the program; None for none.

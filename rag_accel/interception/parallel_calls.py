@@ -15,7 +15,7 @@ beside one that fails have been made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from threading import Condition
@@ -23,6 +23,10 @@ from typing import Any, TypeVar
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.fallback import fail_open
+from rag_accel.interception.identity import find_identity
+from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
+from rag_accel.interception.leaf_table import plain_class
+from rag_accel.recognition.thread_safety import Preparation, ThreadSafety
 
 T = TypeVar("T")
 
@@ -30,6 +34,44 @@ T = TypeVar("T")
 MAX_AT_ONCE = 8
 
 _ABSENT = object()
+
+
+def accelerator_of_calls(leaf: Any = None) -> Accelerator | None:
+    """Return the accelerator whose request calls made here are part of; ``None`` if in order.
+
+    They are made in order outside of any request, with ``parallel_calls=False``, and inside a leaf
+    that holds a permit, which stands for one call.
+
+    Args:
+        leaf: makes the calls itself, each with a permit of its own, if it holds none.
+    """
+    identity = find_identity()
+    if identity is None or not identity.accelerator.options.parallel_calls:
+        return None
+    if is_inside_leaf() if leaf is None else is_nested(leaf):
+        return None
+    return identity.accelerator
+
+
+def preparation_for(
+    accelerator: Accelerator, safety: ThreadSafety, uses: Callable[[], Iterable[object]]
+) -> Preparation | None:
+    """Return what is to be done before these objects are used in several threads.
+
+    ``None`` if they may not be, or after an internal error of ours.
+    """
+    try:
+        found = safety.check(uses(), accelerator.options.thread_safe_classes, plain_class)
+    except Exception as error:
+        fail_open(accelerator, error, __name__)
+        return None
+    return None if isinstance(found, str) else found
+
+
+def obstacle(accelerator: Accelerator, safety: ThreadSafety, uses: Iterable[object]) -> str | None:
+    """Return why objects may not be used in several threads; ``None`` if they may."""
+    found = safety.check(uses, accelerator.options.thread_safe_classes, plain_class)
+    return found if isinstance(found, str) else None
 
 
 def run_side_by_side(

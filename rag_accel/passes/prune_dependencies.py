@@ -14,7 +14,7 @@ a user could notice that it is gone:
 - User code keeps its place among everything: functions, conditions, borrowed engines,
   the reducer of a value that is read, a user's object that is iterated for its documents.
   It may change what others read (an index, a list in place), and it must neither run after a
-  failure nor be left out because of one that would have come later.
+  failure nor be left out because a later node would have failed.
 - An ingestion keeps its place too: it changes what is found.
 - Work of one engine that is not pure stays in order: its results may depend on it.
 - What may stream to the caller waits for all it waited for: no text is seen before a failure.

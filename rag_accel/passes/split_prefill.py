@@ -38,7 +38,7 @@ from rag_accel.passes.prune_dependencies import FINDS_DOCUMENTS, prune_dependenc
 LEAST_TOKENS: Final = 64
 """Shorter beginnings are not prefilled early.
 
-Measured on the emulated engine (``h100_like_8b``, modelled step times) during a search of 40 ms, 30
+Measured on an emulated device (an 8B model, modelled step times) during a search of 40 ms, 30
 pairs of one request each, alternating. Saved, median and quartiles in ms: 32 tokens 0.1 (-1.9 to
 3.3), 64 tokens 2.4 (0.4 to 3.4), 128 tokens 3.5 (0.1 to 5.0), 256 tokens 12 (9 to 16).
 """

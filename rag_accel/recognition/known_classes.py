@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 PlainMethod = Callable[[type, str], Any]
 
 
-def full_name(cls: type) -> str:
-    """Return a class's module and name."""
-    return f"{cls.__module__}.{cls.__qualname__}"
+def full_name(named: type | FunctionType) -> str:
+    """Return the module and name of a class or function."""
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def does_the_same(cls: type, known: type, names: Sequence[str], method: PlainMethod) -> bool:

@@ -75,7 +75,7 @@ class ServedPlace(Protocol):
         ...
 
     def ended(self) -> None:
-        """Note that the whole answer is there, or that nobody waits for it; more than once."""
+        """Record completion or abandonment. Idempotent."""
         ...
 
     def failed(self, error: BaseException) -> None:

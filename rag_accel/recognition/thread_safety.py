@@ -26,7 +26,14 @@ PlainClass = Callable[[type], type]
 #: returns what an object's calls may use, ``None`` if it is not to be called
 Look = Callable[[Any], "Iterable[object] | None"]
 
+#: what is to be done in a thread before objects are used there
+Preparation = Callable[[], None]
+
 _DATA = frozenset({NoneType, bool, int, float, complex, str, bytes, range})
+
+
+def prepare_nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,9 @@ class ThreadSafety:
         packages: those whose functions and classes keep no state of their own.
         looks: for some of these classes, what returns what is to be looked at instead of all that
             an object holds; ``None`` if this one may not be called.
+        shared: returns what objects use that were given nothing of the kind.
+        prepare: returns what is to be done in a thread before objects of these classes are used
+            there, or why they cannot be.
     """
 
     opaque: frozenset[str]
@@ -49,30 +59,25 @@ class ThreadSafety:
     looping: frozenset[str] = frozenset()
     loop_bound: frozenset[str] = frozenset()
     looks: Mapping[str, Look] = field(default_factory=dict[str, Look])
+    shared: Callable[[], Iterable[object]] = tuple
+    prepare: Callable[[Collection[str]], Preparation | str] = lambda classes: prepare_nothing
 
-    def classes_in(
+    def check(
         self, roots: Iterable[object], named: Collection[str], plain_class: PlainClass
-    ) -> set[str] | None:
-        """Return the classes of these objects and of all they hold.
+    ) -> Preparation | str:
+        """Return what is to be done in a thread before these objects are used there.
 
-        ``None`` unless all of them may be called from several threads.
+        A text says why they, all they hold and what all share may not be called from several
+        threads, and what would change that.
 
         Args:
             roots: the objects.
-            named: full names of further classes, of which that is said.
+            named: full names of further classes and functions that are thread-safe.
             plain_class: returns the class that a program knows an object of a class by.
         """
         classes = set[str]()
-        return None if self._look(roots, named, plain_class, classes) else classes
-
-    def obstacle(
-        self, roots: Iterable[object], named: Collection[str], plain_class: PlainClass
-    ) -> str | None:
-        """Return why these objects may not be called from several threads; ``None`` if they may.
-
-        The arguments are those of ``classes_in``.
-        """
-        return self._look(roots, named, plain_class, set())
+        obstacle = self._look([*roots, *self.shared()], named, plain_class, classes)
+        return self.prepare(classes) if obstacle is None else obstacle
 
     def _look(
         self,
@@ -88,10 +93,13 @@ class ThreadSafety:
             if type(obj) in _DATA or id(obj) in seen:
                 continue
             seen[id(obj)] = obj  # kept: the id of one made meanwhile is not another's
-            cls = plain_class(type(obj))
+            cls = _without_arguments(plain_class(type(obj)))
             held = self._held(obj, cls, named)
             if held is None:
-                return f"{_name_of(obj, cls)} is not known to be thread-safe"
+                return (
+                    f"{_name_of(obj, cls)} is not known to be thread-safe (if it is, list it in"
+                    " thread_safe_classes)"
+                )
             if len(seen) > MAX_OBJECTS:
                 return f"it holds more than {MAX_OBJECTS} objects"
             classes.add(full_name(cls))
@@ -107,6 +115,8 @@ class ThreadSafety:
             return obj
         if cls in (dict, defaultdict):
             return (*obj.keys(), *obj.values())
+        if isinstance(obj, type | FunctionType) and full_name(obj) in named:
+            return ()
         look = _CALLABLES.get(cls)
         if look is not None:
             return look(obj, self.packages)
@@ -128,6 +138,11 @@ class ThreadSafety:
         if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is not cls:
             return None  # another of the same name
         return () if is_opaque else self.looks.get(name, state_of)(obj)
+
+
+def _without_arguments(cls: type) -> type:
+    """Return the class that was given type arguments, of which pydantic makes another class."""
+    return getattr(cls, "__pydantic_generic_metadata__", {}).get("origin") or cls
 
 
 def _name_of(obj: Any, cls: type) -> str:

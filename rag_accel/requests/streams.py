@@ -89,7 +89,8 @@ class _List:
 class ItemForwarding:
     """The partial decodings of one request. Thread-safe.
 
-    It ends none itself: what returns those that are due leaves that to its caller.
+    Never completes a decoding: methods return the decodings that are due, and the caller completes
+    them.
     """
 
     def __init__(self) -> None:

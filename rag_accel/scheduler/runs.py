@@ -105,7 +105,7 @@ class RequestRun:
     idle_since: float = 0.0
 
 
-#: a node that has waited as long as so many levels of depth are worth goes before everything
+#: a node that has waited as long as so many levels of depth are worth precedes everything
 OVERDUE_LEVELS = 10
 
 _Level = dict[NodeKey, NodeRun]
@@ -174,7 +174,7 @@ class NodeQueue:
 
         Oldest request first. Of each request only the nodes of its greatest depth: they unblock
         most. A shallower one joins once it has waited ``ageing_s`` for each level it lacks, and
-        whatever has waited longest goes before everything once it has waited ten levels, so that
+        the longest waiting node precedes everything once it has waited ten levels, so that
         nothing starves behind an old request that never ends. (Differs: the paper has no ageing.)
         """
         overdue = self._overdue(now - OVERDUE_LEVELS * ageing_s)

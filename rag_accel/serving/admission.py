@@ -114,7 +114,7 @@ class RequestAdmission:
         self.abandoned += 1
 
     def end(self, duration_s: float | None, is_abandoned: bool = False) -> None:
-        """Free a place; ``duration_s`` is None of one that says nothing of the others."""
+        """Free a place; ``duration_s`` is None if it says nothing of other requests."""
         assert self.running > 0, "nothing runs"
         self.running -= 1
         self.abandoned -= is_abandoned

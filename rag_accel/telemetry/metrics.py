@@ -53,7 +53,7 @@ class HistogramSnapshot(TypedDict):
     """A histogram's state as plain JSON values.
 
     ``counts[i]`` is the number of values in ``(bounds[i - 1], bounds[i]]``; the last one, which has
-    no bound, counts what is above all of them. ``min`` and ``max`` are None without a value.
+    no bound, counts the values above the last bound. ``min`` and ``max`` are None without a value.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""Fakes, emulated devices, a manual clock and contracts, for tests and benchmarks.
+"""Fakes, a manual clock and contracts, for tests.
 
 An engine of your own passes ``EngineContract``, an eviction policy ``EvictionPolicyContract``; code
 that uses an accelerator is tested with ``FakeEngine``, ``FakeAsyncCall`` and ``FakeSyncCall``.
@@ -9,10 +9,6 @@ from rag_accel.testing.borrowed import BorrowedCall, FakeAsyncCall, FakeSyncCall
 from rag_accel.testing.clock import ManualClock
 from rag_accel.testing.compute import compute, vector_of
 from rag_accel.testing.conformance import EngineContract
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
-from rag_accel.testing.emulated.member import EmulatedMember
-from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.testing.eviction import EvictionPolicyContract
 from rag_accel.testing.fakes import FAKE_PROFILE, EngineCall, FakeEngine, no_wait
 from rag_accel.testing.faults import Faults
@@ -21,10 +17,6 @@ from rag_accel.testing.runner import EngineRunner
 __all__ = [
     "FAKE_PROFILE",
     "BorrowedCall",
-    "DeviceTable",
-    "EmulatedDevice",
-    "EmulatedEngine",
-    "EmulatedMember",
     "EngineCall",
     "EngineContract",
     "EngineRunner",

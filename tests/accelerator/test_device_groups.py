@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_harness import become_idle, opened
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
@@ -24,7 +25,6 @@ from rag_accel.engines import (
 from rag_accel.errors import RemoteEngineError
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.testing import FakeEngine
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 
 def embed(acc: Accelerator, *texts: str) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from accel_harness import PATIENCE_S, opened
+from fake_members import FakeMember
 
 from rag_accel import END, START, Accelerator, RAGraph, RemoteEngineError
 from rag_accel.engine_api import Health
 from rag_accel.engines import MemoryGraph
-from rag_accel.testing.members import FakeMember
 from rag_accel_demo import ExtractiveEngine
 
 TRIPLES = [("Ada", "wrote to", "Charles"), ("Charles", "designed", "the Engine")]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_harness import PATIENCE_S, opened
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel import END, START, Accelerator, BusyError, RAGraph
 from rag_accel.accelerator import Work
@@ -19,7 +20,6 @@ from rag_accel.engines import DocumentIndex, IndexSpec
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.scheduler.messages import EngineName, RequestClosed, RequestOpened
 from rag_accel.testing import FakeEngine, ManualClock
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 CALLERS = 64
 TOKEN_S = 0.01

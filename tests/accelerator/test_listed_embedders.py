@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_harness import opened
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
@@ -21,8 +22,6 @@ from rag_accel.engines import (
     SentenceTransformerEngine,
 )
 from rag_accel.scheduler.messages import EngineName
-from rag_accel.testing import EmulatedMember
-from rag_accel.testing.members import FakeMember
 
 TEXTS = ("one", "retrieval of vectors " * 20)
 
@@ -64,14 +63,14 @@ def test_a_device_computes_the_model_of_the_list(minilm: Any) -> None:
         assert "cpu-2: equal vectors on all probes" in explained(acc)
 
 
-def test_a_server_that_is_down_pauses_and_an_emulated_device_stays_out_with_their_reasons() -> None:
+def test_a_server_that_is_down_pauses_and_other_vectors_stay_out_with_their_reasons() -> None:
     down = RemoteMember("http://127.0.0.1:9/v1", "some-model")
-    unknown = EmulatedMember({"x": [1.0]}, 0.0, 0.0, "v100")
-    with opened(embedder=[FakeMember("here"), down, unknown]) as acc:
+    other = FakeMember("other", vectors=lambda texts, role: -plain_vectors(texts, role))
+    with opened(embedder=[FakeMember("here"), down, other]) as acc:
         text = explained(acc)
     assert "remote: paused: no vectors" in text
     assert "no connection to the server" in text
-    assert "emulated-v100: stays out" in text
+    assert "other: stays out" in text
 
 
 # What is refused.

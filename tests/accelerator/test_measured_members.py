@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel.accelerator.measured_members import measure_members
 from rag_accel.cli import main
@@ -16,7 +17,6 @@ from rag_accel.config import Options
 from rag_accel.engines.devices.cost_model import DeviceDemand
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 MAIN, OTHER = (0.27, 0.0179), (0.32, 0.0852)
 """WindVE's V100 and Xeon: seconds a batch and a text."""

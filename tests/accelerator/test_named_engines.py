@@ -30,7 +30,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     assert caught.value.hint == "did you mean 'extractive'?"
 
 
-@pytest.mark.parametrize("name", ["remote", "emulated", "retrieval"])
+@pytest.mark.parametrize("name", ["remote", "retrieval"])
 def test_an_engine_that_needs_arguments_is_not_made_from_its_name(name: str) -> None:
     with pytest.raises(ConfigError, match="needs arguments") as caught:
         Accelerator(llm=name)

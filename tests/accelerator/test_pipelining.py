@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,6 @@ from list_harness import OFF, ON, Awaited, echo, echoing, engines, fan_out
 
 from rag_accel.graph.item_lists import read_items
 from rag_accel.testing import FakeEngine
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
-from rag_accel.testing.emulated.waiting import VirtualTime
 from rag_accel.workflows import Synthesis, advanced_document_qa
 
 # What is found -----------------------------------------------------------------------------------
@@ -99,37 +95,3 @@ def test_the_first_search_ends_before_the_list_does() -> None:
         found = acc.run(fan_out(), input="one\n" + "second " * 10)
     assert found[0] == ("one", "second " * 9 + "second")
     assert len(found[1]) == len(found[2]) == 2
-
-
-class Paused(VirtualTime):
-    """Let virtual time pass at once, but stop before one step of the device."""
-
-    def __init__(self, before: int, pause: Callable[[], None]) -> None:
-        super().__init__()
-        self._left = before
-        self._pause = pause
-
-    def wait_until(self, wake: threading.Condition, deadline_s: float | None) -> None:
-        if deadline_s is not None:
-            self._left -= 1
-            if self._left == 0:
-                self._pause()
-        super().wait_until(wake, deadline_s)
-
-
-def test_on_the_emulated_engine_a_search_ends_while_the_device_decodes() -> None:
-    search = Awaited()
-    text = "first query\n" + "word " * 50 + "\nlast query"
-    # 3 steps: the prompt, and the two words of the first line; a later word ends that line.
-    time = Paused(20, search.wait)
-    device = EmulatedDevice(
-        "h100_like_8b",
-        respond=lambda messages: text,
-        clock=time,
-        waiter=time,
-        default_max_tokens=99,
-    )
-    llm = EmulatedEngine(device, owns_device=True)
-    with engines(llm, index=FakeEngine(compute=search)) as acc:
-        queries = acc.run(fan_out(3), input="why")[0]
-    assert queries == ("first query", ("word " * 50).strip(), "last query")

@@ -11,9 +11,6 @@ from accel_harness import Gate, chain, generation_graph, opened, reply
 from rag_accel import END, START, DeadlineError, RAGraph
 from rag_accel.engine_api import KINDS, EngineOutput, Handle, PrimitiveKind, StepBudget
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
-from rag_accel.testing.emulated.waiting import VirtualTime
 
 
 class Prefilling(FakeEngine):
@@ -291,19 +288,3 @@ def test_functions_do_not_see_prefilled_beginnings() -> None:
     with with_llm(Prefilling()) as acc:
         seen = acc.run(graph.add_edge("seen", END), outputs=["seen"], input="x")["seen"]
     assert seen == ["docs", "first", "input", "refine"]
-
-
-def test_the_emulated_engine_writes_the_same_and_reads_no_token_twice() -> None:
-    found: dict[str, Any] = {}
-    for passes in ("none", "all"):
-        time = VirtualTime()
-        with EmulatedDevice("h100_like_8b", clock=time, waiter=time) as device:
-            engine = EmulatedEngine(device)
-            with with_llm(engine, passes=passes) as acc:
-                text = acc.run(refining(), outputs=["first", "refine"], input="why?")
-                plan = acc.explain(refining(), "e-graph")
-            assert plan.count("partial_prefilling: PARTIAL") == (2 if passes == "all" else 0)
-            assert not engine._prefilled  # pyright: ignore[reportPrivateUsage]
-            found[passes] = (text, device.stats().prefill_tokens)
-    assert found["all"] == found["none"]
-    assert found["all"][1] > 2 * len(RULES.split())

@@ -22,7 +22,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.retry import RunnableRetry
 
-from rag_accel_adapters.langchain.composites import composite_of, digest_of, spread
+from rag_accel_adapters.langchain.composites import composite_of, digest_of
 from rag_accel_adapters.langchain.parts import parts_of
 from rag_accel_adapters.langchain.translate import translate
 
@@ -69,7 +69,6 @@ def _written(source: str, name: str = "merge_documents") -> Any:
 def test_the_same_name_with_another_source_is_not_known() -> None:
     other = _written("def merge_documents(self, query, run_manager):\n    return []\n")
     assert composite_of(other) is None
-    assert spread(other, list) is other
     without_source = eval("lambda self: []")
     without_source.__module__ = other.__module__
     without_source.__qualname__ = other.__qualname__
@@ -102,7 +101,13 @@ class Numbered(BaseRetriever):
         return [Document(f"{query} {place}") for place in range(self.number)]
 
 
-def _backwards(calls: Any, config: Any = None) -> list[Any]:
+def _spread(method: Any) -> Any:
+    body = composite_of(method)
+    assert body is not None
+    return functools.partial(body, _backwards)
+
+
+def _backwards(calls: Any) -> list[Any]:
     """Make the calls in another order than LangChain does."""
     return [call() for call in calls[::-1]][::-1]
 
@@ -114,7 +119,7 @@ def _merger(*numbers: int) -> MergerRetriever:
 @pytest.mark.parametrize("numbers", [(), (2,), (0, 0), (1, 3), (3, 1, 0, 2)])
 def test_what_is_merged_does_not_depend_on_the_order_of_calls(numbers: tuple[int, ...]) -> None:
     merge, merger = MergerRetriever.merge_documents, _merger(*numbers)
-    assert spread(merge, _backwards)(merger, "q", MANAGER) == merge(merger, "q", MANAGER)
+    assert _spread(merge)(merger, "q", MANAGER) == merge(merger, "q", MANAGER)
 
 
 def test_arguments_may_be_given_by_name() -> None:
@@ -122,14 +127,14 @@ def test_arguments_may_be_given_by_name() -> None:
         method(_merger(2, 1), query="q", run_manager=MANAGER)
         for method in (
             MergerRetriever.merge_documents,
-            spread(MergerRetriever.merge_documents, _backwards),
+            _spread(MergerRetriever.merge_documents),
         )
     )
     assert fast == plain
     ensemble = EnsembleRetriever(retrievers=_merger(2, 3).retrievers)
     fusion = EnsembleRetriever.rank_fusion
     given: dict[str, Any] = {"query": "q", "run_manager": MANAGER, "config": {"tags": ["t"]}}
-    assert spread(fusion, _backwards)(ensemble, **given) == fusion(ensemble, **given)
+    assert _spread(fusion)(ensemble, **given) == fusion(ensemble, **given)
 
 
 def test_an_empty_extract_is_left_out() -> None:
@@ -137,7 +142,7 @@ def test_an_empty_extract_is_left_out() -> None:
     extractor = LLMChainExtractor(llm_chain=said)
     found = Numbered(number=3).invoke("q")
     extract = LLMChainExtractor.compress_documents
-    kept = spread(extract, _backwards)(extractor, found, "q")
+    kept = _spread(extract)(extractor, found, "q")
     assert kept == extract(extractor, found, "q")
     assert len(kept) == 2
 

@@ -22,6 +22,9 @@ from bench.ablation import requests, searching, switches
 from bench.ablation.measured import ON, Ablation, Gave, ablate, same_vectors, under
 from bench.depth_program import Scheduled
 from bench.depth_program import Sizes as ProgramSizes
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.engine import EmulatedEngine
+from bench.emulated.table import DeviceTable
 from bench.measure import Pairs
 from bench.results import SuiteResult
 from bench.suites import ablation
@@ -38,9 +41,6 @@ from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.scheduler.driver.turns import Turns
-from rag_accel.testing.emulated.device import EmulatedDevice
-from rag_accel.testing.emulated.engine import EmulatedEngine
-from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel.workflows import advanced_document_qa
 from rag_accel_demo.material import Material
 
@@ -55,7 +55,7 @@ TINY = ablation.Sizes(
     program=ProgramSizes(turns=2, wide=4, batch=2, answer_s=0.0),
     searching=searching.Sizes(
         IndexSize(2000, 16, 8, dimension=16),
-        turns={1: 3, 16: 2, 64: 2},
+        turns={16: 2, 64: 2},
         caller_turns=1,
         searches=64,
         recall_queries=20,
@@ -271,6 +271,26 @@ def test_another_vector_of_one_arm_fails_the_suite(
         "on, use_skeleton, program 4 users",
     ]
     assert ended(found) == 1
+
+
+def test_arms_take_turns_and_none_follows_another_with_the_same_queries() -> None:
+    went: list[tuple[str, int]] = []
+
+    def arm(name: str) -> Any:
+        def search(queries: Any, nprobe: int) -> Any:
+            went.append((name, queries))
+            return f"{name}{queries}"
+
+        return search
+
+    arms, asked = {name: arm(name) for name in "abc"}, [0, 1, 2, 3, 4, 5]
+    times, found = searching._in_turn(arms, asked, 5, warm_up=1)  # type: ignore[arg-type]
+    turns = [went[start : start + 3] for start in range(3, len(went), 3)]
+    assert ["".join(name for name, _ in turn) for turn in turns] == ["abc", "bca", "cab"] * 2
+    assert all(len({queries for _, queries in turn}) == 3 for turn in turns)
+    for name in "abc":
+        assert found[name] == [f"{name}{queries}" for queries in asked]
+        assert len(times[name]) == 6
 
 
 def test_without_depth_order_waiting_decides_in_accelerators_that_are_made_meanwhile() -> None:

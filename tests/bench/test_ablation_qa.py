@@ -12,10 +12,10 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from bench.ablation.advanced_qa import Ours
 from bench.ablation.qa_answers import Answers
 from bench.ablation.qa_setting import LEADING, LOADED, Setting, open_setting
+from bench.emulated.table import DeviceTable
 from rag_accel.engine_api import Document, Message
 from rag_accel.errors import ConfigError
 from rag_accel.graph.item_lists import read_items
-from rag_accel.testing.emulated.table import DeviceTable
 from rag_accel_demo.material import Material
 
 #: a device so fast that a request of some 300 tokens takes milliseconds

@@ -11,7 +11,6 @@ from bench import command
 from bench.command import main
 from bench.results import SuiteResult, load, save
 from bench.suites import (
-    is_research,
     load_suite,
     parse_definitions,
     ratio_definitions,
@@ -42,14 +41,6 @@ def suite(monkeypatch: pytest.MonkeyPatch, result: SuiteResult) -> _Suite:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     return made
-
-
-def test_suites_of_research_are_suites_like_any_other() -> None:
-    research = {name for name in suite_names() if is_research(name)}
-    assert research == {"stepping"}
-    assert callable(load_suite("stepping").run)
-    assert ratio_definitions("stepping")
-    assert not is_research("nothing")
 
 
 def test_one_suite_is_run_printed_and_kept(

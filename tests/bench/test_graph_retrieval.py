@@ -17,10 +17,10 @@ from bench.graph.programs import OURS, PLAIN, Asked, Wave, program_rows, unequal
 from bench.graph.property_graph import without_loops
 from bench.graph.pruning import Chosen, different
 from bench.measure import Pairs
+from bench.neo4j_process import BoltServer
 from bench.suites import graph_retrieval
 from rag_accel.sample import read_library_graph
 from rag_accel.sample.source_triples import Triple
-from rag_accel.testing.neo4j_process import BoltServer
 
 TINY = graph_retrieval.Sizes(
     triples=600,

@@ -13,9 +13,7 @@ from bench.table import (
     CLAIMS,
     END,
     HEADLINES,
-    RESEARCH,
     headlines,
-    list_of_pages,
     main,
     page,
     write_pages,
@@ -36,16 +34,6 @@ def test_each_suite_gets_a_page_and_the_index_lists_it(result: SuiteResult, tmp_
     pages = {path.name: path.read_text() for path in (tmp_path / "found").iterdir()}
     assert set(pages) == {"sample.md", "demo.md"}
     assert pages["demo.md"].startswith("# demo\n\nMeasure the demo's chain under load: ")
-
-
-def test_suites_of_research_are_listed_by_themselves(result: SuiteResult) -> None:
-    found = [replace(result, suite=name) for name in ("demo", "stepping", "overhead")]
-    used, _, research = list_of_pages(found, "results").partition(RESEARCH)
-    assert [name in used for name in ("demo", "stepping", "overhead")] == [True, False, True]
-    assert research.startswith("\n\n| suite | what it measures | measured |\n")
-    assert "[stepping](results/stepping.md)" in research
-    assert list_of_pages(found[1:2], "results").startswith(RESEARCH)
-    assert RESEARCH not in list_of_pages(found[:1], "results")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,6 @@ from hypothesis import strategies as st
 from rag_accel.errors import ConfigError
 from rag_accel.kv.eviction import (
     EvictionPolicy,
-    LACRPolicy,
-    LFUPolicy,
     LookaheadPolicy,
     LRUPolicy,
     SecondHitAdmission,
@@ -30,20 +29,6 @@ class TestLeastRecentlyUsed(EvictionPolicyContract):
 
     def policy(self) -> LRUPolicy:
         return LRUPolicy()
-
-
-class TestLeastFrequentlyUsed(EvictionPolicyContract):
-    """The contract, on counts."""
-
-    def policy(self) -> LFUPolicy:
-        return LFUPolicy()
-
-
-class TestLocalityAware(EvictionPolicyContract):
-    """The contract, on DepCache's policy."""
-
-    def policy(self) -> LACRPolicy:
-        return LACRPolicy()
 
 
 class TestLookahead(EvictionPolicyContract):
@@ -116,110 +101,6 @@ def test_an_old_parent_goes_as_soon_as_its_last_child_has() -> None:
     policy.added(b"b", 1, b"a")
     policy.added(b"c", 1)
     assert _evicted(policy, 3) == [b"b", b"a", b"c"]
-
-
-def test_the_seldom_used_go_first_and_of_those_the_older() -> None:
-    policy = LFUPolicy()
-    for key in (b"a", b"b", b"c"):
-        policy.added(key, 1)
-    for key in (b"a", b"a", b"c", b"b"):
-        policy.used(key)
-    assert _evicted(policy, 3) == [b"c", b"b", b"a"]
-
-
-def test_a_count_begins_again_with_the_state() -> None:
-    policy = LFUPolicy()
-    policy.added(b"a", 1)
-    for _ in range(5):
-        policy.used(b"a")
-    policy.removed(b"a")
-    policy.added(b"b", 1)
-    policy.used(b"b")
-    policy.added(b"a", 1)
-    assert policy.victim() == b"a"
-
-
-# DepCache's figure 9 -----------------------------------------------------------------------------
-
-#: Nodes behind which others were encoded; the others are roots. 4, 13 and 14 are off the device.
-_BEHIND = {2: 1, 3: 2, 8: 7, 9: 8, 11: 10, 12: 11, 15: 12, 17: 16, 5: 2, 6: 5}
-_ON_DEVICE = (1, 2, 3, 7, 8, 9, 10, 11, 12, 15, 16, 17)
-#: Jobs 1-3 have run. The figure prints which nodes rank lowest (9, then 8), not their counts.
-_DONE = ((1, 2, 3, 10, 11, 12, 15, 16, 17), (10, 11, 12, 15, 16, 17), (1, 2, 3, 7, 10, 11, 12, 15))
-_JOBS = ((1, 2, 3, 5, 6), (1, 2, 3), (7, 8, 9))
-
-
-@pytest.mark.parametrize(
-    ("policy", "gone"),
-    [(LFUPolicy, [9, 8]), (LACRPolicy, [17, 16]), (LookaheadPolicy, [17, 16])],
-)
-def test_nodes_of_a_pending_job_outlive_those_that_nobody_awaits(
-    policy: Callable[[], EvictionPolicy], gone: list[int]
-) -> None:
-    """Job 4 needs room for nodes 5 and 6 while jobs 5 and 6 wait (DepCache Fig. 9)."""
-    manager = policy()
-    for node in _ON_DEVICE:
-        parent = _BEHIND.get(node)
-        manager.added(_key(node), 1, None if parent is None else _key(parent))
-    for number, job in enumerate(_DONE):
-        manager.began([_keys(*each) for each in (*_DONE[number:], *_JOBS)])
-        for node in job:
-            manager.used(_key(node))
-    manager.began([_keys(*each) for each in _JOBS])
-    job = _JOBS[0]
-    kept = set(_ON_DEVICE)
-    assert [node for node in job if node not in kept] == [5, 6]
-    for node in (node for node in job if node in kept):
-        manager.used(_key(node))
-    missed: list[int] = []
-    for node in (5, 6):
-        victim = manager.victim()
-        manager.removed(victim)
-        missed += victim
-        manager.added(_key(node), 1, _key(_BEHIND[node]))
-    assert missed == gone
-
-
-def test_a_later_request_counts_for_less() -> None:
-    policy = LACRPolicy(alpha=0.0, window=4)
-    for number in range(4):
-        policy.added(_key(number), 1)
-    policy.began([(), _keys(2, 3), _keys(1, 2), _keys(1)])
-    # 0: nothing; 3: 4/5; 1: 3/5 + 2/5; 2: 4/5 + 3/5
-    assert _evicted(policy, 4) == list(_keys(0, 3, 1, 2))
-
-
-def test_requests_behind_the_window_do_not_count() -> None:
-    policy = LACRPolicy(alpha=0.0, window=1)
-    policy.added(b"a", 1)
-    policy.added(b"b", 1)
-    policy.began([(), (b"b",), (b"a",)] + [(b"a",)] * 9)
-    assert policy.victim() == b"a"
-
-
-def test_without_a_window_only_the_running_request_counts_beside_the_past() -> None:
-    policy = LACRPolicy(window=0)
-    policy.added(b"a", 1)
-    policy.added(b"b", 1)
-    policy.began([(), (b"a",)])
-    assert policy.victim() == b"a"
-    policy.began([(b"a",)])
-    assert policy.victim() == b"b"
-
-
-@pytest.mark.parametrize("kind", [LFUPolicy, LACRPolicy])
-def test_new_states_of_the_running_request_do_not_evict_each_other(
-    kind: Callable[[], EvictionPolicy],
-) -> None:
-    policy = kind()
-    policy.added(b"old", 1)
-    for _ in range(9):
-        policy.used(b"old")
-    policy.began([(b"a", b"b")])
-    policy.added(b"a", 1)
-    assert policy.victim() == b"old"
-    policy.began([])
-    assert policy.victim() == b"a"
 
 
 # The window --------------------------------------------------------------------------------------
@@ -370,12 +251,12 @@ def _popular(draw: random.Random) -> list[int]:
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_the_half_life_is_learnt_from_the_stream(tells: bool) -> None:
-    for stream_of, other in ((_drifting, LFUPolicy), (_popular, LRUPolicy)):
+    for stream_of, best, worst in ((_drifting, 40.0, 4000.0), (_popular, 4000.0, 40.0)):
         stream = stream_of(random.Random(3))
         ours = LookaheadPolicy(half_lives=(40.0, 4000.0), one_in=2)
         hits = _hits(ours, stream, 80, tells)
-        assert hits > 1.1 * _hits(other(), stream, 80)
-        assert ours.half_life == (40.0 if stream_of is _drifting else 4000.0)
+        assert ours.half_life == best
+        assert hits > 1.1 * _hits(LookaheadPolicy(half_lives=(worst,)), stream, 80, tells)
 
 
 def test_a_learnt_half_life_changes_with_the_stream() -> None:
@@ -490,36 +371,31 @@ def test_a_victim_among_many_is_found_without_a_scan() -> None:
 
 
 def test_a_name_gives_a_fresh_policy() -> None:
-    kinds = {"lru": LRUPolicy, "lfu": LFUPolicy, "lacr": LACRPolicy, "lookahead": LookaheadPolicy}
+    kinds = {"lru": LRUPolicy, "lookahead": LookaheadPolicy}
     assert {name: type(eviction_policy(name)) for name in POLICIES} == kinds
     assert eviction_policy("lru") is not eviction_policy("lru")
 
 
 @pytest.mark.parametrize("bad", ["LRU", "", "fifo", None, 3, object(), LRUPolicy])
 def test_another_name_or_object_is_a_config_error(bad: object) -> None:
-    with pytest.raises(ConfigError, match="'lru', 'lfu', 'lacr', 'lookahead'"):
+    with pytest.raises(ConfigError, match="'lru', 'lookahead'"):
         eviction_policy(bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    "options",
     [
-        (LACRPolicy, {"alpha": -0.1}),
-        (LACRPolicy, {"alpha": float("nan")}),
-        (LACRPolicy, {"window": -1}),
-        (LookaheadPolicy, {"window": -1}),
-        (LookaheadPolicy, {"half_lives": ()}),
-        (LookaheadPolicy, {"half_lives": (4.0, 0.0)}),
-        (LookaheadPolicy, {"half_lives": (float("inf"),)}),
-        (LookaheadPolicy, {"one_in": 0}),
-        (LookaheadPolicy, {"remembered": -1}),
+        {"window": -1},
+        {"half_lives": ()},
+        {"half_lives": (4.0, 0.0)},
+        {"half_lives": (float("inf"),)},
+        {"one_in": 0},
+        {"remembered": -1},
     ],
 )
-def test_bad_numbers_are_config_errors(
-    kind: Callable[..., EvictionPolicy], options: dict[str, object]
-) -> None:
+def test_bad_numbers_are_config_errors(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="valid: "):
-        kind(**options)
+        LookaheadPolicy(**options)
 
 
 # Admission ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.entry import LaneState
-from rag_accel.kv.eviction import GuardedPolicy, LFUPolicy, LRUPolicy, check_policy
+from rag_accel.kv.eviction import GuardedPolicy, LookaheadPolicy, LRUPolicy, check_policy
 from rag_accel.kv.store import HostStore
 from rag_accel.testing import EvictionPolicyContract
 
@@ -106,7 +106,7 @@ def test_a_policy_that_raises_from_the_start_is_lru() -> None:
 
 
 def test_a_sound_policy_rules_and_no_warning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    assert used_store(LFUPolicy()).kept == used_store("lfu").kept
+    assert used_store(LookaheadPolicy()).kept == used_store("lookahead").kept
     assert not caplog.records
 
 
@@ -131,11 +131,11 @@ def test_the_contract_sees_what_a_guard_hides(fault: str) -> None:
 
 
 def test_a_second_store_is_refused_until_the_first_is_closed() -> None:
-    mine = LFUPolicy()
+    mine = LookaheadPolicy()
     store = HostStore(3, mine)
     with pytest.raises(ConfigError, match="an eviction policy is of one engine alone"):
         HostStore(3, mine)
-    assert used_store("lfu").held_bytes == 3  # names are as many policies as there are stores
+    assert used_store("lookahead").held_bytes == 3  # names are as many policies as there are stores
     store.close()
     again = HostStore(3, mine)
     store.close()  # of another store by now
@@ -145,7 +145,7 @@ def test_a_second_store_is_refused_until_the_first_is_closed() -> None:
 
 
 def test_a_store_that_is_gone_has_no_policy() -> None:
-    mine = LFUPolicy()
+    mine = LookaheadPolicy()
     store = HostStore(3, mine)
     del store
     gc.collect()
@@ -153,7 +153,7 @@ def test_a_store_that_is_gone_has_no_policy() -> None:
 
 
 def test_a_check_takes_no_policy() -> None:
-    mine = LFUPolicy()
+    mine = LookaheadPolicy()
     for _ in range(2):
         check_policy(mine)
     HostStore(3, mine).close()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import ChunkLabel, KeyValues
-from rag_accel.kv.eviction import LFUPolicy
+from rag_accel.kv.eviction import LookaheadPolicy
 from rag_accel.kv.store import HostStore
 
-NAMES = ("lru", "lfu", "lacr", "lookahead")
+NAMES = ("lru", "lookahead")
 
 
 def state(tokens: int = 1) -> KeyValues:
@@ -72,7 +72,7 @@ def test_forgetting_a_text_forgets_what_was_encoded_behind_it() -> None:
 
 
 def test_the_given_policy_is_used_though_it_is_empty() -> None:
-    store = HostStore(8 * 2, LFUPolicy())
+    store = HostStore(8 * 2, LookaheadPolicy(half_lives=(1000.0,)))
     for key in (b"a", b"b"):
         store.keep(key, state())
     for key in (b"a", b"a", b"b"):
@@ -99,9 +99,11 @@ def test_a_full_store_admits_new_states_as_it_is_told(admits_all: bool) -> None:
     assert store.kept == ([b"b"] if admits_all else [b"a"])
 
 
-def test_an_unknown_policy_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="unknown eviction policy"):
-        HostStore(80, "fifo")
+@pytest.mark.parametrize("name", ["fifo", "lacr", "lfu"])
+def test_an_unknown_policy_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match="unknown eviction policy") as caught:
+        HostStore(80, name)
+    assert all(part in str(caught.value) for part in (repr(name), "'lookahead'", "bench/baselines"))
 
 
 @pytest.mark.parametrize("name", NAMES)

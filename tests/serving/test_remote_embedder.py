@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fake_members import FakeMember, plain_vectors
 from serving_kit import serving_process
 
 from rag_accel import Accelerator
@@ -18,7 +19,6 @@ from rag_accel.accelerator import Work
 from rag_accel.engine_api import Health, PrimitiveKind, TextBatch
 from rag_accel.engines import RemoteMember
 from rag_accel.scheduler.messages import EngineName
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 PATIENCE_S = 60.0
 
@@ -26,7 +26,7 @@ SERVED = """
 import pathlib, time
 from rag_accel import Accelerator
 from rag_accel.serving import admission
-from rag_accel.testing.members import plain_vectors
+from fake_members import plain_vectors
 
 admission.QUEUE_S = 0.0  # else hundreds of requests as short as these would wait for the place
 

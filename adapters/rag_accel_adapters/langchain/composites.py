@@ -18,15 +18,9 @@ from langchain_core.runnables.config import patch_config
 from rag_accel.recognition.sources import digest_of
 
 Method = Callable[..., Any]
-#: Runs calls that do not need each other, given them and perhaps the config that they share.
-#: Returns their results in order; raises the error of the first, in order, that fails.
-RunAll = Callable[..., list[Any]]
-
-
-def spread(method: Method, run_all: RunAll) -> Method:
-    """Return a known method with its calls run by ``run_all``; any other as it is."""
-    known = composite_of(method)
-    return method if known is None else partial(known, run_all)
+#: Runs calls that do not need each other. Returns their results in order; raises the error of the
+#: first, in order, that fails.
+RunAll = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 
 
 def composite_of(method: Method | None) -> Method | None:
@@ -62,7 +56,7 @@ def _rank_fusion(
             Document(page_content=document) if isinstance(document, str) else document
             for document in documents
         ]
-        for documents in run_all(calls, config)
+        for documents in run_all(calls)
     ]
     return ensemble.weighted_reciprocal_rank(found)
 
@@ -116,7 +110,7 @@ def _convert_documents(
     config: RunnableConfig | None = None,
 ) -> list[Any]:
     calls = [partial(transformer.process_response, document, config) for document in documents]
-    return run_all(calls, config)
+    return run_all(calls)
 
 
 def _text(chain: Any, answer: Any) -> Any:

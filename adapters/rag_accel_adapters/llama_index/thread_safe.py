@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,13 @@ import llama_index.core
 from llama_index.core import utils
 from llama_index.core.prompts import PromptTemplate
 
-from rag_accel.recognition.thread_safety import Look, PlainClass, ThreadSafety, state_of
+from rag_accel.recognition.thread_safety import (
+    Look,
+    Preparation,
+    ThreadSafety,
+    prepare_nothing,
+    state_of,
+)
 
 _CORE = "llama_index.core"
 
@@ -151,16 +157,6 @@ _LOOKS: dict[str, Look] = {
     f"{_CORE}.evaluation.guideline.GuidelineEvaluator": _guideline_evaluator,
 }
 
-THREAD_SAFETY = ThreadSafety(
-    opaque=_OPAQUE,
-    composed=_PROMPTS | _OTHERS,
-    looping=_LOOPING,
-    loop_bound=_LOOP_BOUND,
-    packages=(_CORE,),
-    looks=_LOOKS,
-)
-
-
 #: These may split text into sentences when they are called.
 _SPLITTING = frozenset[str]().union(
     _names(f"{_CORE}.evaluation.relevancy", "RelevancyEvaluator"),
@@ -171,48 +167,19 @@ _SPLITTING = frozenset[str]().union(
 _splitter_lock = threading.Lock()
 
 
-def preparation(
-    roots: Iterable[object], named: Collection[str], plain_class: PlainClass
-) -> Callable[[], None] | None:
-    """Return what is to be done in a thread before these objects are used there.
-
-    ``None`` unless they, all they hold and what all share may be called from several threads.
-
-    Args:
-        roots: the objects.
-        named: full names of further classes that are thread-safe.
-        plain_class: returns the class that a program knows an object of a class by.
-    """
-    found = THREAD_SAFETY.classes_in([*roots, *_shared()], named, plain_class)
-    if found is None:
-        return None
-    if _SPLITTING.isdisjoint(found) or utils.globals_helper._punkt_tokenizer is not None:
-        return _nothing
+def _prepare(classes: Collection[str]) -> Preparation | str:
+    if _SPLITTING.isdisjoint(classes) or utils.globals_helper._punkt_tokenizer is not None:
+        return prepare_nothing
     # Data that does not come with LlamaIndex would be fetched.
-    return _load_splitter if "NLTK_DATA" not in os.environ and _is_bundled() else None
-
-
-def obstacle(
-    roots: Iterable[object], named: Collection[str], plain_class: PlainClass
-) -> str | None:
-    """Return why ``preparation`` gives nothing for these objects, ``None`` if it gives something.
-
-    The arguments are those of ``preparation``.
-    """
-    found = THREAD_SAFETY.obstacle([*roots, *_shared()], named, plain_class)
-    if found is None and preparation(roots, named, plain_class) is None:
-        return "it would have to fetch the data of the sentence splitter"
-    return found
+    if "NLTK_DATA" not in os.environ and _is_bundled():
+        return _load_splitter
+    return "it would have to fetch the data of the sentence splitter"
 
 
 def _shared() -> list[object]:
     """Return what LlamaIndex's objects use where they were given nothing of the kind."""
     settings = vars(llama_index.core.Settings).values()
     return [*settings, llama_index.core.global_tokenizer, llama_index.core.global_handler]
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 @cache
@@ -228,3 +195,15 @@ def _load_splitter() -> None:
     with _splitter_lock, suppress(Exception):
         if utils.globals_helper._punkt_tokenizer is None:
             _ = utils.globals_helper.punkt_tokenizer
+
+
+THREAD_SAFETY = ThreadSafety(
+    opaque=_OPAQUE,
+    composed=_PROMPTS | _OTHERS,
+    looping=_LOOPING,
+    loop_bound=_LOOP_BOUND,
+    packages=(_CORE,),
+    looks=_LOOKS,
+    shared=_shared,
+    prepare=_prepare,
+)

@@ -10,7 +10,6 @@ from langchain_core.runnables.config import ensure_config, get_config_list
 from pydantic import PrivateAttr
 
 from langchain_rag_accel.explanation import EXPLANATION
-from langchain_rag_accel.parallel_calls import MAX_AT_ONCE, is_spread
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.batch import arun_batch, run_batch
 from langchain_rag_accel.translation.call import TranslatedCall
@@ -21,7 +20,6 @@ from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import current_run
 from rag_accel_adapters.langchain.parts import ProgramPart
 from rag_accel_adapters.langchain.translate import Translation, translate
-from rag_accel_adapters.langchain.walk import leaves
 
 
 def explain_translated(translation: Translation, accelerator: Accelerator) -> str:
@@ -38,7 +36,7 @@ def explain_translated(translation: Translation, accelerator: Accelerator) -> st
         f"leaves (batches of at most {accelerator.options.max_batch}, {accelerator.cores} cores):",
         *EXPLANATION.lines(translation.program, accelerator),
         "notes:",
-        *_indented([*_notes(translation), *_spread(translation, accelerator)]),
+        *_indented(_notes(translation)),
     ]
     return "\n".join(lines)
 
@@ -70,15 +68,6 @@ def _notes(translation: Translation) -> Iterator[str]:
     if translation.root.kind == "sequence":
         yield "a batch that raises: inputs beside the one that failed may have got further than in"
         yield "  LangChain, which takes all of them from step to step"
-
-
-def _spread(translation: Translation, accelerator: Accelerator) -> Iterator[str]:
-    if accelerator.options.mode != "translate":
-        return
-    for found in leaves(translation.program):
-        if is_spread(type(found.obj)):
-            yield f"{found.path}: {type(found.obj).__name__}: in blocking calls its own calls run"
-            yield f"  side by side, at most {MAX_AT_ONCE} at once"
 
 
 def _named(part: ProgramPart) -> str:

@@ -7,7 +7,7 @@ it is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
@@ -22,9 +22,10 @@ from rag_accel.interception.fallback import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_call import is_nested
 from rag_accel.interception.leaf_table import OWN, LeafMethod, called_on, plain_class, plain_method
+from rag_accel.interception.parallel_calls import obstacle, preparation_for
 from rag_accel.recognition.known_classes import full_name
 from rag_accel_adapters.llama_index.proxies import shares_steps
-from rag_accel_adapters.llama_index.thread_safe import obstacle, preparation
+from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
 
 def off_loop(method: Method) -> Method:
@@ -91,22 +92,10 @@ def _threads_for(
     accelerator = identity.accelerator
     if known.only_named and not _is_to_be_moved(obj, accelerator):
         return None
-    prepare = preparation_for(accelerator, lambda: [*known.uses(obj), *known.given(args, kwargs)])
+    prepare = preparation_for(
+        accelerator, THREAD_SAFETY, lambda: [*known.uses(obj), *known.given(args, kwargs)]
+    )
     return None if prepare is None else functools.partial(_in_thread, accelerator, prepare)
-
-
-def preparation_for(
-    accelerator: Accelerator, uses: Callable[[], Iterable[object]]
-) -> Callable[[], None] | None:
-    """Return what is to be done before these objects are used in several threads.
-
-    ``None`` if they may not be, or after an internal error of ours.
-    """
-    try:
-        return preparation(uses(), accelerator.options.thread_safe_classes, plain_class)
-    except Exception as error:
-        fail_open(accelerator, error, __name__)
-        return None
 
 
 def _is_to_be_moved(obj: Any, accelerator: Accelerator) -> bool:
@@ -144,7 +133,7 @@ def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) ->
         return "offload_blocking=False"
     if known.only_named and not _is_to_be_moved(obj, accelerator):
         return f"thread_safe_classes does not name {full_name(plain_class(type(obj)))}"
-    return obstacle(known.uses(obj), accelerator.options.thread_safe_classes, plain_class)
+    return obstacle(accelerator, THREAD_SAFETY, known.uses(obj))
 
 
 async def _in_thread(

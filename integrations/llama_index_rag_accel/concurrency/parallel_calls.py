@@ -14,17 +14,18 @@ from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
 from llama_index_rag_accel.concurrency.composites import composite_of
 from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls
 from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
-from llama_index_rag_accel.concurrency.offload import off_loop, preparation_for
+from llama_index_rag_accel.concurrency.offload import off_loop
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.identity import find_identity
-from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
 from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
+    accelerator_of_calls,
     arun_side_by_side,
+    preparation_for,
     run_side_by_side,
 )
 from rag_accel.system.loops import runs_in_loop
+from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
 T = TypeVar("T")
 
@@ -69,21 +70,18 @@ def _run(method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs
 
 def _accelerator_for(known: IndependentCalls, obj: Any) -> Accelerator | None:
     """Return the accelerator whose request the calls are part of; ``None`` if they are plain."""
-    identity = find_identity()
-    if identity is None or not identity.accelerator.options.parallel_calls:
+    # What an embedding is asked for has permits of its own.
+    accelerator = accelerator_of_calls(obj if known.is_leafs else None)
+    if accelerator is None or not known.fits(obj, accelerator.options.thread_safe_classes):
         return None
-    # A leaf's permit stands for one call; what an embedding is asked for has permits of its own.
-    if is_nested(obj) if known.is_leafs else is_inside_leaf():
-        return None
-    accelerator = identity.accelerator
-    return accelerator if known.fits(obj, accelerator.options.thread_safe_classes) else None
+    return accelerator
 
 
 def _run_all(
     accelerator: Accelerator, calls: Sequence[Callable[[], T]], uses: Sequence[object]
 ) -> list[T]:
-    prepare = preparation_for(accelerator, lambda: uses) if len(calls) > 1 else None
-    if prepare is None:
+    prepare = len(calls) > 1 and preparation_for(accelerator, THREAD_SAFETY, lambda: uses)
+    if not prepare:
         return [call() for call in calls]
     prepare()
     return run_side_by_side(accelerator, calls)
@@ -106,4 +104,4 @@ class _RunTasks:
         return max(own, MAX_AT_ONCE) if self._are_safe(uses) else own
 
     def _are_safe(self, uses: Sequence[object]) -> bool:
-        return preparation_for(self._accelerator, lambda: uses) is not None
+        return preparation_for(self._accelerator, THREAD_SAFETY, lambda: uses) is not None

@@ -13,7 +13,7 @@ PIECE_TOKENS = 1024
 """About the most tokens of a piece: from here on a token costs a CPU no less in a larger batch."""
 
 AGEING_S = 2.0
-"""After so many seconds without service the work that has waited longest goes before all others."""
+"""After so many seconds without service the request that has waited longest precedes all others."""
 
 LATE_SHARE = 0.125
 """The share of computed tokens that goes first to works that are late in any case."""
@@ -146,14 +146,14 @@ def by_urgency(
 ) -> Iterator[Turn]:
     """Yield the queued pieces, most urgent first.
 
-    First the one work that has waited longest without service, if that is ``AGEING_S`` or more.
-    Then the first piece of each work, by latest end; of equally urgent works the deeper one, then
-    the shorter one. Works that are too late whatever is done come behind those that are not, but
-    for those that have a turn in ``late_tokens``: these come before. The further pieces of works
-    that have been begun come last, in turns, so that a bulk load never holds up a query.
+    First comes the request that has waited longest without service, if it has waited ``AGEING_S``
+    or more. Then comes the first piece of each request, by latest end; of equally urgent requests
+    the deeper, then the shorter. Requests that cannot meet their deadline sort behind these, except
+    those granted a share of ``late_tokens``, which sort before them. Further pieces of requests
+    under way come last, in turns, so that a bulk load never holds up a query.
 
     Args:
-        works: the live works.
+        work_items: the live requests.
         now: the time.
         soonest_s: the seconds of the shortest possible step.
         late_tokens: what late works may take before others; the last of them may exceed it.

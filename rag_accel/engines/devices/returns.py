@@ -281,7 +281,7 @@ class Returns:
             self._rest.ended(work.request, work.depth, now)
 
     def _owner(self, piece: WorkPiece) -> DeviceWork | None:
-        """Return the live work of a piece; the id of one that is gone may live again."""
+        """Return the live work of a piece; an id whose work has ended may live again."""
         work = self._works.get(piece.work)
         return work if work is not None and piece in work.left else None
 

@@ -53,7 +53,7 @@ class HttpCallEngine(OutboxEngine[HttpJob[CallT], _Report[CallT]], Generic[CallT
 
     @abstractmethod
     async def _answer(self, call: CallT, emit: Callable[[str], None]) -> Any:
-        """Make a call and return its value; ``emit`` takes the text of one that streams."""
+        """Make a call and return its value; ``emit`` takes the text of a streaming call."""
 
     @abstractmethod
     def _describe(self, error: BaseException) -> Exception:

@@ -168,7 +168,7 @@ class NameWords:
         return best(some, scores, k, rank)
 
     def _weights(self, words: Ids) -> NDArray[np.float64]:
-        """Return the weights of words; that of one that no name has means nothing."""
+        """Return the weights of words; the weight of a word in no name means nothing."""
         weights: NDArray[np.float64] = np.log1p(self._num / np.maximum(self._having[words], 1))
         return weights
 

@@ -1,4 +1,4 @@
-"""The seams of language models that users name: their bounds, and what is run of them."""
+"""The seams of language models that users name: their bounds, and their engines."""
 
 from __future__ import annotations
 

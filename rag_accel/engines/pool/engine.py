@@ -70,8 +70,8 @@ class PoolJob:
 class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     """An engine made of several that give equal results, each on a thread of its own.
 
-    A work goes to the member that would end it soonest; of those about as near, to the one that
-    had the beginning or the texts of its prompt last. A member that fails (connections, timeouts,
+    Requests go to the member that would end them soonest; among near ties, to the member that last
+    served the same prefix or texts. A member that fails (connections, timeouts,
     HTTP 429 and 5xx, a step that raises) pauses from 0.5 s up to 8 s, or as long as it asks for,
     and is then tried with one work; what it had not begun to stream goes to another, once to each.
     After an error that may be its own (``is_doubtful``) one other member is tried. If that ends the
@@ -413,6 +413,6 @@ def _pinned(output: EngineOutput, place: int) -> EngineOutput:
 
 
 def _unpinned(handle: Handle) -> tuple[int | None, Handle]:
-    """Return the member of a handle and what that calls it; None of one that no pool gave out."""
+    """Return the member of a handle and what that calls it; None for a handle of no pool."""
     place, _, own = handle.partition(":")
     return (int(place), Handle(own)) if place.isdecimal() and own else (None, handle)

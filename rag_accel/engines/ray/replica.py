@@ -32,8 +32,8 @@ class Replica:
     """An actor and the work in flight there; a thread of its own collects the outputs.
 
     When the actor's process is gone, all its work is reported as lost and the thread waits for the
-    process that the cluster starts in its place. In the place of one that has served for an hour
-    another actor is hosted, whose restarts count from none.
+    process that the cluster starts in its place. An actor that has served for an hour
+    is replaced by another, whose restarts count from none.
 
     Args:
         name: in errors and reports.

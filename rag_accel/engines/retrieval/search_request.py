@@ -32,17 +32,17 @@ class Search:
     vector: Vectors
     query: SearchQuery
 
-    def condition(self) -> Hashable:
-        """Return what searches with equal filters have in common, and no others."""
-        return filter_condition(self.query.where, self.id)
-
     def group_key(self) -> Hashable:
         """Return what searches of one call have in common.
 
         A call fetches for its largest k, so ks are grouped by their number of bits: none fetches
         more than twice what it asked for.
         """
-        return int(self.query.k).bit_length(), self.condition(), self.query.nprobe
+        return (
+            int(self.query.k).bit_length(),
+            filter_condition(self.query.where, self.id),
+            self.query.nprobe,
+        )
 
 
 def filter_condition(where: Mapping[str, object] | None, work: WorkId) -> Hashable:

@@ -5,9 +5,9 @@ evicts leaves alone. Policies know neither clock nor threads.
 """
 
 from rag_accel.kv.eviction.admission import SecondHitAdmission
-from rag_accel.kv.eviction.counting import LACRPolicy, LFUPolicy, LRUPolicy
 from rag_accel.kv.eviction.guarded import GuardedPolicy
 from rag_accel.kv.eviction.lookahead import LookaheadPolicy
+from rag_accel.kv.eviction.lru import LRUPolicy
 from rag_accel.kv.eviction.names import check_policy, eviction_policy
 from rag_accel.kv.eviction.priorities import PriorityPolicy
 from rag_accel.kv.eviction.protocol import EvictionPolicy
@@ -15,8 +15,6 @@ from rag_accel.kv.eviction.protocol import EvictionPolicy
 __all__ = [
     "EvictionPolicy",
     "GuardedPolicy",
-    "LACRPolicy",
-    "LFUPolicy",
     "LRUPolicy",
     "LookaheadPolicy",
     "PriorityPolicy",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from weakref import WeakValueDictionary
 
 from rag_accel.errors import ConfigError, EngineError
-from rag_accel.kv.eviction.counting import LRUPolicy
+from rag_accel.kv.eviction.lru import LRUPolicy
 from rag_accel.kv.eviction.protocol import EvictionPolicy
 from rag_accel.system.locks import RenewedLock
 

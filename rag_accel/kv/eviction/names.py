@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rag_accel.errors import ConfigError
-from rag_accel.kv.eviction.counting import LACRPolicy, LFUPolicy, LRUPolicy
 from rag_accel.kv.eviction.guarded import GuardedPolicy
 from rag_accel.kv.eviction.lookahead import LookaheadPolicy
+from rag_accel.kv.eviction.lru import LRUPolicy
 from rag_accel.kv.eviction.protocol import EvictionPolicy
 
 POLICIES: Mapping[str, Callable[[], EvictionPolicy]] = {
     "lru": LRUPolicy,
-    "lfu": LFUPolicy,
-    "lacr": LACRPolicy,
     "lookahead": LookaheadPolicy,
 }
 _METHODS = ("added", "used", "removed", "began", "victim")
@@ -38,7 +36,14 @@ def check_policy(policy: str | EvictionPolicy) -> None:
     names = ", ".join(repr(name) for name in POLICIES)
     if isinstance(policy, str):
         if policy not in POLICIES:
-            raise ConfigError("unknown eviction policy", found=repr(policy), valid=names)
+            raise ConfigError(
+                "unknown eviction policy",
+                where="eviction",
+                found=repr(policy),
+                valid=f"{names} or an EvictionPolicy",
+                hint="of the benchmarks' policies, as LFU and LACR, give an object of a class in "
+                "bench/baselines/eviction.py",
+            )
         return
     missing = [name for name in _METHODS if not callable(getattr(policy, name, None))]
     if missing or isinstance(policy, type):

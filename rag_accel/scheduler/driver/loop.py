@@ -212,9 +212,8 @@ class Driver:
     ) -> bool:
         """Begin a program's request; tell whether it is to be opened only by ``open_program``.
 
-        The core need not know of one that only makes calls which need not wait. It is told at once
-        of one that it has to decide about: by a deadline or a bound, or since the program has
-        brought other leaves before, which are to be foreseen.
+        Programs with a deadline, a limit or known leaves are reported to the core immediately; all
+        others only when they end, since nothing has to be decided about them.
         """
         is_known = deadline is not None or program in self._leading
         if is_known or self._closing or self._is_half_full():

@@ -8,8 +8,9 @@ import sys
 import time
 from typing import Any
 
+from fake_members import plain_vectors
+
 from rag_accel.engines import CallableEmbeddingEngine
-from rag_accel.testing.members import plain_vectors
 
 
 class OwnError(Exception):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from embeddings_server import vector_of
+from fake_members import FakeMember
 
 from rag_accel.engine_api import (
     EngineRequest,
@@ -21,7 +22,6 @@ from rag_accel.engine_api import (
 from rag_accel.engines import MemberLimits
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.errors import RemoteEngineError
-from rag_accel.testing.members import FakeMember
 
 PATIENCE_S = 30.0
 QUICK = MemberLimits(first_pause_s=0.01, longest_pause_s=0.02, second_try_s=0.05, absent_s=20.0)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
+from fake_members import FakeMember, plain_vectors
 from returning_groups import (
     PATIENCE_S,
     ended,
@@ -23,7 +24,6 @@ from rag_accel.engines import RemoteMember
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.errors import ConfigError, EngineLostError, RemoteEngineError
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 
 def unreached(name: str = "away", **more: Any) -> FakeMember:

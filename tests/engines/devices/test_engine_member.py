@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_members import FakeMember, plain_vectors
 from llm_harness import eventually
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, EngineMember, SentenceTransformerEngine
 from rag_accel.engines.devices.group import DeviceGroup
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 TEXTS = [f"text {number}" for number in range(20)]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.devices.group import DeviceGroup
@@ -19,7 +20,6 @@ from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.errors import ClosedError, EngineError, EngineLostError, EngineOutputError
 from rag_accel.testing import EngineContract, ManualClock
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 WAIT = StepBudget(10.0)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import MemberLimits
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import MemberChangedError
 from rag_accel.errors import MemberPausedError, RagAccelError, RemoteEngineError
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 LIMITS = MemberLimits(
     first_pause_s=0.001,

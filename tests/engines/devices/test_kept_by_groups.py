@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, SentenceTransformerEngine
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import EngineMember
 from rag_accel.engines.embedding.vector_cache import VectorCache, kept_in_front
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 
 class Counted:

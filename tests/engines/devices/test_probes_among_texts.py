@@ -11,6 +11,7 @@ from itertools import count
 import numpy as np
 import pytest
 from embeddings_server import DIMENSION, EmbeddingsServer, Refusal, vector_of
+from fake_members import FakeMember
 from returning_groups import PATIENCE_S, ended, group, request, served_vectors, state_of
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
@@ -18,7 +19,6 @@ from rag_accel.engines import CallableEmbeddingEngine, EngineMember, MemberLimit
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.testing import ManualClock
-from rag_accel.testing.members import FakeMember
 
 EVERY = 64
 SLOW = MemberLimits(first_pause_s=60.0, longest_pause_s=60.0)

@@ -17,6 +17,7 @@ from typing import Any
 import child_models
 import numpy as np
 import pytest
+from fake_members import FakeMember, plain_vectors
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import ProcessMember
@@ -25,7 +26,6 @@ from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import Member
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
 from rag_accel.testing import ManualClock
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
 
@@ -177,7 +177,7 @@ def test_a_forgotten_member_leaves_no_child() -> None:
 
 _SCRIPT = """
 import os, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 import child_models
 from rag_accel.engines import ProcessMember
 member = ProcessMember(child_models.plain)
@@ -191,9 +191,9 @@ print(member.pid, flush=True)
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_the_child_ends_with_the_interpreter_however_that_ends(end: str) -> None:
     script = _SCRIPT.format(end=end)
-    folder = str(Path(__file__).parent)
+    here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, folder],
+        [sys.executable, "-W", "error", "-c", script, here, here.parents[1]],
         capture_output=True,
         text=True,
         timeout=60,

@@ -14,6 +14,7 @@ import httpx2
 import numpy as np
 import pytest
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
+from fake_members import FakeMember
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import RemoteMember, RemoteOptions
@@ -28,7 +29,6 @@ from rag_accel.errors import (
     RemoteEngineError,
 )
 from rag_accel.testing import ManualClock
-from rag_accel.testing.members import FakeMember
 
 KEY = "sk-very-secret-0123456789"
 URL = "http://server.test/v1"

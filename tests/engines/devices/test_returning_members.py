@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
+from fake_members import FakeMember, plain_vectors
 from returning_groups import (
     PATIENCE_S,
     ended,
@@ -29,7 +30,6 @@ from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import MemberChangedError
 from rag_accel.errors import ConfigError, EngineLostError, RemoteEngineError
 from rag_accel.testing import ManualClock
-from rag_accel.testing.members import FakeMember, plain_vectors
 
 # Away and back.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from rag_accel.engine_api import (
@@ -19,10 +18,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 from rag_accel.errors import RemoteEngineError
-from rag_accel.testing.emulated.table import H100_LIKE_8B
 
-# A device whose first step outlasts every test.
-ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
 QUESTION = Message("user", "what is rag")
 
 PATIENCE_S = 20.0

@@ -43,9 +43,13 @@ class Change:
         return changed
 
 
-def spec(kind: IndexKind, metric: Metric = Metric.INNER_PRODUCT) -> IndexSpec:
-    """Configure a small index; an IVF one trains at 12 documents."""
-    return IndexSpec(DIMENSION, metric, kind, num_clusters=3, nprobe=3, train_size=12)
+def spec(
+    kind: IndexKind, metric: Metric = Metric.INNER_PRODUCT, codes: str | None = None
+) -> IndexSpec:
+    """Configure a small index; an IVF one trains at 12 documents, and codes miss nothing."""
+    return IndexSpec(
+        DIMENSION, metric, kind, num_clusters=3, nprobe=3, train_size=12, codes=codes, refine=99
+    )
 
 
 def entry(rng: random.Random, id: str, mark: str = "") -> Entry:
@@ -58,9 +62,11 @@ def entry(rng: random.Random, id: str, mark: str = "") -> Entry:
     )
 
 
-def filled(kind: IndexKind, count: int = 14) -> tuple[DocumentIndex, Contents]:
+def filled(
+    kind: IndexKind, count: int = 14, codes: str | None = None
+) -> tuple[DocumentIndex, Contents]:
     """Return an index of documents ``d0`` and so on, filters in use, and what it holds."""
-    index, rng = DocumentIndex(spec(kind)), random.Random(count)
+    index, rng = DocumentIndex(spec(kind, codes=codes)), random.Random(count)
     filling = Change(tuple(entry(rng, f"d{number}") for number in range(count)))
     filling.make(index)
     index.search([QUERIES[0]], 1, where={"x": 1})

@@ -44,16 +44,26 @@ def _run_against(change: Callable[[int], None], search: Callable[[], None]) -> N
             searcher.result(WAIT_S)
 
 
-def _big_index(kind: IndexKind, make_documents: Maker, make_vectors: Maker) -> DocumentIndex:
-    index = DocumentIndex(IndexSpec(32, kind=kind, num_clusters=16, nprobe=16, train_size=2000))
+@pytest.fixture(params=["flat", "ivf", "sq8"])
+def big_spec(request: pytest.FixtureRequest) -> IndexSpec:
+    """Configure each kind of index, and one with clusters and codes."""
+    if request.param == "flat":
+        return IndexSpec(32)
+    codes = "sq8" if request.param == "sq8" else None
+    clusters = {"num_clusters": 16, "nprobe": 16, "train_size": 2000}
+    return IndexSpec(32, kind=IndexKind.IVF, codes=codes, **clusters)
+
+
+def _big_index(spec: IndexSpec, make_documents: Maker, make_vectors: Maker) -> DocumentIndex:
+    index = DocumentIndex(spec)
     index.add(make_documents(2000), make_vectors(2000, dimension=32))
     return index
 
 
 def test_a_search_sees_all_of_a_replacement_or_nothing_of_it(
-    kind: IndexKind, make_documents: Maker, make_vectors: Maker
+    big_spec: IndexSpec, make_documents: Maker, make_vectors: Maker
 ) -> None:
-    index = _big_index(kind, make_documents, make_vectors)
+    index = _big_index(big_spec, make_documents, make_vectors)
     best = np.full((GROUP, 32), 100.0, dtype=np.float32)
 
     def replace(number: int) -> None:
@@ -71,9 +81,9 @@ def test_a_search_sees_all_of_a_replacement_or_nothing_of_it(
 
 
 def test_a_search_sees_all_of_an_addition_or_deletion_or_nothing_of_it(
-    kind: IndexKind, make_documents: Maker, make_vectors: Maker
+    big_spec: IndexSpec, make_documents: Maker, make_vectors: Maker
 ) -> None:
-    index = _big_index(kind, make_documents, make_vectors)
+    index = _big_index(big_spec, make_documents, make_vectors)
     best = np.full((GROUP, 32), 100.0, dtype=np.float32)
     ids = [f"new{place}" for place in range(GROUP)]
 
@@ -95,14 +105,15 @@ def test_a_search_sees_all_of_an_addition_or_deletion_or_nothing_of_it(
 
 
 def test_a_change_that_comes_during_a_search_waits_for_it(
-    kind: IndexKind,
+    big_spec: IndexSpec,
     make_documents: Maker,
     make_vectors: Maker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    index = _big_index(kind, make_documents, make_vectors)
-    vectors = FlatVectors if kind is IndexKind.FLAT else IvfVectors
-    fetch = vectors.fetch
+    index = _big_index(big_spec, make_documents, make_vectors)
+    vectors = FlatVectors if big_spec.kind is IndexKind.FLAT else IvfVectors
+    name = "fetch_coded" if big_spec.codes else "fetch"
+    fetch = getattr(vectors, name)
     deletion = threading.Thread(target=lambda: index.delete(f"d{number}" for number in range(2000)))
 
     def fetch_late(self: Any, *arguments: Any) -> Any:
@@ -111,7 +122,7 @@ def test_a_change_that_comes_during_a_search_waits_for_it(
         deletion.join(0.2)  # without a lock it would be over by now, and the documents gone
         return fetched
 
-    monkeypatch.setattr(vectors, "fetch", fetch_late)
+    monkeypatch.setattr(vectors, name, fetch_late)
     (row,) = index.search(np.ones((1, 32)), 5)
     assert len(row) == 5
     deletion.join(WAIT_S)

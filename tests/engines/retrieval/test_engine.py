@@ -259,12 +259,11 @@ def test_the_number_of_threads_does_not_change_what_is_found(
     assert values[0] == values[1]
 
 
-def test_the_profile_says_what_the_engine_does(make_index: Maker, kind: IndexKind) -> None:
+def test_the_profile_says_what_the_engine_does(make_index: Maker) -> None:
     profile = RetrievalEngine(make_index(0), max_batch=7).profile
     assert profile.kinds == {PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}
     assert (profile.max_batch, profile.max_threads) == (7, usable_cores())
     assert profile.pure
-    assert profile.stepped == (kind is IndexKind.IVF)
     assert profile.latency.predict_s(64) > profile.latency.predict_s(1) > 0
 
 

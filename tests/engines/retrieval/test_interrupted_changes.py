@@ -12,14 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from change_harness import (
-    QUERIES,
     WORDS,
     Change,
     Changes,
-    Contents,
     Entry,
     check,
     check_words,
@@ -30,12 +27,9 @@ from change_harness import (
 )
 from interrupting import Interrupt, interrupted, points, request_interrupt
 
-from rag_accel.clock import MonotonicClock
-from rag_accel.engine_api import Document, SearchQuery, WorkId
+from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, load_index, save_index
-from rag_accel.engines.retrieval.coded.searches import CodedSearches
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
-from rag_accel.engines.retrieval.search_request import Search
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 
@@ -55,13 +49,15 @@ CHANGES = {
 }
 
 
-def _num_points(kind: IndexKind, change: Change, count: int = 14) -> int:
-    index, _ = filled(kind, count)
+def _num_points(kind: IndexKind, change: Change, count: int = 14, codes: str | None = None) -> int:
+    index, _ = filled(kind, count, codes)
     return points(lambda: change.make(index))
 
 
-def _check_all_or_nothing(kind: IndexKind, change: Change, *turns: int) -> None:
-    index, before = filled(kind)
+def _check_all_or_nothing(
+    kind: IndexKind, change: Change, *turns: int, codes: str | None = None
+) -> None:
+    index, before = filled(kind, codes=codes)
     lexical = LexicalIndex(index)
     lexical.search(WORDS, 1)
     error = interrupted(lambda: change.make(index), *turns)
@@ -82,6 +78,14 @@ def test_an_interrupt_at_any_point_leaves_all_or_nothing(
 ) -> None:
     for turn in range(1, _num_points(kind, CHANGES[name]) + 1, step):
         _check_all_or_nothing(kind, CHANGES[name], turn)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("step", [43, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_point_leaves_codes_and_vectors_together(name: str, step: int) -> None:
+    change = CHANGES[name]
+    for turn in range(1, _num_points(IndexKind.IVF, change, codes="sq8") + 1, step):
+        _check_all_or_nothing(IndexKind.IVF, change, turn, codes="sq8")
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -297,36 +301,6 @@ _flat_add, _ivf_add = FlatVectors.add, IvfVectors.add
 def _add_and_raise(self: Any, rows: Any) -> None:
     (_flat_add if isinstance(self, FlatVectors) else _ivf_add)(self, rows)
     raise Interrupt
-
-
-def test_codes_kept_over_an_interrupted_change_find_what_is_there() -> None:
-    change = CHANGES["both"]
-    for turn in range(1, _num_points(IndexKind.IVF, change), 41):
-        index, before = filled(IndexKind.IVF)
-        coded = CodedSearches(index, MonotonicClock(), 1 << 20)
-        with index.reading():
-            coded.kept.want(index.view())
-        coded.kept.wait()
-        assert _by_codes(coded, index, before) is not None
-        error = interrupted(lambda index=index: change.make(index), turn)
-        contents = contents_of(index, before, change.after(before))
-        by_codes = _by_codes(coded, index, contents)
-        assert (by_codes is None) == (index.version == 2)
-        coded.close()
-        del error
-
-
-def _by_codes(coded: CodedSearches, index: DocumentIndex, contents: Contents) -> Any:
-    queries = [np.asarray(query, dtype=np.float32) for query in QUERIES]
-    count = len(contents) + 2
-    crowd = [
-        Search(WorkId(str(row)), query, SearchQuery(query, count, nprobe=3))
-        for row, query in enumerate(queries)
-    ]
-    rows = coded.search(crowd)
-    if rows is not None:
-        assert rows == index.search(queries, count, nprobe=3)
-    return rows
 
 
 def test_an_index_goes_on_after_a_change_whose_documents_cannot_be_compared() -> None:

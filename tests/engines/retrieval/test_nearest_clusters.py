@@ -27,7 +27,7 @@ def drawn(count: int, seed: int) -> Any:
 
 
 def alone(found: NearestClusters, queries: Any) -> list[list[int]]:
-    rows = (found.of(query[None, :], NPROBE).clusters[0] for query in queries)
+    rows = (found.of(query[None, :], NPROBE)[0] for query in queries)
     return [sorted(row.tolist()) for row in rows]
 
 
@@ -40,7 +40,7 @@ def test_a_batch_visits_what_each_of_its_queries_visits_alone(
     clusters = NearestClusters(np.float32(scale) * drawn(CLUSTERS, 0), metric)
     queries = np.float32(scale) * drawn(count, 1)
     visits = clusters.of(queries, NPROBE)
-    assert [sorted(row.tolist()) for row in visits.clusters] == alone(clusters, queries)
+    assert [sorted(row.tolist()) for row in visits] == alone(clusters, queries)
 
 
 def test_centroids_as_near_as_float32_rounds_are_told_apart_one_by_one(metric: Metric) -> None:
@@ -49,7 +49,7 @@ def test_centroids_as_near_as_float32_rounds_are_told_apart_one_by_one(metric: M
     near *= 1 + np.float32(2**-23) * random.integers(-2, 3, near.shape).astype(np.float32)
     clusters, queries = NearestClusters(near, metric), drawn(200, 4)
     visits = clusters.of(queries, NPROBE)
-    assert [sorted(row.tolist()) for row in visits.clusters] == alone(clusters, queries)
+    assert [sorted(row.tolist()) for row in visits] == alone(clusters, queries)
 
 
 def test_most_queries_need_the_product_only(metric: Metric) -> None:
@@ -61,17 +61,9 @@ def test_most_queries_need_the_product_only(metric: Metric) -> None:
     assert sum(len(call.args[1]) for call in again.call_args_list) < 5
 
 
-def test_the_numbers_are_those_of_the_clusters() -> None:
-    centroids, queries = drawn(CLUSTERS, 0), drawn(50, 1)
-    visits = NearestClusters(centroids, Metric.INNER_PRODUCT).of(queries, NPROBE)
-    true = np.take_along_axis(queries @ centroids.T, visits.clusters, axis=1)
-    assert np.allclose(visits.numbers, true, atol=1e-5)
-    assert (np.diff(visits.numbers, axis=1) <= 0).all(), "nearest first"
-
-
 @pytest.mark.parametrize("nprobe", [CLUSTERS - 1, CLUSTERS, 65])
 def test_as_many_clusters_are_found_as_are_asked_for(metric: Metric, nprobe: int) -> None:
     clusters = NearestClusters(drawn(CLUSTERS, 0), metric)
     visits = clusters.of(drawn(30, 1), nprobe)
-    assert visits.clusters.shape == visits.numbers.shape == (30, nprobe)
-    assert all(len(set(row)) == nprobe for row in visits.clusters.tolist())
+    assert visits.shape == (30, nprobe)
+    assert all(len(set(row)) == nprobe for row in visits.tolist())

@@ -9,7 +9,10 @@ from langchain_classic.retrievers import MultiQueryRetriever
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from lc_composites import Told
-from lc_fakes import documents
+from lc_fakes import AsyncChat, AsyncRetriever, SyncChat, SyncRetriever, documents
+from lc_translating import Runs
+
+from rag_accel.recognition.known_classes import full_name
 
 Find = Callable[[str], list[Document]]
 
@@ -34,3 +37,10 @@ def queries(number: int, find: Find) -> MultiQueryRetriever:
     """Return a retriever that searches for ``0``, ``1`` and so on."""
     chain = RunnableLambda(lambda _: [str(place) for place in range(number)])
     return MultiQueryRetriever(retriever=Told(find=find), llm_chain=chain)
+
+
+#: For an accelerator to which what these tests make is thread-safe.
+THREAD_SAFE = (
+    *map(full_name, (Told, Meeting, AsyncChat, AsyncRetriever, SyncChat, SyncRetriever, Runs)),
+    f"{full_name(queries)}.<locals>.<lambda>",
+)

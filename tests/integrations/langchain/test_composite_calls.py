@@ -1,16 +1,18 @@
-"""With mode="translate" a composite makes its independent calls side by side, unnoticed."""
+"""A composite makes its independent calls side by side, unnoticed, where it may."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import pytest
 from langchain_classic.chains import LLMChain
-from langchain_classic.retrievers import MergerRetriever
+from langchain_classic.retrievers import MergerRetriever, ParentDocumentRetriever
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.documents import Document
 from langchain_core.prompts import PromptTemplate
@@ -23,27 +25,22 @@ from lc_composites import (
     extracting,
     merger,
     nested_composites,
+    words,
 )
-from lc_fakes import AsyncChat, AsyncRetriever, SyncRetriever
-from lc_meeting import Meeting, found, queries
+from lc_fakes import AsyncChat, AsyncRetriever, FakeEmbeddings, SyncRetriever
+from lc_meeting import THREAD_SAFE, Meeting, found, queries
 from lc_recording import plain
 from lc_translating import Runs, config_with
 from pydantic import Field
 
-from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.parallel_calls import MAX_AT_ONCE
+from langchain_rag_accel import accelerate, activate, explain, parallel_calls
 from rag_accel import Accelerator
+from rag_accel.errors import DeadlineError
+from rag_accel.interception.parallel_calls import MAX_AT_ONCE
+from rag_accel.recognition.known_classes import full_name
 
 QUESTION = "question one"
 VAR: ContextVar[str] = ContextVar("var", default="unset")
-
-
-@pytest.fixture
-def translating() -> Iterator[Accelerator]:
-    """Give a strict accelerator that translates."""
-    with Accelerator(strict=True, mode="translate") as made:
-        yield made
-        assert made.bypassed == {}
 
 
 class MeetingChat(AsyncChat):
@@ -54,6 +51,16 @@ class MeetingChat(AsyncChat):
     def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
         self.meeting("")
         return super()._generate(messages, *args, **kwargs)
+
+
+@pytest.fixture(params=["auto", "translate"])
+def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
+    """Give a strict accelerator, in either mode, to which the fakes are thread-safe."""
+    with Accelerator(
+        strict=True, mode=request.param, thread_safe_classes=(*THREAD_SAFE, full_name(MeetingChat))
+    ) as made:
+        yield made
+        assert made.bypassed == {}
 
 
 def _of_two(find: Meeting) -> dict[str, Callable[[], Any]]:
@@ -101,10 +108,10 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
 )
 @pytest.mark.parametrize("name", _of_two(Meeting(1)))
 def test_two_calls_overlap_and_all_is_as_in_the_plain_program(
-    name: str, place: str, way: str, translating: Accelerator
+    name: str, place: str, way: str, accelerator: Accelerator
 ) -> None:
     bare = PLACES[place](_of_two(Meeting(1))[name]())
-    fast = accelerate(PLACES[place](_of_two(Meeting(2))[name]()), accelerator=translating)
+    fast = accelerate(PLACES[place](_of_two(Meeting(2))[name]()), accelerator=accelerator)
     of_bare, of_fast = Runs(), Runs()
     expected = WAYS[way](bare, config_with(of_bare))
     assert plain(WAYS[way](fast, config_with(of_fast))) == plain(expected)
@@ -129,85 +136,144 @@ def _helpers(accelerator: Accelerator, call: Callable[[], Any]) -> int:
     return len(asked)
 
 
-@pytest.mark.parametrize("mode", ["auto", "translate"])
-def test_only_one_mode_asks_for_threads(mode: Any) -> None:
-    retriever = queries(4, found)
-    with Accelerator(strict=True, mode=mode) as accelerator:
+UNKNOWN: dict[str, tuple[type, Callable[[], Any], list[type]]] = {
+    "retriever": (Told, lambda: queries(4, found), []),
+    "part of a part": (Told, lambda: merger(merger(Told(find=found)), SyncRetriever()), []),
+    "model": (AsyncChat, extracting, []),
+    "handler": (Runs, lambda: queries(4, found), [Runs]),
+    "handler above a compressor": (Runs, extracting, [Runs]),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_to_be_thread_safe_keeps_the_order(name: str) -> None:
+    unknown, make, handlers = UNKNOWN[name]
+    known = tuple(one for one in THREAD_SAFE if one != full_name(unknown))
+    retriever = make()
+    config = {"callbacks": [handler() for handler in handlers]}
+    for safe, is_parallel in ((known, False), (THREAD_SAFE, True)):
+        with Accelerator(strict=True, thread_safe_classes=safe) as accelerator:
+            fast = accelerate(retriever, accelerator=accelerator)
+            call = partial(fast.invoke, QUESTION, config)
+            assert (_helpers(accelerator, call) > 0) is is_parallel
+            said = explain(fast)
+        # A handler comes with its call: nothing is known of it before.
+        assert ("at most 8 at once" in said) is (is_parallel or bool(handlers))
+        if not is_parallel and not handlers:
+            assert f"in order: {full_name(unknown)} is not known to be thread-safe (if it" in said
+
+
+async def test_on_a_loop_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*args: Any) -> None:
+        raise AssertionError("an async call needs no thread of ours")
+
+    monkeypatch.setattr(parallel_calls, "accelerator_of_calls", ask)
+    retriever = compression(LLMChainExtractor.from_llm(AsyncChat()), ensemble(merger()))
+    with Accelerator(strict=True, thread_safe_classes=THREAD_SAFE) as accelerator:
         fast = accelerate(retriever, accelerator=accelerator)
-        number = _helpers(accelerator, lambda: fast.invoke(QUESTION))
-    assert number == (3 if mode == "translate" else 0)
+        assert await fast.ainvoke(QUESTION) == await retriever.ainvoke(QUESTION)
 
 
-def test_the_plain_object_beside_it_stays_plain(translating: Accelerator) -> None:
+def test_an_option_keeps_the_order() -> None:
     retriever = queries(4, found)
-    fast = accelerate(RunnableLambda(str) | retriever, accelerator=translating)
-    assert _helpers(translating, lambda: retriever.invoke(QUESTION)) == 0
+    with Accelerator(parallel_calls=False, thread_safe_classes=THREAD_SAFE) as accelerator:
+        fast = accelerate(retriever, accelerator=accelerator)
+        assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
+        assert "in order: parallel_calls=False" in explain(fast)
+
+
+def test_the_deadline_of_the_request_holds_for_each_call() -> None:
+    asked: list[str] = []
+
+    def find(query: str) -> list[Document]:
+        asked.append(query)
+        time.sleep(0.3)
+        return found(query)
+
+    with Accelerator(strict=True, deadline_s=0.2, thread_safe_classes=THREAD_SAFE) as late:
+        fast = accelerate(queries(3 * MAX_AT_ONCE, find), accelerator=late)
+        with pytest.raises(DeadlineError):
+            fast.invoke(QUESTION)
+    assert 1 < len(asked) <= MAX_AT_ONCE
+
+
+def test_the_plain_object_beside_it_stays_plain(accelerator: Accelerator) -> None:
+    retriever = queries(4, found)
+    fast = accelerate(RunnableLambda(str) | retriever, accelerator=accelerator)
+    assert _helpers(accelerator, lambda: retriever.invoke(QUESTION)) == 0
     assert fast.invoke(QUESTION) == retriever.invoke(QUESTION)
 
 
 def test_switched_off_calls_are_one_by_one(
-    translating: Accelerator, monkeypatch: pytest.MonkeyPatch
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def switch_off(given: Any) -> Any:
         monkeypatch.setenv("RAG_ACCEL", "0")
         return given
 
-    fast = accelerate(RunnableLambda(switch_off) | queries(4, found), accelerator=translating)
-    assert _helpers(translating, lambda: fast.invoke(QUESTION)) == 0
-    assert _helpers(translating, lambda: fast.invoke(QUESTION)) == 0
+    fast = accelerate(RunnableLambda(switch_off) | queries(4, found), accelerator=accelerator)
+    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
+    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
 
 
-async def test_a_blocked_loop_keeps_its_thread(translating: Accelerator) -> None:
+async def test_a_blocked_loop_keeps_its_thread(accelerator: Accelerator) -> None:
     retriever = queries(4, found)
-    fast = accelerate(retriever, accelerator=translating)
-    assert _helpers(translating, lambda: fast.invoke(QUESTION)) == 0
+    fast = accelerate(retriever, accelerator=accelerator)
+    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
     assert all(call.loop is not None for call in retriever.retriever.journal.calls)
 
 
-def test_what_is_part_of_a_leaf_stays_within_its_permit(translating: Accelerator) -> None:
+def test_what_is_part_of_a_leaf_stays_within_its_permit(accelerator: Accelerator) -> None:
     inner = queries(4, found)
-    program = accelerate(RunnableLambda(str) | inner, accelerator=translating)
-    outer = accelerate(Told(find=lambda query: inner.invoke(query)), accelerator=translating)
-    assert _helpers(translating, lambda: program.invoke(QUESTION)) == 3
-    assert _helpers(translating, lambda: outer.invoke(QUESTION)) == 0
+    program = accelerate(RunnableLambda(str) | inner, accelerator=accelerator)
+    outer = accelerate(Told(find=lambda query: inner.invoke(query)), accelerator=accelerator)
+    assert _helpers(accelerator, lambda: program.invoke(QUESTION)) == 3
+    assert _helpers(accelerator, lambda: outer.invoke(QUESTION)) == 0
 
 
-def test_a_version_that_is_not_known_runs_as_it_is(translating: Accelerator) -> None:
+def test_a_version_that_is_not_known_runs_as_it_is(accelerator: Accelerator) -> None:
     class OneByOne(MergerRetriever):
         def merge_documents(self, query: str, run_manager: Any) -> list[Document]:
             return [document for one in self.retrievers for document in one.invoke(query)]
 
     part = Told(find=found)
     retriever = OneByOne(retrievers=[part, part, part])
-    fast = accelerate(RunnableLambda(str) | retriever, accelerator=translating)
-    assert _helpers(translating, lambda: fast.invoke(QUESTION)) == 0
+    fast = accelerate(RunnableLambda(str) | retriever, accelerator=accelerator)
+    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
     assert fast.invoke(QUESTION) == retriever.invoke(QUESTION)
 
 
-def test_the_callers_bound_counts(translating: Accelerator) -> None:
-    fast = accelerate(RunnableLambda(str) | queries(6, Meeting(2)), accelerator=translating)
-    assert _helpers(translating, lambda: fast.invoke(QUESTION, {"max_concurrency": 2})) == 1
-    fast = accelerate(RunnableLambda(str) | queries(6, found), accelerator=translating)
-    assert _helpers(translating, lambda: fast.invoke(QUESTION, {"max_concurrency": 1})) == 0
+def test_the_callers_bound_counts(accelerator: Accelerator) -> None:
+    fast = accelerate(RunnableLambda(str) | queries(6, Meeting(2)), accelerator=accelerator)
+    assert _helpers(accelerator, lambda: fast.invoke(QUESTION, {"max_concurrency": 2})) == 1
+    fast = accelerate(RunnableLambda(str) | queries(6, found), accelerator=accelerator)
+    assert _helpers(accelerator, lambda: fast.invoke(QUESTION, {"max_concurrency": 1})) == 0
+
+
+#: what else nested composites hold
+NESTED = (
+    *THREAD_SAFE,
+    *map(full_name, (ParentDocumentRetriever, FakeEmbeddings, words)),
+)
 
 
 # How they do -----------------------------------------------------------------------------------
 
 
-def test_under_activate_they_overlap_too(translating: Accelerator) -> None:
+def test_under_activate_they_overlap_too(accelerator: Accelerator) -> None:
     retriever = queries(2, Meeting(2))
-    with activate(accelerator=translating):
+    with activate(accelerator=accelerator):
         assert retriever.invoke(QUESTION) == queries(2, found).invoke(QUESTION)
 
 
-def test_never_more_than_the_bound_run_at_once(translating: Accelerator) -> None:
+def test_never_more_than_the_bound_run_at_once(accelerator: Accelerator) -> None:
     retriever = queries(2 * MAX_AT_ONCE, Meeting(MAX_AT_ONCE))
-    fast = accelerate(retriever, accelerator=translating)
-    assert _helpers(translating, lambda: fast.invoke(QUESTION)) == MAX_AT_ONCE - 1
+    fast = accelerate(retriever, accelerator=accelerator)
+    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == MAX_AT_ONCE - 1
     assert retriever.retriever.journal.peak == MAX_AT_ONCE
 
 
-def test_the_first_call_is_made_in_the_callers_thread(translating: Accelerator) -> None:
+def test_the_first_call_is_made_in_the_callers_thread(accelerator: Accelerator) -> None:
     threads: dict[str, str] = {}
     meeting = Meeting(2)
 
@@ -215,16 +281,22 @@ def test_the_first_call_is_made_in_the_callers_thread(translating: Accelerator) 
         threads[query] = threading.current_thread().name
         return meeting(query)
 
-    accelerate(queries(2, find), accelerator=translating).invoke(QUESTION)
+    accelerate(queries(2, find), accelerator=accelerator).invoke(QUESTION)
     assert threads["0"] == threading.current_thread().name
     assert threads["1"].startswith("rag-accel-call-")
 
 
+@pytest.mark.parametrize("mode", ["auto", "translate"])
 @pytest.mark.parametrize("call_threads", [1, 2, 64])
-def test_composites_in_composites_end_with_any_number_of_threads(call_threads: int) -> None:
-    with Accelerator(strict=True, mode="translate", call_threads=call_threads) as accelerator:
+def test_composites_in_composites_end_with_any_number_of_threads(
+    call_threads: int, mode: Any
+) -> None:
+    with Accelerator(
+        strict=True, mode=mode, call_threads=call_threads, thread_safe_classes=NESTED
+    ) as accelerator:
         program = RunnableLambda(str) | nested_composites()
         fast = accelerate(program, accelerator=accelerator)
+        assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) > MAX_AT_ONCE
         inputs = [f"question {number}" for number in range(4)]
         assert fast.batch(inputs) == program.batch(inputs)
 
@@ -251,7 +323,7 @@ def test_without_threads_the_caller_does_all_and_it_is_counted() -> None:
 
 
 def test_calls_see_the_callers_context_and_set_what_they_would_set(
-    translating: Accelerator,
+    accelerator: Accelerator,
 ) -> None:
     def find(query: str) -> list[Document]:
         seen = Document(f"{query} {VAR.get()}")
@@ -259,7 +331,7 @@ def test_calls_see_the_callers_context_and_set_what_they_would_set(
             VAR.set(query)
         return [seen]
 
-    fast = accelerate(queries(4, find), accelerator=translating)
+    fast = accelerate(queries(4, find), accelerator=accelerator)
     VAR.set("callers")
     texts = [document.page_content for document in fast.invoke(QUESTION)]
     assert texts[0] == "0 callers"
@@ -269,10 +341,12 @@ def test_calls_see_the_callers_context_and_set_what_they_would_set(
 
 @pytest.mark.filterwarnings("ignore:`langchain-community` is being:DeprecationWarning")
 @pytest.mark.parametrize("name", RETRIEVERS)
-def test_explain_says_what_runs_side_by_side(name: str, translating: Accelerator) -> None:
+def test_explain_says_which_calls_run_in_parallel(name: str, accelerator: Accelerator) -> None:
     program = itemgetter("input") | RETRIEVERS[name]()
-    said = accelerate(program, accelerator=translating).explain()
+    said = accelerate(program, accelerator=accelerator).explain()
     has_some = any(
         word in name for word in ("multi", "ensemble", "merger", "extra", "steps", "nes")
     )
-    assert (f"side by side, at most {MAX_AT_ONCE} at once" in said) == has_some
+    assert ("makes its calls" in said) == has_some
+    if accelerator.options.mode == "translate":
+        assert (f"makes its calls in parallel, at most {MAX_AT_ONCE} at once" in said) == has_some

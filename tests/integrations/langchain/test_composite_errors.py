@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
-from lc_meeting import found, queries
+from lc_meeting import THREAD_SAFE, found, queries
 from lc_translating import Runs
 from lc_waiting import wait_until
 
@@ -23,16 +23,16 @@ QUESTION = "question one"
 VAR: ContextVar[str] = ContextVar("var", default="unset")
 
 
-@pytest.fixture
-def translating() -> Iterator[Accelerator]:
-    """Give a strict accelerator that translates."""
-    with Accelerator(strict=True, mode="translate") as made:
+@pytest.fixture(params=["auto", "translate"])
+def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
+    """Give a strict accelerator, in either mode, to which the fakes are thread-safe."""
+    with Accelerator(strict=True, mode=request.param, thread_safe_classes=THREAD_SAFE) as made:
         yield made
         assert made.bypassed == {}
 
 
 def test_the_first_error_in_order_leaves_even_if_another_was_earlier(
-    translating: Accelerator,
+    accelerator: Accelerator,
 ) -> None:
     errors = {"0": ValueError("zero"), "1": KeyError("one")}
     later = threading.Event()
@@ -44,14 +44,14 @@ def test_the_first_error_in_order_leaves_even_if_another_was_earlier(
         raise errors[query]
 
     runs = Runs()
-    fast = accelerate(RunnableLambda(str) | queries(2, find), accelerator=translating)
+    fast = accelerate(RunnableLambda(str) | queries(2, find), accelerator=accelerator)
     with pytest.raises(ValueError, match="zero") as raised:
         fast.invoke(QUESTION, {"callbacks": [runs]})
     assert raised.value is errors["0"]
     assert runs.open() == []
 
 
-def test_calls_under_way_are_over_before_the_error_leaves(translating: Accelerator) -> None:
+def test_calls_under_way_are_over_before_the_error_leaves(accelerator: Accelerator) -> None:
     failed, over = threading.Event(), threading.Event()
 
     def find(query: str) -> list[Document]:
@@ -65,7 +65,7 @@ def test_calls_under_way_are_over_before_the_error_leaves(translating: Accelerat
         return found(query)
 
     runs = Runs()
-    fast = accelerate(queries(2, find), accelerator=translating)
+    fast = accelerate(queries(2, find), accelerator=accelerator)
     VAR.set("callers")
     with pytest.raises(ValueError, match="zero"):
         fast.invoke(QUESTION, {"callbacks": [runs]})
@@ -95,7 +95,7 @@ def test_nothing_begins_after_an_error() -> None:
         assert VAR.get() == "2"
 
 
-def test_an_interrupt_waits_for_no_call(translating: Accelerator) -> None:
+def test_an_interrupt_waits_for_no_call(accelerator: Accelerator) -> None:
     began, release = threading.Event(), threading.Event()
 
     def find(query: str) -> list[Document]:
@@ -107,7 +107,7 @@ def test_an_interrupt_waits_for_no_call(translating: Accelerator) -> None:
         return found(query)
 
     retriever = queries(2, find)
-    fast = accelerate(retriever, accelerator=translating)
+    fast = accelerate(retriever, accelerator=accelerator)
     with pytest.raises(KeyboardInterrupt):
         fast.invoke(QUESTION)
     assert retriever.retriever.journal.under_way == 1

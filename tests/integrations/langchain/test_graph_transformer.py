@@ -17,8 +17,9 @@ from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
-from langchain_rag_accel import accelerate, activate
+from langchain_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator, ConfigError
+from rag_accel.recognition.known_classes import full_name
 from rag_accel_adapters.langchain.composites import composite_of
 
 llm = pytest.importorskip("langchain_experimental.graph_transformers.llm")
@@ -105,10 +106,12 @@ def _outcome(made: Any, documents: Any, **more: Any) -> Any:
         return type(error), str(error)
 
 
-@pytest.fixture
-def translating() -> Iterator[Accelerator]:
-    """Give a strict accelerator that translates."""
-    with Accelerator(strict=True, mode="translate") as made:
+@pytest.fixture(params=["auto", "translate"])
+def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
+    """Give a strict accelerator, in either mode, to which the fakes are thread-safe."""
+    with Accelerator(
+        strict=True, mode=request.param, thread_safe_classes=(full_name(GraphChat),)
+    ) as made:
         yield made
         assert made.bypassed == {}
         assert soon_idle(made)
@@ -121,17 +124,17 @@ in_both_ways = pytest.mark.parametrize("by_tool", [True, False])
 
 
 @in_both_ways
-def test_calls_overlap_and_give_the_plain_graphs(by_tool: bool, translating: Accelerator) -> None:
+def test_calls_overlap_and_give_the_plain_graphs(by_tool: bool, accelerator: Accelerator) -> None:
     plain = transformer(by_tool=by_tool).convert_to_graph_documents(texts())
     made = accelerate(
-        transformer(GraphChat(during=_meet()), by_tool=by_tool), accelerator=translating
+        transformer(GraphChat(during=_meet()), by_tool=by_tool), accelerator=accelerator
     )
     assert made.convert_to_graph_documents(texts()) == plain
     assert [len(one.relationships) for one in plain] == [1] * NUMBER
 
 
 @in_both_ways
-def test_by_default_the_documents_stay_in_order(by_tool: bool, accelerator: Accelerator) -> None:
+def test_a_model_that_is_not_known_to_be_thread_safe_keeps_the_order(by_tool: bool) -> None:
     running = most = 0
 
     def during(_: str) -> None:
@@ -142,40 +145,42 @@ def test_by_default_the_documents_stay_in_order(by_tool: bool, accelerator: Acce
 
     chat = GraphChat(during=during)
     plain = transformer(by_tool=by_tool).convert_to_graph_documents(texts())
-    made = accelerate(transformer(chat, by_tool=by_tool), accelerator=accelerator)
-    assert made.convert_to_graph_documents(texts()) == plain
+    with Accelerator(strict=True) as accelerator:
+        made = accelerate(transformer(chat, by_tool=by_tool), accelerator=accelerator)
+        assert made.convert_to_graph_documents(texts()) == plain
+        assert f"in order: {full_name(GraphChat)} is not known" in explain(made)
     asked = [re.findall(r"Pump (\d+) feeds", text)[-1] for _, text in chat.seen]
     assert (asked, most) == (["0", "1", "2", "3", "4"], 1)
 
 
 @in_both_ways
-def test_activated_calls_give_the_plain_graphs(by_tool: bool, translating: Accelerator) -> None:
+def test_activated_calls_give_the_plain_graphs(by_tool: bool, accelerator: Accelerator) -> None:
     made = transformer(by_tool=by_tool)
     plain = made.convert_to_graph_documents(texts())
-    with activate(translating):
+    with activate(accelerator):
         assert made.convert_to_graph_documents(texts()) == plain
 
 
 @in_both_ways
-def test_coroutines_give_the_plain_graphs(by_tool: bool, translating: Accelerator) -> None:
+def test_coroutines_give_the_plain_graphs(by_tool: bool, accelerator: Accelerator) -> None:
     plain = transformer(by_tool=by_tool).convert_to_graph_documents(texts())
-    made = accelerate(transformer(by_tool=by_tool), accelerator=translating)
+    made = accelerate(transformer(by_tool=by_tool), accelerator=accelerator)
     assert asyncio.run(made.aconvert_to_graph_documents(texts())) == plain
 
 
-def test_schemas_and_single_documents_are_the_plain_ones(translating: Accelerator) -> None:
+def test_schemas_and_single_documents_are_the_plain_ones(accelerator: Accelerator) -> None:
     schema: dict[str, Any] = {"allowed_nodes": ["Pump", "Tank"], "allowed_relationships": ["LEAKS"]}
     plain = transformer(by_tool=False, **schema)
-    made = accelerate(transformer(by_tool=False, **schema), accelerator=translating)
+    made = accelerate(transformer(by_tool=False, **schema), accelerator=accelerator)
     assert made.convert_to_graph_documents(texts()) == plain.convert_to_graph_documents(texts())
     (first, *_) = texts()
     assert made.process_response(first) == plain.process_response(first)
     assert made.process_response(first).relationships == []
 
 
-def test_a_running_loop_sees_the_documents_in_order(translating: Accelerator) -> None:
+def test_a_running_loop_sees_the_documents_in_order(accelerator: Accelerator) -> None:
     chat = GraphChat()
-    made = accelerate(transformer(chat, by_tool=False), accelerator=translating)
+    made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
 
     async def convert() -> Any:
         return made.convert_to_graph_documents(texts())
@@ -184,9 +189,9 @@ def test_a_running_loop_sees_the_documents_in_order(translating: Accelerator) ->
     assert len({thread for thread, _ in chat.seen}) == 1
 
 
-def test_fewer_calls_run_at_once_where_the_config_says_so(translating: Accelerator) -> None:
+def test_fewer_calls_run_at_once_where_the_config_says_so(accelerator: Accelerator) -> None:
     chat = GraphChat()
-    made = accelerate(transformer(chat, by_tool=False), accelerator=translating)
+    made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
     made.convert_to_graph_documents(texts(), config={"max_concurrency": 1})
     assert {thread for thread, _ in chat.seen} == {threading.get_ident()}
 
@@ -201,7 +206,7 @@ def test_upstream_is_what_is_known() -> None:
 @pytest.mark.parametrize("answer", ["", "no graph", "[1, 2]", '[{"head": 3}]', None], ids=repr)
 @in_both_ways
 def test_one_bad_answer_does_what_it_does_upstream(
-    answer: str | None, by_tool: bool, translating: Accelerator
+    answer: str | None, by_tool: bool, accelerator: Accelerator
 ) -> None:
     def during(text: str) -> str | None:
         if "Pump 2 " not in text:
@@ -212,18 +217,18 @@ def test_one_bad_answer_does_what_it_does_upstream(
 
     plain = _outcome(transformer(GraphChat(during=during), by_tool=by_tool), texts())
     bad = transformer(GraphChat(during=during), by_tool=by_tool)
-    assert _outcome(accelerate(bad, accelerator=translating), texts()) == plain
+    assert _outcome(accelerate(bad, accelerator=accelerator), texts()) == plain
     assert (plain == (RuntimeError, "down")) is (answer is None)
 
 
 @pytest.mark.parametrize("documents", [[], texts("")[-1:], None, [7], "text"], ids=repr)
-def test_bad_documents_do_what_they_do_upstream(documents: Any, translating: Accelerator) -> None:
+def test_bad_documents_do_what_they_do_upstream(documents: Any, accelerator: Accelerator) -> None:
     plain = _outcome(transformer(by_tool=False), documents)
-    made = accelerate(transformer(by_tool=False), accelerator=translating)
+    made = accelerate(transformer(by_tool=False), accelerator=accelerator)
     assert _outcome(made, documents) == plain
 
 
-def test_cancelling_leaves_no_task_and_no_call_behind(translating: Accelerator) -> None:
+def test_cancelling_leaves_no_task_and_no_call_behind(accelerator: Accelerator) -> None:
     async def convert() -> int:
         everyone, forever, started = asyncio.Event(), asyncio.Event(), list[str]()
 
@@ -234,7 +239,7 @@ def test_cancelling_leaves_no_task_and_no_call_behind(translating: Accelerator) 
             await forever.wait()
 
         chat = GraphChat(aduring=during)
-        made = accelerate(transformer(chat, by_tool=False), accelerator=translating)
+        made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
         task = asyncio.ensure_future(made.aconvert_to_graph_documents(texts()))
         await asyncio.wait_for(everyone.wait(), PATIENCE_S)
         task.cancel()

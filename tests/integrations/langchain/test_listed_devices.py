@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_members import FakeMember
 from idle_accelerators import soon_idle
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import RunnableLambda
@@ -28,7 +29,6 @@ from rag_accel.engines import (
     ProcessMember,
     SentenceTransformerEngine,
 )
-from rag_accel.testing.members import FakeMember
 
 PATIENCE_S = 20.0
 TEXTS = [f"text number {number} " + "word " * (number % 30) for number in range(200)]

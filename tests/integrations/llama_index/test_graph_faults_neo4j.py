@@ -38,7 +38,6 @@ from neo4j_server import BoltServer
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
-from rag_accel.testing.neo4j_process import free_port
 
 #: of a driver that is to give up soon
 IMPATIENT = {
@@ -121,7 +120,7 @@ def silent(server: BoltServer) -> Iterator[dict[str, Any]]:
 @contextmanager
 def unreachable(server: BoltServer) -> Iterator[dict[str, Any]]:
     """Give the settings of a port that nothing listens at."""
-    yield {"url": f"bolt://127.0.0.1:{free_port()}"}
+    yield {"url": "bolt://127.0.0.1:9"}
 
 
 Fault = Callable[[BoltServer], AbstractContextManager[dict[str, Any]]]

@@ -74,10 +74,10 @@ class LocalOptions:
         chunk_bytes: most bytes kept of retrieved texts; 1 GiB by default.
         max_tree_prompts: of ``dependency``, prompts whose nodes are looked for, computed and held
             at a time; others wait, and ``eviction`` may know what they will read.
-        eviction: which of them go first where there is no room: ``lru``, ``lfu``, ``lacr``
-            (DepCache section 4.2.2), ``lookahead``, which goes by the requests that wait, then by a
-            frequency whose half-life it learns, or an ``EvictionPolicy`` of one engine,
-            which gives way to ``lru`` once it has failed.
+        eviction: which of them go first where there is no room: ``lru``,
+            ``lookahead``, which goes by the requests that wait, then by a frequency whose half-life
+            it learns, or an ``EvictionPolicy`` of one engine, which gives way to ``lru`` once it
+            has failed.
         kv_folder: keeps the state of texts between processes, for programs of one user that
             trust each other, in files that hold no text; made with mode 0700. None for memory only.
             All weights are read once for it. See ``rag-accel cache``.

@@ -65,7 +65,7 @@ class VllmServerOptions:
         """Return the field of a request's priority; {} without one.
 
         Args:
-            request: whatever its own options say goes before.
+            request: its own options take precedence.
             now: on the clock of its deadline, in seconds.
         """
         if not self.priority or "priority" in request.payload.options:

@@ -127,6 +127,8 @@ def _parts(snapshot: IndexSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]:
     if snapshot.clusters is not None:
         yield "centroids", _blocks(snapshot.clusters.centroids, "<f4")
         yield "assignments", _blocks(snapshot.clusters.assignments, "<i8")
+        if snapshot.clusters.ranges is not None:
+            yield "ranges", _blocks(snapshot.clusters.ranges, "<f4")
 
 
 def _blocks(array: npt.NDArray[Any], dtype: str) -> Iterator[bytes]:
@@ -216,6 +218,7 @@ def _snapshot(header: IndexHeader, parts: Mapping[str, bytearray], path: Path) -
             clusters = TrainedClusters(
                 _vectors(parts["centroids"], header.num_clusters, spec.dimension, "centroid"),
                 np.frombuffer(parts["assignments"], dtype="<i8").astype(np.int64),
+                _ranges(parts["ranges"], spec.dimension) if spec.codes else None,
             )
     except (KeyError, TypeError, ValueError, RecursionError, EngineOutputError) as error:
         raise damaged(
@@ -237,6 +240,14 @@ def _document(line: bytes | bytearray) -> Document:
 def _vectors(data: bytearray, count: int, dimension: int, what: str) -> Vectors:
     values = np.frombuffer(data, dtype="<f4").reshape(-1, dimension)
     return checked_vectors(values, dimension, lambda row: f"{what} {row}", count)
+
+
+def _ranges(data: bytearray, dimension: int) -> Vectors:
+    # Their rows are no vectors: they may be longer than any vector taken.
+    ranges = np.frombuffer(data, dtype="<f4").reshape(2, dimension).astype(np.float32)
+    if not np.isfinite(ranges).all():
+        raise ValueError("ranges of codes that are not finite")
+    return ranges
 
 
 def _check_contents(

@@ -30,7 +30,7 @@ _RLock = Any  # the interpreter's own; ``_is_owned`` is missing in its published
 
 
 class IndexLock(ForkedAnew):
-    """A lock for many readers or one writer; a waiting writer goes before new readers.
+    """A lock for many readers or one writer; a waiting writer precedes new readers.
 
     Three locks, in the order in which a thread may take them: ``changing``, held for the whole of a
     change by its thread, while readers go on; ``reading``, or ``writing``, which excludes each

@@ -37,10 +37,17 @@ from rag_accel.registry import engine_registry
 
 @dataclass(frozen=True, slots=True)
 class TrainedClusters:
-    """Clusters found by training: ``centroids: [clusters, dim]`` and each vector's cluster."""
+    """Clusters found by training.
+
+    Args:
+        centroids: ``[clusters, dim]``.
+        assignments: each vector's cluster.
+        ranges: ``[2, dim]``, what the codes divide; None without codes.
+    """
 
     centroids: Vectors
     assignments: Labels
+    ranges: Vectors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,8 @@ class DocumentIndex:
     Scores are higher-is-nearer: the inner product, or the negated squared L2 distance
     (``spec.metric.raw_score(score)`` gives FAISS's own number back). Searching is exact over what
     it visits: computed in float64, equal scores ordered by insertion, also at the cut after ``k``,
-    and the same whether queries come alone or together.
+    and the same whether queries come alone or together. With ``spec.codes`` it is approximate:
+    results may be missed, see ``recall``.
 
     Args:
         spec: dimension, metric and kind.
@@ -79,8 +87,9 @@ class DocumentIndex:
         index = cls(snapshot.spec)
         contents, assignments = index._contents, None
         if snapshot.clusters is not None:
-            contents.exchange(IvfVectors(snapshot.spec, snapshot.clusters.centroids))
-            assignments = snapshot.clusters.assignments
+            clusters = snapshot.clusters
+            contents.exchange(IvfVectors(snapshot.spec, clusters.centroids, clusters.ranges))
+            assignments = clusters.assignments
         contents.make(contents.putting(snapshot.documents, snapshot.vectors, assignments))
         return index
 
@@ -213,6 +222,29 @@ class DocumentIndex:
             hits = nearest(view.vectors, queries, counts, view.scope(where, nprobe))
             return [view.scored(found) for found in hits]
 
+    def recall(self, vectors: Any, k: int, nprobe: int | None = None) -> float:
+        """Return the share of results that searches by codes do not miss; 1.0 without codes.
+
+        Compared are searches for ``vectors: [n, dim], float32`` by codes and by the vectors, in the
+        same clusters.
+
+        Raises:
+            ConfigError: wrong shape, ``k`` or ``nprobe``.
+            EngineOutputError: a query holds NaN or an infinity.
+        """
+        queries = checked_vectors(vectors, self._spec.dimension, lambda row: f"query {row}")
+        check_filter(None, nprobe)
+        counts = _counts(k, len(queries))
+        with self._lock.reading():
+            view = self.view()
+            scope = view.scope(None, nprobe)
+            found = nearest(view.vectors, queries, counts, scope)
+            exact = nearest(view.vectors, queries, counts, scope, without_codes=True)
+        pairs = zip(found, exact, strict=True)
+        num_hits = sum(len(hits.labels) for hits in exact)
+        num_found = sum(len(np.intersect1d(ours.labels, all_.labels)) for ours, all_ in pairs)
+        return num_found / num_hits if num_hits else 1.0
+
     def reading(self) -> AbstractContextManager[object]:
         """Return the shared read lock, which holds off changes: ``with index.reading(): ...``.
 
@@ -232,12 +264,6 @@ class DocumentIndex:
         state = self._contents.state
         return IndexView(state.version, state.vectors, state.documents)
 
-    def num_compared(self, where: Mapping[str, Any] | None, nprobe: int | None) -> int:
-        """Estimate how many vectors a search compares with, clusters taken as equally large."""
-        state = self._contents.state
-        visited = state.vectors.num_visited(bool(where), nprobe)
-        return state.count * visited // state.vectors.num_clusters
-
     def snapshot(self) -> IndexSnapshot:
         """Copy the present state, for saving."""
         with self._lock.changing():  # no change can run, and searches go on
@@ -245,7 +271,7 @@ class DocumentIndex:
             held, clusters = view.vectors, None
             vectors = held.gather(view.documents.labels())
             if isinstance(held, IvfVectors):
-                clusters = TrainedClusters(held.centroids, held.assignments()[1])
+                clusters = TrainedClusters(held.centroids, held.assignments()[1], held.ranges)
             return IndexSnapshot(self._spec, view.documents.in_order(), vectors, clusters)
 
     def _change(self, prepare: Callable[[], ContentChange]) -> ContentChange:

@@ -21,6 +21,7 @@ class FlatVectors:
     """An index that compares with every vector (FAISS ``IndexFlat``)."""
 
     num_clusters = 1
+    refine = 0
 
     def __init__(self, spec: IndexSpec) -> None:
         self._faiss = load_faiss()
@@ -75,6 +76,12 @@ class FlatVectors:
             params = self._faiss.SearchParameters(sel=self._faiss.IDSelectorBatch(scope.allowed))
         scores, labels = self._index.search(queries, count, params=params)
         return higher_is_nearer(self.metric, scores), labels
+
+    def fetch_coded(
+        self, queries: Vectors, count: int, scope: SearchScope
+    ) -> tuple[Scores, Labels]:
+        """Do as ``fetch``: there are no codes."""
+        return self.fetch(queries, count, scope)
 
     def _matrix(self) -> Vectors:
         # Views into FAISS's own memory, here and below: used at once, never kept over a change.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
-from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists
-from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters, Visits
-from rag_accel.engines.retrieval.vectors.row_places import RowPlaces
+from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists, made_aligned
+from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
     Rows,
@@ -24,36 +23,50 @@ from rag_accel.engines.retrieval.vectors.vectors import (
 KMEANS_ROUNDS = 10
 KMEANS_SEED = 1234
 MIN_VECTORS_PER_CLUSTER = 39  # below, FAISS warns that clusters are too thin
+RANGED_AT_ONCE = 1 << 20  # numbers held at once while ranges are measured
 
 
 class IvfVectors:
     """An index that compares within the clusters nearest to the query (FAISS ``IndexIVFFlat``).
 
-    Not to be changed are ``centroids``, ``[num_clusters, dim]``, and FAISS's indexes: ``quantizer``
-    of the centroids, and ``faiss_index`` of the vectors.
+    With ``codes`` an ``IndexIVFScalarQuantizer`` of the same clusters stands beside it, whose
+    candidates are scored again from the vectors. Not to be changed are ``centroids``, ``ranges``,
+    and FAISS's indexes: ``quantizer`` of the centroids, and ``faiss_index`` of the vectors.
+
+    Args:
+        spec: dimension, metric, ``nprobe``, codes.
+        centroids: ``[num_clusters, dim]``.
+        ranges: ``[2, dim]``, least and width of each number of a vector less its centroid, which
+            the codes divide; None if there are no codes.
     """
 
-    def __init__(self, spec: IndexSpec, centroids: Vectors) -> None:
+    def __init__(self, spec: IndexSpec, centroids: Vectors, ranges: Vectors | None = None) -> None:
         self._faiss = load_faiss()
         self._nearest = NearestClusters(centroids, spec.metric)
         self.quantizer = self._nearest.quantizer
-        make = _empty_index(self._faiss, spec, centroids, self.quantizer)
-        self._lists = ClusterLists(make, spec.metric)
+        self._lists = self._cluster_lists(spec, len(centroids), None)
         self.faiss_index = self._lists.index
-        self.faiss_index.set_direct_map_type(self._faiss.DirectMap.Hashtable)
+        self.ranges = ranges
+        self._coded: ClusterLists | None = None
+        if ranges is not None:
+            self._coded = self._cluster_lists(spec, len(centroids), ranges)
+        self.refine = 0 if ranges is None else spec.refine
         self.centroids = centroids
         self._default_nprobe = spec.nprobe or math.ceil(len(centroids) / 8)
         self.metric = spec.metric
         self._sizes: Labels | None = np.zeros(len(centroids), dtype=np.int64)
-        self._places: RowPlaces | None = None
-        self._grown: tuple[int, int] | None = None  # a cluster that is growing, and its true size
+        # the lists of a growing cluster, the cluster, and its true size
+        self._grown: tuple[Any, int, int] | None = None
         self.max_norm = 0.0
 
     @classmethod
     def train(cls, spec: IndexSpec, labels: Labels, vectors: Vectors) -> IvfVectors:
         """Find the clusters of these vectors by k-means, then hold the vectors."""
         trained = cls(spec, _train_centroids(spec, vectors))
-        trained.add(trained.rows(labels, vectors))
+        rows = trained.rows(labels, vectors)
+        if spec.codes is not None:
+            trained = cls(spec, trained.centroids, _ranges(trained.centroids, rows))
+        trained.add(rows)
         return trained
 
     @property
@@ -82,14 +95,14 @@ class IvfVectors:
         """
         if not len(rows):
             return
-        self._places = None  # a list that grows may move
-        lists = self.faiss_index.invlists
         clusters, counts = np.unique(rows.clusters, return_counts=True)
-        for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):
-            size = lists.list_size(cluster)
-            self._grown = cluster, size
-            lists.resize(cluster, size + count)
-            lists.resize(cluster, size)
+        for index in self._indexes():
+            lists = index.invlists
+            for cluster, count in zip(clusters.tolist(), counts.tolist(), strict=True):
+                size = lists.list_size(cluster)
+                self._grown = lists, cluster, size
+                lists.resize(cluster, size + count)
+                lists.resize(cluster, size)
         self._grown = None
 
     def add(self, rows: Rows) -> None:
@@ -103,8 +116,9 @@ class IvfVectors:
             for numbers in (rows.labels, rows.clusters)
         )
         sizes, self._sizes = self._sizes, None
-        arrays = map(self._faiss.swig_ptr, (rows.vectors, labels, clusters))
-        self.faiss_index.add_core(len(labels), *arrays)
+        arrays = tuple(map(self._faiss.swig_ptr, (rows.vectors, labels, clusters)))
+        for index in self._indexes():
+            index.add_core(len(labels), *arrays)
         if sizes is not None:
             self._sizes = sizes + np.bincount(clusters, minlength=self.num_clusters)
 
@@ -115,24 +129,18 @@ class IvfVectors:
 
     def remove(self, labels: Labels) -> None:
         """Remove vectors from their clusters."""
-        self._places = None
         if self._grown is not None:
-            self.faiss_index.invlists.resize(*self._grown)
+            lists, cluster, size = self._grown
+            lists.resize(cluster, size)
             self._grown = None
         if len(labels):
             self._sizes = None
-            self.faiss_index.remove_ids(self._faiss.IDSelectorArray(labels))
+            for index in self._indexes():
+                index.remove_ids(self._faiss.IDSelectorArray(labels))
 
     def gather(self, labels: Labels) -> Vectors:
         """Return copies of the vectors of these labels."""
-        wanted = np.asarray(labels, dtype=np.int64)
-        found = None if self._places is None else self._places.rows(wanted)
-        return self.faiss_index.reconstruct_batch(wanted) if found is None else found
-
-    def new_places(self) -> RowPlaces:
-        """Return an empty table of places to fill; it is used until a change begins."""
-        self._places = RowPlaces(self.dimension)
-        return self._places
+        return self.faiss_index.reconstruct_batch(np.asarray(labels, dtype=np.int64))
 
     def cluster_sizes(self) -> Labels:
         """Return how many vectors lie in each cluster, ``[num_clusters]``; not to be changed."""
@@ -156,38 +164,37 @@ class IvfVectors:
         order = np.argsort(labels)
         return labels[order], clusters[order]
 
-    def cluster_rows(self, cluster: int) -> tuple[Labels, Vectors]:
-        """Return the labels ``[n]`` and vectors ``[n, dim]`` of a cluster.
-
-        They are views into FAISS's memory: valid until the next change, and not to be changed.
-        """
-        lists, dimension = self.faiss_index.invlists, self.faiss_index.d
-        size = lists.list_size(cluster)
-        if not size:
-            return np.empty(0, dtype=np.int64), np.empty((0, dimension), dtype=np.float32)
-        labels = self._faiss.rev_swig_ptr(lists.get_ids(cluster), size)
-        numbers = self._faiss.rev_swig_ptr(lists.get_codes(cluster), size * dimension * 4)
-        return labels, numbers.view(np.float32).reshape(size, dimension)
-
     def num_visited(self, is_filtered: bool, nprobe: int | None) -> int:
         """Return how many clusters a search visits."""
         if nprobe is None:
             nprobe = self.num_clusters if is_filtered else self._default_nprobe
         return min(nprobe, self.num_clusters)
 
-    def visited(self, queries: Vectors, scope: SearchScope) -> Visits:
-        """Return the clusters each query visits, nearest first, ``[n, visited]``.
-
-        Where all are visited they come in the order of their numbers.
-        """
+    def _visited(self, queries: Vectors, scope: SearchScope) -> Labels:
+        """Return the clusters each query visits, ``[n, visited]``."""
         nprobe = self.num_visited(scope.allowed is not None, scope.nprobe)
         if nprobe < self.num_clusters:
             return self._nearest.of(queries, nprobe)
-        clusters = np.tile(np.arange(nprobe, dtype=np.int64), (len(queries), 1))
-        return Visits(clusters, self.centroid_scores(queries, clusters))
+        return np.tile(np.arange(nprobe, dtype=np.int64), (len(queries), 1))
 
-    def centroid_scores(self, queries: Vectors, clusters: Labels) -> Scores:
-        """Return FAISS's numbers for the centroids of ``clusters: [n, m]``; any number for -1.
+    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
+        """Scan the clusters nearest to each query."""
+        clusters, sizes = self._visited(queries, scope), self.cluster_sizes()
+        return self._lists.scan(queries, count, clusters, self._selector(scope), sizes)
+
+    def fetch_coded(
+        self, queries: Vectors, count: int, scope: SearchScope
+    ) -> tuple[Scores, Labels]:
+        """Scan the codes of the same clusters: scores are approximate, labels as ``fetch``."""
+        assert self._coded is not None, "an index without codes"
+        clusters, sizes, coarse = self._visited(queries, scope), self.cluster_sizes(), None
+        if self.metric is Metric.INNER_PRODUCT:  # a code is what a vector adds to its centroid
+            coarse = self._centroid_scores(queries, clusters)
+        selector = self._selector(scope)
+        return self._coded.scan(queries, count, clusters, selector, sizes, coarse)
+
+    def _centroid_scores(self, queries: Vectors, clusters: Labels) -> Scores:
+        """Return FAISS's numbers for the centroids of ``clusters: [n, m]``.
 
         By FAISS: the threads of NumPy's own products would go on spinning during the next scan.
         """
@@ -197,23 +204,34 @@ class IvfVectors:
         self.quantizer.compute_distance_subset(count, self._faiss.swig_ptr(queries), width, *arrays)
         return scores
 
-    def selector(self, scope: SearchScope) -> Any:
+    def _selector(self, scope: SearchScope) -> Any:
         """Return what makes a scan skip vectors out of scope; None skips none. Costs O(allowed)."""
         return None if scope.allowed is None else self._faiss.IDSelectorBatch(scope.allowed)
 
-    def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
-        """Scan the clusters nearest to each query."""
-        clusters, selector = self.visited(queries, scope).clusters, self.selector(scope)
-        return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
+    def _indexes(self) -> list[Any]:
+        """Return FAISS's indexes, which hold the same labels in the same clusters."""
+        return [lists.index for lists in (self._lists, self._coded) if lists is not None]
 
-    def scan(
-        self, queries: Vectors, count: int, clusters: Labels, selector: Any
-    ) -> tuple[Scores, Labels]:
-        """Scan given clusters: ``clusters: [n, m]``, where -1 stands for none.
+    def _cluster_lists(
+        self, spec: IndexSpec, num_clusters: int, ranges: Vectors | None
+    ) -> ClusterLists:
+        """Return empty lists of vectors, or of codes where ranges are given."""
+        faiss, settings = self._faiss, (self.quantizer, spec.dimension, num_clusters)
+        metric = faiss_metric(faiss, spec.metric)
 
-        Returns scores and labels as ``fetch`` does.
-        """
-        return self._lists.scan(queries, count, clusters, selector, self.cluster_sizes())
+        def make() -> Any:
+            if ranges is None:
+                index = faiss.IndexIVFFlat(*settings, metric)
+            else:
+                eight_bits = faiss.ScalarQuantizer.QT_8bit
+                index = faiss.IndexIVFScalarQuantizer(*settings, eight_bits, metric, True)
+                faiss.copy_array_to_vector(np.ascontiguousarray(ranges).ravel(), index.sq.trained)
+            index.is_trained = True
+            return index
+
+        lists = ClusterLists(make if ranges is None else partial(made_aligned, make), spec.metric)
+        lists.index.set_direct_map_type(faiss.DirectMap.Hashtable)
+        return lists
 
 
 def own_num_clusters(count: int) -> int:
@@ -221,18 +239,17 @@ def own_num_clusters(count: int) -> int:
     return max(1, min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER))
 
 
-def _empty_index(
-    faiss: Any, spec: IndexSpec, centroids: Vectors, quantizer: Any
-) -> Callable[[], Any]:
-    """Return a factory of indexes over one quantizer of these centroids."""
-    metric = faiss_metric(faiss, spec.metric)
-
-    def make() -> Any:
-        index = faiss.IndexIVFFlat(quantizer, spec.dimension, len(centroids), metric)
-        index.is_trained = True
-        return index
-
-    return make
+def _ranges(centroids: Vectors, rows: Rows) -> Vectors:
+    """Return least and width of each number of ``x - c``, ``[2, dim]``, as FAISS's trainer does."""
+    dimension = centroids.shape[1]
+    low = np.full(dimension, np.inf, dtype=np.float32)
+    high = -low
+    step = max(1, RANGED_AT_ONCE // dimension)
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        rest = rows.vectors[part] - centroids[rows.clusters[part]]
+        low, high = np.minimum(low, rest.min(axis=0)), np.maximum(high, rest.max(axis=0))
+    return np.stack([low, high - low])
 
 
 def _train_centroids(spec: IndexSpec, vectors: Vectors) -> Vectors:

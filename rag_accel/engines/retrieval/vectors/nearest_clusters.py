@@ -9,7 +9,6 @@ in float32 can; the others of its queries are compared one by one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,20 +27,6 @@ MIN_QUERIES = 16  # below, comparing one by one was as fast (4000 centroids of 2
 MIN_NUMBERS = 1 << 18  # of the centroids, for the same reason
 MAX_HEAPED = 64  # clusters to find from which on picking them takes as long as comparing
 MAX_PRODUCTS = 1 << 20  # numbers held at once
-
-
-@dataclass(frozen=True, slots=True)
-class Visits:
-    """The clusters each query visits, nearest first, and FAISS's numbers for their centroids.
-
-    Args:
-        clusters: ``[n, m]``.
-        numbers: ``[n, m]``: inner products, off by no more than a float32 sum can be; under L2
-            they mean nothing.
-    """
-
-    clusters: Labels
-    numbers: Scores
 
 
 class NearestClusters:
@@ -64,41 +49,29 @@ class NearestClusters:
         self._shape = centroids.shape
         self._product = self._linear(centroids, lengths) if centroids.size >= MIN_NUMBERS else None
 
-    def of(self, queries: Vectors, nprobe: int) -> Visits:
+    def of(self, queries: Vectors, nprobe: int) -> Labels:
         """Return the ``nprobe`` nearest of the clusters for each of ``queries: [n, dim]``."""
         is_worth = len(queries) >= MIN_QUERIES and nprobe <= min(MAX_HEAPED, self._shape[0] - 1)
         if self._product is None or not is_worth:
             return self._one_by_one(queries, nprobe)
         step = max(MIN_QUERIES, MAX_PRODUCTS // self._shape[0])
-        parts = [
-            self._by_product(queries[start : start + step], nprobe)
-            for start in range(0, len(queries), step)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        clusters = np.concatenate([part.clusters for part in parts])
-        return Visits(clusters, np.concatenate([part.numbers for part in parts]))
+        starts = range(0, len(queries), step)
+        return _joined([self._by_product(queries[at : at + step], nprobe) for at in starts])
 
-    def _one_by_one(self, queries: Vectors, nprobe: int) -> Visits:
+    def _one_by_one(self, queries: Vectors, nprobe: int) -> Labels:
         most = max(1, self._faiss.cvar.distance_compute_blas_threshold - 1)
         starts = range(0, len(queries), most)
-        found = [self.quantizer.search(queries[start : start + most], nprobe) for start in starts]
-        if len(found) == 1:
-            return Visits(found[0][1], found[0][0])
-        return Visits(*(np.concatenate([part[side] for part in found]) for side in (1, 0)))
+        return _joined([self.quantizer.search(queries[at : at + most], nprobe)[1] for at in starts])
 
-    def _by_product(self, queries: Vectors, nprobe: int) -> Visits:
+    def _by_product(self, queries: Vectors, nprobe: int) -> Labels:
         scores, clusters = self._largest(queries, nprobe + 1)
         gap = scores[:, nprobe - 1].astype(np.float64) - scores[:, nprobe]
-        visits = Visits(
-            np.ascontiguousarray(clusters[:, :nprobe]), np.ascontiguousarray(scores[:, :nprobe])
-        )
+        nearest = np.ascontiguousarray(clusters[:, :nprobe])
         # Each of the two scores may be off by the slack here, and by as much where one compares.
         doubtful = np.flatnonzero(~(gap > 4 * self._slack(queries)))
         if len(doubtful):
-            alone = self._one_by_one(queries[doubtful], nprobe)
-            visits.clusters[doubtful], visits.numbers[doubtful] = alone.clusters, alone.numbers
-        return visits
+            nearest[doubtful] = self._one_by_one(queries[doubtful], nprobe)
+        return nearest
 
     def _largest(self, queries: Vectors, count: int) -> tuple[Scores, Labels]:
         """Return the highest scores by the product and their clusters, highest first."""
@@ -139,3 +112,7 @@ class NearestClusters:
             self._faiss.copy_array_to_vector(halves, linear.b)
         linear.is_trained = True
         return linear
+
+
+def _joined(parts: list[Labels]) -> Labels:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -93,6 +93,11 @@ class VectorIndex(Protocol):
         """Return the largest ``nprobe`` that makes a difference."""
         ...
 
+    @property
+    def refine(self) -> int:
+        """Return how many candidates ``fetch_coded`` is to find for each hit; 0 without codes."""
+        ...
+
     def __len__(self) -> int: ...
 
     def rows(self, labels: Labels, vectors: Vectors) -> Rows:
@@ -124,6 +129,12 @@ class VectorIndex(Protocol):
 
         Ends a row with ``NO_LABEL`` where it ran out of vectors.
         """
+        ...
+
+    def fetch_coded(
+        self, queries: Vectors, count: int, scope: SearchScope
+    ) -> tuple[Scores, Labels]:
+        """Do as ``fetch`` by the codes of the vectors: scores, and so labels, are approximate."""
         ...
 
 

@@ -9,6 +9,7 @@ import neo4j
 import numpy as np
 import pytest
 from neo4j.exceptions import AuthError, ClientError, ServiceUnavailable, SessionExpired
+from neo4j_server import BoltServer
 from relay import Relay
 from triples import (
     ODD_NAMES,
@@ -25,7 +26,6 @@ from rag_accel.engines.knowledge.bolt import BoltGraph
 from rag_accel.engines.knowledge.bolt.reader import BoltAccess, BoltReader
 from rag_accel.engines.knowledge.memory import MemoryGraph
 from rag_accel.engines.knowledge.protocol import Expansion
-from rag_accel.testing.neo4j_process import BoltServer
 
 pytestmark = pytest.mark.neo4j
 

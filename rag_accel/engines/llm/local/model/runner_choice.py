@@ -152,9 +152,9 @@ def _on_paged(source: Any, wish: RunnerWish) -> ChosenRunner:
 
 
 def _measured(source: Any, wish: RunnerWish, runner: PagedRunner, kept: RunnerCosts) -> RunnerCosts:
-    """Return the costs that the wish needs: what is not kept of them is measured.
+    """Return the costs of one forward, measuring whatever ``kept`` lacks.
 
-    Torch is proved, made and timed only where it may run the model.
+    Torch is proved, made and timed only while it may run the model.
     """
     if wish.weights == "int8":
         # A block of rows saves as much as with the model's own weights, where that is known.

@@ -100,7 +100,7 @@ def traced(spec: Mapping[str, Any], unusable: str | None = None) -> Path:
 
     Args:
         spec: what it depends on, see ``making.trace_spec``.
-        unusable: the digest of one that is made again.
+        unusable: the digest of a trace to make again.
 
     Raises:
         CompileError: it cannot be traced, or the operator failed its trial; says why.

@@ -12,7 +12,7 @@ from path_graphs import OTHER, QUESTION, ask, local, over_graph, walking
 from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
 
 from rag_accel.errors import ConfigError
-from rag_accel.kv.eviction import LFUPolicy, LRUPolicy
+from rag_accel.kv.eviction import LookaheadPolicy, LRUPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
 
@@ -49,7 +49,7 @@ def test_requests_at_once_over_a_faulty_policy_are_all_answered() -> None:
 
 
 def test_two_accelerators_with_one_policy_are_refused() -> None:
-    llm = local(eviction=LFUPolicy())
+    llm = local(eviction=LookaheadPolicy())
     with walking(llm) as accelerator:
         with pytest.raises(ConfigError, match="an eviction policy is of one engine alone"):
             walking(llm)
@@ -59,7 +59,7 @@ def test_two_accelerators_with_one_policy_are_refused() -> None:
 
 
 def test_a_folder_is_no_second_store(tmp_path: Any) -> None:
-    llm = local(eviction=LFUPolicy(), kv_folder=str(tmp_path / "kept"))
+    llm = local(eviction=LookaheadPolicy(), kv_folder=str(tmp_path / "kept"))
     for _ in range(2):
         with walking(llm) as accelerator:
             assert ask(accelerator, over_graph())[1].approximate > 0

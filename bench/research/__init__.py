@@ -1,1 +1,0 @@
-"""Compare designs with an emulated device, and parts by themselves; no user runs these."""

@@ -1,1 +1,0 @@
-"""Hold the suites of research; ``bench.suites`` finds and imports them."""

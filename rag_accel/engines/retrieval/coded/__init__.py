@@ -1,1 +1,0 @@
-"""Exact search led by 8-bit codes."""

@@ -1,1 +1,0 @@
-"""Searches over clusters in steps of bounded time."""

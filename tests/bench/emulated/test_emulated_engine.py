@@ -1,0 +1,281 @@
+"""The emulated device as an owned engine: contract, handles, streams, cancellation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llm_harness import QUESTION, finish, work
+
+from bench.emulated.device import EmulatedDevice
+from bench.emulated.engine import EmulatedEngine
+from bench.emulated.table import H100_LIKE_8B, step_time_s
+from bench.emulated.waiting import VirtualTime
+from rag_accel.engine_api import (
+    Engine,
+    EngineRequest,
+    Handle,
+    Message,
+    PrimitiveKind,
+    StepBudget,
+    TextBatch,
+    WorkId,
+)
+from rag_accel.errors import ClosedError, ConfigError, EngineError
+from rag_accel.testing.conformance import EngineContract
+
+# A device whose first step outlasts every test.
+ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
+SYSTEM = Message("system", " ".join(["rule"] * 300))
+DECODING, PREFILLING = PrimitiveKind.DECODING, PrimitiveKind.PREFILLING
+
+
+def prefill(engine: Engine, id: str, *messages: Message, **fields: Any) -> Handle:
+    engine.submit([work(id, *messages, kind=PREFILLING, **fields)])
+    (output,) = finish(engine, id)
+    assert output.handle is not None
+    return output.handle
+
+
+class TestContract(EngineContract):
+    def make_engine(self) -> Engine:
+        device = EmulatedDevice(replace(H100_LIKE_8B, base_ms=0.5))
+        return EmulatedEngine(device, owns_device=True)
+
+    def make_request(self, number: int) -> EngineRequest:
+        return work(f"w{number}", Message("user", f"question {number}"))
+
+    def make_bad_request(self) -> EngineRequest:
+        return work("bad", max_tokens=-1)
+
+    def make_waiting_request(self) -> EngineRequest:
+        return work("waiting", max_tokens=100_000)
+
+
+class TestContractOfPrefilling(TestContract):
+    def make_request(self, number: int) -> EngineRequest:
+        return work(f"w{number}", Message("user", f"question {number}"), kind=PREFILLING)
+
+
+@pytest.fixture
+def engine(device: EmulatedDevice) -> Iterator[EmulatedEngine]:
+    made = EmulatedEngine(device)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def endless() -> Iterator[EmulatedEngine]:
+    made = EmulatedEngine(EmulatedDevice(ENDLESS), owns_device=True)
+    yield made
+    made.close()
+
+
+def test_the_engine_and_plain_callers_get_the_same_text(
+    engine: EmulatedEngine, device: EmulatedDevice
+) -> None:
+    engine.submit([work("a")])
+    (output,) = finish(engine, "a")
+    assert output.value == device.generate(work("a").payload)
+
+
+def test_a_stream_arrives_word_by_word(engine: EmulatedEngine) -> None:
+    engine.submit([work("a", stream=True)])
+    outputs = finish(engine, "a")
+    assert [output.kind for output in outputs] == ["partial"] * 4 + ["final"]
+
+
+def test_work_submitted_together_shares_every_step(
+    engine: EmulatedEngine, device: EmulatedDevice
+) -> None:
+    engine.submit([work(f"w{number}") for number in range(64)])
+    finish(engine, *(f"w{number}" for number in range(64)))
+    assert device.stats().steps == 4
+
+
+def test_prefilling_ends_with_a_handle_and_no_text(
+    engine: EmulatedEngine, device: EmulatedDevice
+) -> None:
+    engine.submit([work("p", SYSTEM, kind=PREFILLING, stream=True)])
+    (output,) = finish(engine, "p")
+    assert output.kind == "final"
+    assert output.handle is not None
+    assert output.value is None
+    assert device.stats().decode_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "kind", [PREFILLING, PrimitiveKind.PARTIAL_PREFILLING, PrimitiveKind.FULL_PREFILLING]
+)
+def test_a_handle_saves_the_prefill_of_the_common_prefix(
+    engine: EmulatedEngine, device: EmulatedDevice, kind: PrimitiveKind
+) -> None:
+    engine.submit([work("p", SYSTEM, kind=kind)])
+    (output,) = finish(engine, "p")
+    device.reset_stats()
+    engine.submit([work("d", SYSTEM, QUESTION, handle=output.handle)])
+    finish(engine, "d")
+    assert device.stats().prefill_tokens == 3
+
+
+def test_a_prompt_read_to_its_end_decodes_at_once(
+    engine: EmulatedEngine, device: EmulatedDevice
+) -> None:
+    handle = prefill(engine, "p", SYSTEM, QUESTION)
+    device.reset_stats()
+    engine.submit([work("d", SYSTEM, QUESTION, max_tokens=1, handle=handle)])
+    finish(engine, "d")
+    assert device.stats().busy_s == pytest.approx(step_time_s(H100_LIKE_8B, 1, 303, 0))
+
+
+def test_a_handle_does_not_change_the_answer(engine: EmulatedEngine) -> None:
+    handle = prefill(engine, "p", SYSTEM)
+    engine.submit([work("cold", SYSTEM, QUESTION)])
+    engine.submit([work("warm", SYSTEM, QUESTION, handle=handle)])
+    values = {output.id: output.value for output in finish(engine, "cold", "warm")}
+    assert values[WorkId("cold")] == values[WorkId("warm")]
+
+
+def test_prefilling_in_parts_reads_every_token_once(
+    engine: EmulatedEngine, device: EmulatedDevice
+) -> None:
+    first = prefill(engine, "p1", SYSTEM)
+    second = prefill(engine, "p2", SYSTEM, QUESTION, handle=first)
+    engine.submit([work("d", SYSTEM, QUESTION, handle=second)])
+    finish(engine, "d")
+    assert device.stats().prefill_tokens == 303
+
+
+def test_an_older_handle_can_be_resumed_again(
+    engine: EmulatedEngine, device: EmulatedDevice
+) -> None:
+    handle = prefill(engine, "p", SYSTEM)
+    for id, text in (("one", "first try"), ("two", "second try")):
+        device.reset_stats()
+        engine.submit([work(id, SYSTEM, Message("user", text), handle=handle)])
+        finish(engine, id)
+        assert device.stats().prefill_tokens == 2
+
+
+def test_a_released_handle_is_refused_by_name(engine: EmulatedEngine) -> None:
+    handle = prefill(engine, "p", SYSTEM)
+    engine.release([handle])
+    engine.submit([work("d", SYSTEM, handle=handle)])
+    (output,) = finish(engine, "d")
+    assert output.kind == "error"
+    assert handle in str(output.error)
+
+
+def test_a_handle_is_unknown_in_another_namespace(engine: EmulatedEngine) -> None:
+    handle = prefill(engine, "p", SYSTEM, namespace="tenant a")
+    engine.submit([work("d", SYSTEM, handle=handle, namespace="tenant b")])
+    (output,) = finish(engine, "d")
+    assert isinstance(output.error, EngineError)
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "text"),
+    [
+        (work("bad", kind=PrimitiveKind.SEARCHING), EngineError, "SEARCHING"),
+        (replace(work("bad"), payload=TextBatch(("x",))), EngineError, "TextBatch"),
+        (work("bad", max_tokens=0), ConfigError, "max_tokens"),
+        (work("bad", handle=Handle("prefill-99")), EngineError, "prefill-99"),
+    ],
+)
+def test_bad_work_ends_alone_with_a_named_error(
+    engine: EmulatedEngine, bad: EngineRequest, kind: type[Exception], text: str
+) -> None:
+    engine.submit([work("good"), bad])
+    outputs = {output.id: output for output in finish(engine, "good", "bad")}
+    assert outputs[WorkId("good")].kind == "final"
+    assert isinstance(outputs[WorkId("bad")].error, kind)
+    assert text in str(outputs[WorkId("bad")].error)
+
+
+def test_an_id_still_at_work_is_refused(endless: EmulatedEngine) -> None:
+    endless.submit([work("a")])
+    endless.submit([work("a")])
+    (output,) = endless.step(StepBudget(time_s=0.0))
+    assert "id of unfinished work" in str(output.error)
+
+
+def test_what_respond_raises_is_the_error_of_its_item() -> None:
+    error = KeyError("mine")
+
+    def respond(messages: Sequence[Message]) -> str:
+        if messages[0].content == "bad":
+            raise error
+        return "fine"
+
+    time = VirtualTime()
+    device = EmulatedDevice("fast_fp8", respond=respond, clock=time, waiter=time)
+    engine = EmulatedEngine(device, owns_device=True)
+    engine.submit([work("bad", Message("user", "bad")), work("good")])
+    outputs = {output.id: output for output in finish(engine, "bad", "good")}
+    assert outputs[WorkId("bad")].error is error
+    assert outputs[WorkId("good")].value.text == "fine"
+    engine.close()
+
+
+def test_a_step_ends_with_its_budget(endless: EmulatedEngine) -> None:
+    endless.submit([work("a")])
+    assert endless.step(StepBudget(time_s=0.01)) == []
+
+
+def test_an_interrupt_before_the_step_is_not_lost(endless: EmulatedEngine) -> None:
+    endless.submit([work("a")])
+    endless.interrupt()
+    assert endless.step(StepBudget()) == []
+
+
+def test_an_interrupt_ends_a_waiting_step(endless: EmulatedEngine) -> None:
+    endless.submit([work("a")])
+    results: list[object] = []
+    waiting = threading.Thread(target=lambda: results.append(endless.step(StepBudget())))
+    waiting.start()
+    endless.interrupt()
+    waiting.join(5.0)
+    assert results == [[]]
+
+
+def test_cancelling_frees_the_place_at_once() -> None:
+    with EmulatedDevice(ENDLESS) as device:
+        engine = EmulatedEngine(device)
+        engine.submit([work("a"), work("b")])
+        engine.cancel([WorkId("a")])
+        stats = device.stats()
+        assert stats.running + stats.waiting == 1
+
+
+def test_a_cancelled_id_may_be_used_for_other_work(engine: EmulatedEngine) -> None:
+    engine.submit([work("a", Message("user", "old"))])
+    engine.cancel([WorkId("a")])
+    engine.submit([work("a", Message("user", "new question"))])
+    (output,) = finish(engine, "a")
+    assert output.value.prompt_tokens == 2
+
+
+def test_closing_one_engine_leaves_a_shared_device_to_others(device: EmulatedDevice) -> None:
+    first, second = EmulatedEngine(device), EmulatedEngine(device)
+    first.submit([work("a", max_tokens=1000)])
+    first.close()
+    second.submit([work("b")])
+    assert finish(second, "b")[-1].kind == "final"
+
+
+def test_a_device_closed_under_the_engine_is_an_error_of_its_work() -> None:
+    device = EmulatedDevice(ENDLESS)
+    engine = EmulatedEngine(device)
+    engine.submit([work("a")])
+    device.close()
+    (output,) = finish(engine, "a")
+    assert isinstance(output.error, ClosedError)
+
+
+def test_a_closed_engine_refuses_work(engine: EmulatedEngine) -> None:
+    engine.close()
+    with pytest.raises(ClosedError):
+        engine.submit([work("a")])
