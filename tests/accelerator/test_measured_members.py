@@ -84,14 +84,6 @@ def test_a_member_on_the_cores_of_another_saves_nothing() -> None:
     assert "one embedder: nothing is saved by others" in found["text"]
 
 
-def test_a_device_too_slow_for_one_text_is_of_no_use() -> None:
-    clock = ManualClock()
-    found = measured(*two(clock), clock=clock, slo_s=0.35)
-    assert [one["depth"] for one in found["members"]] == [4, 0]
-    assert "in 0.35 s no text: of no use" in found["text"]
-    assert "the others save nothing within this limit" in found["text"]
-
-
 def test_a_first_member_too_slow_gives_json_without_infinities() -> None:
     clock = ManualClock()
     main_one, other = two(clock)

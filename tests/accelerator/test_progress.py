@@ -9,7 +9,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,6 @@ from rag_accel.engine_api import (
     EngineProfile,
     PrimitiveKind,
 )
-from rag_accel.errors import ConfigError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.kinds import checked, stored
@@ -278,11 +276,6 @@ def test_work_that_reads_nothing_of_what_is_before_it_starts_at_once() -> None:
     assert found["search.embedding"].after == ()
     _, found = primitives(unrelated(), passes=NOTHING)
     assert found["search.embedding"].after == ("plan.decoding",)
-
-
-def test_a_pass_that_does_not_exist_is_an_option_error() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'prune_dependencies'"):
-        primitives(unrelated(), passes=frozenset({"prune_dependency"}))
 
 
 def test_a_later_region_waits_for_what_an_earlier_one_no_longer_says() -> None:

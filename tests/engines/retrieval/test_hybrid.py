@@ -180,22 +180,6 @@ def test_k_may_be_any_integer_up_to_max_depth(engine: HybridEngine, k: Any, foun
     assert len(_ids(_step(engine, _search("s", "ant", np.ones(6), k))["s"])) == found
 
 
-def test_an_empty_index_finds_nothing() -> None:
-    engine = HybridEngine(DocumentIndex(IndexSpec(6)))
-    assert _step(engine, _search("s", "ant", np.ones(6)))["s"].value == ()
-
-
-def test_an_unhashable_filter_value_is_searched_for() -> None:
-    index = DocumentIndex(IndexSpec(1))
-    index.add([Document("a", "ant", {"x": [1]}), Document("b", "ant")], [[1], [1]])
-    outputs = _step(
-        HybridEngine(index),
-        _search("s", "ant", [1], where={"x": [1]}),
-        _search("t", "ant", [1], where={"x": [2]}),
-    )
-    assert (_ids(outputs["s"]), _ids(outputs["t"])) == (["a"], [])
-
-
 def test_an_engine_that_searches_by_vector_alone_takes_the_same_query(
     index: DocumentIndex,
 ) -> None:

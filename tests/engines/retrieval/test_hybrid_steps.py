@@ -117,12 +117,6 @@ def test_a_bad_search_ends_alone_in_its_own_error(
     assert outputs["last"].value == _step(engine, last)["last"].value
 
 
-def test_work_of_a_kind_it_does_not_do_ends_in_an_error(engine: HybridEngine) -> None:
-    query = HybridQuery(np.ones(6), 3, text="ant")
-    outputs = _step(engine, _work("w", query, PrimitiveKind.EMBEDDING))
-    assert isinstance(outputs["w"].error, ConfigError)
-
-
 def test_a_search_that_fails_while_words_are_ranked_fails_alone(
     engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,24 +130,6 @@ def test_a_search_that_fails_while_words_are_ranked_fails_alone(
     monkeypatch.setattr(LexicalSnapshot, "search", fail_for_long_texts)
     outputs = _step(
         engine, _search("good", "ant", np.ones(6)), _search("bad", "ant " * 99, np.ones(6))
-    )
-    assert len(_ids(outputs["good"])) == 3
-    assert isinstance(outputs["bad"].error, MemoryError)
-
-
-def test_a_search_that_fails_inside_its_shared_call_fails_alone(
-    engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search = DocumentIndex.search
-
-    def fail_for_nines(self: DocumentIndex, vectors: Any, *rest: Any) -> Any:
-        if (vectors == 9).any():
-            raise MemoryError("too large")
-        return search(self, vectors, *rest)
-
-    monkeypatch.setattr(DocumentIndex, "search", fail_for_nines)
-    outputs = _step(
-        engine, _search("good", "ant", np.ones(6)), _search("bad", "ant", np.full(6, 9))
     )
     assert len(_ids(outputs["good"])) == 3
     assert isinstance(outputs["bad"].error, MemoryError)

@@ -16,7 +16,6 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from rag_accel import Accelerator
-from rag_accel.errors import ConfigError
 
 TEXTS = {
     "a": "The height of Mount Fuji is 3776 metres.",
@@ -129,17 +128,6 @@ async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str
         "approximate_tokens": reused,
         "exact": False,
     }
-
-
-def test_documents_that_are_no_list_are_refused(accelerator: Accelerator) -> None:
-    with pytest.raises(ConfigError, match="named as a list"):
-        model(accelerator).chat(chatted(PROMPTS[0]), documents="one string")
-
-
-@pytest.mark.parametrize("kv_reuse", ["full", "exact"])
-def test_what_is_no_document_is_refused(accelerator: Accelerator, kv_reuse: str) -> None:
-    with pytest.raises(ConfigError, match=r"documents\[1\].*int"):
-        model(accelerator, kv_reuse).complete("Well?", documents=["a", 3])
 
 
 def counters(accelerator: Accelerator) -> list[dict[str, Any]]:

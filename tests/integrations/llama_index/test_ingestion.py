@@ -406,21 +406,6 @@ async def test_a_batch_that_is_cancelled_releases_what_it_handed_over(
     assert len(ended) <= 2  # of eight pieces
 
 
-def test_a_class_made_while_patched_has_the_spans_of_its_own(accelerator: Accelerator) -> None:
-    def spans_of() -> Any:
-        class Own(MockEmbedding):
-            def get_text_embedding_batch(self, *args: Any, **kwargs: Any) -> Any:
-                return super().get_text_embedding_batch(*args, **kwargs)
-
-        with recording() as (events, spans):
-            Own(embed_dim=2).get_text_embedding_batch(["a"])
-        return events, spans
-
-    plain = spans_of()
-    with activate(accelerator):
-        assert spans_of() == plain
-
-
 # Indexes ---------------------------------------------------------------------------------------
 
 
