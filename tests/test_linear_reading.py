@@ -20,7 +20,6 @@ from rag_accel.errors import RagAccelError
 from rag_accel.graph import RAGraph
 from rag_accel.graph.item_lists import ItemReader, ListForm
 from rag_accel.graph.text import format as write
-from rag_accel.graph.text import parse
 from rag_accel.sample import make_questions
 from rag_accel.sample.markup import prose_paragraphs
 from rag_accel.sample.source_files import BAD_SOURCE, read_sections
@@ -165,7 +164,6 @@ READERS: dict[str, Reader] = {
     "source": _source,
     "sentences": lambda folder: lambda text: make_questions([Document("a", text)], 5),
     "questions": _question_file,
-    "graph": lambda folder: lambda text: parse(f"ragraph(input)\n{text}", {"f": len}),
     "graph text": _format,
     "trace": _trace,
 }
@@ -240,11 +238,6 @@ PATTERNS: dict[str, tuple[str, Make]] = {
     "duties": ("sentences", lambda n: "The a must " * n + "."),
     "equal sentences": ("sentences", lambda n: "If the a is b, it is. " * n),
     "deep questions": ("questions", lambda n: "[" * n),
-    "deep values": ("graph", lambda n: "a: Generation@llm()  prompt=" + "[" * n),
-    "stages": (
-        "graph",
-        lambda n: "".join(f"s{i}: Function()  after s{i - 1}  fn=@f\n" for i in range(n)),
-    ),
     "functions of one name": ("graph text", lambda n: "a" * n),
     "deep events": ("trace", lambda n: "[" * n),
     "events in events": ("trace", lambda n: '{"event":' * n),
@@ -254,7 +247,7 @@ SAMPLE = frozenset(
     (
         *("arrays in an array", "introductions by letter", "many texts by letter", "badges"),
         *("blanks in a heading", "front matter of empty lines"),
-        *("blanks after a field", "marks of links", "deep values", "a long heading"),
+        *("blanks after a field", "marks of links", "a long heading"),
     )
 )
 
@@ -287,7 +280,6 @@ TOKENS: dict[str, tuple[str, ...]] = {
         *("a ", "is ", "A ", "is used to ", "because ", "must ", "If ", "raises ", ", ", ". "),
         "a.b: ",
     ),
-    "graph": (*'a[{,"\n', "a: ", '"a": ', "Function()", " after ", " -> ", " fn=@f"),
     "questions": (*'[]"\\a ,1', '{"a":'),
     "trace": (*'[]"a,1\n', '{"event":', "{}\n"),
 }

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from accel_harness import PATIENCE_S
+from graph_text import parse
 
 from rag_accel import Accelerator, RAGraph
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.errors import DocumentError, EngineOutputError, GraphError
-from rag_accel.graph.text import format, parse
+from rag_accel.graph.text import format
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.compute import DIM
 from rag_accel.workflows import Upload

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from graph_text import parse_primitives
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import EngineOutputError
 from rag_accel.graph.item_lists import ItemReader
 from rag_accel.graph.list_functions import ListFunction
-from rag_accel.graph.primitive_text import parse_primitives
 from rag_accel.requests.streams import Due, ItemForwarding
 from rag_accel.scheduler.messages import NodeKey, RequestId
 

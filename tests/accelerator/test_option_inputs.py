@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_harness import WAYS, opened
+from graph_text import parse, references
 
 from rag_accel import END, START, GraphError, Input, RAGraph
 from rag_accel.engine_api import Document, GenerationInput, PrimitiveKind, RerankBatch
 from rag_accel.engines import DocumentIndex, IndexSpec, RetrievalEngine
-from rag_accel.graph.text import format, parse, references
+from rag_accel.graph.text import format
 from rag_accel.passes.context import PassContext
 from rag_accel.testing import FakeEngine, compute, vector_of
 
@@ -212,8 +213,10 @@ def test_a_value_that_looks_like_an_input_stays_a_value() -> None:
 
 def test_an_unused_request_costs_no_pass() -> None:
     """Passes see the option and not a value of some request."""
+    from graph_text import parse_primitives
+
     from rag_accel.graph.growth import grow
-    from rag_accel.graph.primitive_text import format_primitives, parse_primitives
+    from rag_accel.graph.primitive_text import format_primitives
     from rag_accel.passes.decompose import decompose
     from rag_accel.passes.manager import run_passes
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from accel_harness import become_idle, internal_errors
+from graph_text import parse, references
 from idle_accelerators import soon_idle
 
 from rag_accel import (
@@ -30,7 +31,7 @@ from rag_accel.engines import (
     OpenAICompatibleEngine,
 )
 from rag_accel.errors import RemoteEngineError
-from rag_accel.graph.text import format, parse, references
+from rag_accel.graph.text import format
 from rag_accel.server import Server
 from rag_accel.testing import FakeEngine, Faults
 

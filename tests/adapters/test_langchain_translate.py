@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
+from graph_text import parse, references
 from langchain_core.language_models import FakeListLLM
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import PromptTemplate
@@ -23,7 +24,7 @@ from rag_accel.errors import TranslationError
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.spec import offenders
 from rag_accel.graph.stages import Function
-from rag_accel.graph.text import format, parse, references
+from rag_accel.graph.text import format
 from rag_accel_adapters.langchain.parts import parts_of
 from rag_accel_adapters.langchain.runs import CallState, CompositeRun
 from rag_accel_adapters.langchain.stages import Aside, Call, StageValue, entered

@@ -2,11 +2,11 @@ import operator
 from dataclasses import dataclass
 
 import pytest
+from graph_text import parse_primitives
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph import END, START, RAGraph
-from rag_accel.graph.primitive_text import parse_primitives
 from rag_accel.graph.spec import offenders, verify
 
 

@@ -1,11 +1,11 @@
 import operator
 
-import pytest
+from graph_text import parse, references
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.errors import GraphError
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
+from rag_accel.graph.lines import MAX_NESTING
 from rag_accel.graph.stages import (
     Branch,
     Function,
@@ -14,7 +14,7 @@ from rag_accel.graph.stages import (
     Rerank,
     Retrieval,
 )
-from rag_accel.graph.text import format, parse, references
+from rag_accel.graph.text import format
 
 
 def keep_first(values):
@@ -82,51 +82,6 @@ def test_blank_lines_and_comments_are_skipped():
 def test_what_the_text_leaves_out_is_the_default():
     text = 'ragraph()\na: Generation()  prompt=""\nb: Rerank(x, y)'
     assert parse(text).stages == (Generation("a", ""), Rerank("b", "y", "x"))
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "valid"),
-    [
-        ("", None, "a first line such as ragraph(input)"),
-        ("graph(input)", "line 1, column 1", "'ragraph('"),
-        ("ragraph(input) x", "line 1, column 16", "the end of the line"),
-        ("ragraph(input", "line 1, column 14", "')'"),
-        ("ragraph()\n\na b", "line 3, column 3", "':'"),
-        ("ragraph()\na: after", "line 2, column 4", "the end of the line"),
-        ("ragraph()\n: Function()", "line 2, column 1", "a name"),
-        ("ragraph()\na: Function()  fn=what", "line 2, column 19", "a JSON value"),
-        ('ragraph()\n"a', "line 2, column 1", "a JSON value"),
-        ("ragraph()\nreduce a by @b", "line 2, column 10", "'with '"),
-    ],
-)
-def test_text_off_the_grammar_is_an_error_that_says_where(text, where, valid):
-    with pytest.raises(GraphError) as caught:
-        parse(text)
-    assert caught.value.where == where
-    assert caught.value.valid == valid
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("a: Retreival@index(input)  top_k=1", "unknown kind of stage"),
-        ("a: Retrieval@index(input)  topk=1", "wrong attributes"),
-        ("a: Retrieval@index(input)", "wrong attributes"),
-        ("a: Retrieval@index(input, docs)  top_k=1", "inputs on a stage's line"),
-        ('a: Generation@llm(docs)  prompt="{input}"', "inputs on a stage's line"),
-        ("a: Retrieval@index(*)  top_k=1", "inputs on a stage's line"),
-        ("a: Function()  fn=@missing", "refers to something that was not passed"),
-    ],
-)
-def test_a_line_that_fits_no_stage_is_an_error(line, what):
-    with pytest.raises(GraphError, match=what):
-        parse(f"ragraph(input)\n{line}", {"other": len})
-
-
-def test_an_unbound_name_suggests_the_nearest():
-    with pytest.raises(GraphError) as caught:
-        parse("ragraph()\na: Function()  fn=@keep_frist", {"keep_first": keep_first})
-    assert caught.value.hint == "did you mean 'keep_first'?"
 
 
 NAMES = st.text(min_size=1, max_size=8).filter(
@@ -198,6 +153,24 @@ STAGES = st.one_of(
         targets=st.none() | st.lists(NAMES, max_size=2).map(tuple),
     ),
 )
+
+
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_a_value_that_nests_deeper_than_is_said_is_bound_by_name():
+    g = RAGraph().add_retrieval("s", where={"a": nested(MAX_NESTING - 1)})
+    assert references(g) == {}
+    assert parse(format(g)) == g.freeze()
+    for levels in (MAX_NESTING, 100_000):
+        deep = nested(levels)
+        g = RAGraph().add_retrieval("s", where={"a": deep})
+        assert "where=@s.where" in format(g)
+        assert references(g)["s.where"]["a"] is deep
 
 
 @st.composite

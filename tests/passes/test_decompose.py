@@ -2,6 +2,7 @@ import operator
 from pathlib import Path
 
 import pytest
+from graph_text import parse, parse_primitives
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,10 +10,9 @@ from rag_accel.engine_api import BorrowedEngine, EngineProfile, PrimitiveKind
 from rag_accel.errors import GraphError
 from rag_accel.graph import END, START, RAGraph
 from rag_accel.graph.growth import grow
-from rag_accel.graph.primitive_text import format_primitives, parse_primitives
+from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.primitives import PrimitiveGraph
 from rag_accel.graph.spec import offenders, verify
-from rag_accel.graph.text import parse
 from rag_accel.passes.decompose import decompose
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from graph_text import parse_primitives
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from rag_accel.engine_api import (
     PrimitiveKind,
 )
 from rag_accel.graph import END, START, RAGraph
-from rag_accel.graph.primitive_text import format_primitives, parse_primitives
+from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.spec import verify
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from graph_text import parse_primitives
 
 from rag_accel.engine_api import EngineProfile, PrimitiveKind
-from rag_accel.graph.primitive_text import format_primitives, parse_primitives
+from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.spec import verify
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.join_prefill import join_prefill

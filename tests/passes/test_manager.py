@@ -5,11 +5,11 @@ import weakref
 from dataclasses import replace
 
 import pytest
+from graph_text import parse_primitives
 
 from rag_accel.engine_api import Capability, EngineProfile, PrimitiveKind
 from rag_accel.errors import ConfigError, GraphError, PassError
 from rag_accel.graph import END, START, RAGraph
-from rag_accel.graph.primitive_text import parse_primitives
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose
 from rag_accel.passes.manager import PLANS_KEPT, STATIC_PASSES, Pass, passes_named, run_passes

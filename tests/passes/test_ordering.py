@@ -1,6 +1,8 @@
 """What the passes let go within a region still holds for the regions that come after it."""
 
-from rag_accel.graph.primitive_text import format_primitives, parse_primitives
+from graph_text import parse_primitives
+
+from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.passes.ordering import all_earlier, freed_from, restore_waits
 
 BEFORE = parse_primitives(

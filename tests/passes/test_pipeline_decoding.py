@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from graph_text import parse_primitives
 
 from rag_accel.engine_api import BorrowedEngine, EngineProfile, PrimitiveKind
-from rag_accel.graph.primitive_text import format_primitives, parse_primitives
+from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.spec import verify
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose

@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from graph_text import parse_primitives
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engine_api import EngineProfile, PrimitiveKind
-from rag_accel.graph.primitive_text import format_primitives, parse_primitives
+from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.prompt import split_prompt
 from rag_accel.graph.spec import verify
 from rag_accel.passes.context import PassContext

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from core_invariants import validate
+
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.commands import Command, WakeAt
-from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from core_invariants import validate
+
 from rag_accel.scheduler.commands import (
     CancelWork,
     Command,
@@ -20,7 +22,6 @@ from rag_accel.scheduler.commands import (
     StartStep,
     WakeAt,
 )
-from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.learning import COMPANY_S
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,

@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 
 from core_harness import key, spec
+from core_invariants import validate
 from core_model import STEP_TIMEOUT_S, CoreModel, PlayedEngine
 
 from rag_accel.engine_api.kinds import PrimitiveKind
-from rag_accel.scheduler.invariants import validate
 from rag_accel.scheduler.messages import (
     CallEnded,
     CallMade,

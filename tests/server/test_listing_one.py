@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_runner import tokenizer
+from graph_text import parse, references
 from server_harness import become_idle
 from tiny_chat import model
 
@@ -16,7 +17,7 @@ from rag_accel.engine_api import Document
 from rag_accel.engines import DocumentIndex, IndexSpec
 from rag_accel.errors import ConfigError
 from rag_accel.graph.nodes import OnLoopLimit
-from rag_accel.graph.text import format, parse, references
+from rag_accel.graph.text import format
 from rag_accel.testing import FakeEngine, vector_of
 
 

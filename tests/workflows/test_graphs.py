@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from graph_text import parse, references
 from idle_accelerators import soon_idle
 from workflow_harness import longest_first
 
 from rag_accel import Accelerator, RAGraph, workflows
 from rag_accel.engine_api import Document
 from rag_accel.graph.spec import offenders
-from rag_accel.graph.text import format, parse, references
+from rag_accel.graph.text import format
 from rag_accel.server import Server
 from rag_accel.testing import FakeEngine
 

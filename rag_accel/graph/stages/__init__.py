@@ -6,7 +6,6 @@ from rag_accel.graph.stages.generation import Generation
 from rag_accel.graph.stages.graph_retrieval import GraphRetrieval
 from rag_accel.graph.stages.ingestion import Ingestion
 from rag_accel.graph.stages.kind import (
-    LineAttribute,
     Stage,
     StageKind,
     Step,
@@ -25,7 +24,6 @@ __all__ = [
     "Generation",
     "GraphRetrieval",
     "Ingestion",
-    "LineAttribute",
     "Rerank",
     "Retrieval",
     "Retry",

@@ -9,14 +9,12 @@ from rag_accel.graph.nodes import Condition, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
     RECOVERY,
-    LineAttribute,
     StageKind,
     Step,
     check_name,
-    function,
-    is_texts,
-    listed_or_none,
     register_stage,
+    write_function,
+    write_list,
 )
 from rag_accel.graph.stages.retry import Retry, check_recovery
 
@@ -49,13 +47,8 @@ register_stage(
         lambda stage, engines, counts: (Step(PrimitiveKind.CONDITION),),
         engines=(),
         line={
-            "condition": function("condition"),
-            "targets": LineAttribute(
-                "a list of texts, or null",
-                lambda value: value is None or is_texts(value),
-                write=listed_or_none,
-                read=lambda value: None if value is None else tuple(value),
-            ),
+            "condition": write_function("condition"),
+            "targets": write_list,
             "retry": RECOVERY["retry"],
         },
         of_last=("condition", "targets"),

@@ -15,9 +15,9 @@ from rag_accel.graph.stages.kind import (
     Counts,
     StageKind,
     Step,
-    function,
     register_stage,
     settle,
+    write_function,
 )
 from rag_accel.graph.stages.retry import Constant, Retry, refuse_engine
 
@@ -74,7 +74,7 @@ register_stage(
         Function,
         lambda stage, engines, counts: (Step(PrimitiveKind.FUNCTION),),
         engines=(),
-        line={"fn": function("fn"), **RECOVERY},
+        line={"fn": write_function("fn"), **RECOVERY},
         of_last=("fn", "items", "item", "union", "tokens"),
         written=_written,
     )

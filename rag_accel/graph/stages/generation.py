@@ -13,16 +13,13 @@ from rag_accel.graph.stages.kind import (
     RECOVERY,
     Counts,
     Engines,
-    LineAttribute,
     Stage,
     StageKind,
     Step,
     check_positive,
-    count,
-    is_texts,
     register_stage,
     settle,
-    text,
+    write_plain,
 )
 from rag_accel.graph.stages.retry import Constant, Retry
 
@@ -70,10 +67,10 @@ register_stage(
         Generation,
         _steps,
         line={
-            "prompt": text(required=True),
-            "system": text(or_null=True),
-            "stop": LineAttribute("a list of texts", is_texts, write=_stops, read=tuple),
-            "max_tokens": count(or_null=True),
+            "prompt": write_plain,
+            "system": write_plain,
+            "stop": _stops,
+            "max_tokens": write_plain,
             **RECOVERY,
         },
         of_first=("prompt", "system"),

@@ -32,15 +32,15 @@ from rag_accel.graph.stages.kind import (
     RECOVERY,
     Counts,
     Engines,
-    LineAttribute,
     StageKind,
     Step,
     is_texts,
-    listed_or_none,
-    named,
     option_refused,
     register_stage,
     settle,
+    write_list,
+    write_plain,
+    write_unless,
 )
 from rag_accel.graph.stages.retry import Constant, Retry
 
@@ -180,33 +180,23 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_NUMBER
 
 
-def _number() -> LineAttribute:
-    return LineAttribute(_NUMBER, _is_number, required=True)
-
-
-def _one_of(choices: tuple[str, ...]) -> LineAttribute:
-    return LineAttribute(", ".join(choices), lambda value: value in choices, required=True)
-
-
 register_stage(
     StageKind(
         GraphRetrieval,
         _steps,
         engines=("embedder", "engine"),
         line={
-            "query": named(DEFAULT_QUERY),
-            "top_k": _number(),
-            "hops": _number(),
-            "seeds": _number(),
-            "link": _one_of(LINKS),
-            "keywords": named(NO_OUTPUT),
-            "relations": LineAttribute(
-                "a list of texts", is_texts, write=listed_or_none, read=tuple
-            ),
-            "direction": _one_of(DIRECTIONS),
-            "fan_out": _number(),
-            "max_paths": _number(),
-            "embedder": named(DEFAULT_EMBEDDER),
+            "query": write_unless(DEFAULT_QUERY),
+            "top_k": write_plain,
+            "hops": write_plain,
+            "seeds": write_plain,
+            "link": write_plain,
+            "keywords": write_unless(NO_OUTPUT),
+            "relations": write_list,
+            "direction": write_plain,
+            "fan_out": write_plain,
+            "max_paths": write_plain,
+            "embedder": write_unless(DEFAULT_EMBEDDER),
             **RECOVERY,
         },
         written=lambda stage, counts: probable(stage.top_k, 10),

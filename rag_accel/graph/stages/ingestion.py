@@ -14,9 +14,9 @@ from rag_accel.graph.stages.kind import (
     Engines,
     StageKind,
     Step,
-    named,
     register_stage,
     settle,
+    write_unless,
 )
 from rag_accel.graph.stages.retry import Constant, Retry
 
@@ -60,8 +60,7 @@ register_stage(
         Ingestion,
         _steps,
         engines=("embedder", "engine"),
-        reads=("documents",),
-        line={"embedder": named(DEFAULT_EMBEDDER), **RECOVERY},
+        line={"embedder": write_unless(DEFAULT_EMBEDDER), **RECOVERY},
         of_first=("role",),
     )
 )

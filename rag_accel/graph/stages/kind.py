@@ -1,7 +1,7 @@
 """The properties of a kind of stage, and the checks the built-in stages share.
 
-One row describes a kind: how its line of text reads, which primitives it becomes and what goes with
-them. Each built-in kind stands with its row in a file of its own in this folder; a kind of
+One row describes a kind: what its line of text says, which primitives it becomes and what goes
+with them. Each built-in kind stands with its row in a file of its own in this folder; a kind of
 another package is registered with ``register_stage`` and added with ``RAGraph.add_stage``.
 """
 
@@ -17,15 +17,7 @@ from rag_accel.graph.lines import References
 from rag_accel.graph.nodes import RESERVED, TURN_MARK, EngineName, StageName
 from rag_accel.graph.option_inputs import is_input
 from rag_accel.graph.prompt import ValueName
-from rag_accel.graph.stages.retry import (
-    check_recovery,
-    fits_fallback,
-    fits_retry,
-    read_fallback,
-    read_retry,
-    told_fallback,
-    told_retry,
-)
+from rag_accel.graph.stages.retry import check_recovery, write_fallback, write_retry
 
 Engines: TypeAlias = Mapping[str, EngineProfile | BorrowedEngine]
 #: How many documents each value probably holds.
@@ -92,23 +84,8 @@ class Step:
     attributes: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LineAttribute:
-    """One attribute of a stage's line of text.
-
-    Args:
-        valid: which values it may have, in words.
-        fits: the same as a test.
-        required: whether a line must have it.
-        write: returns the value for the line, ``None`` to leave it out.
-        read: returns the field's value for what the line says.
-    """
-
-    valid: str
-    fits: Callable[[object], bool]
-    required: bool = False
-    write: Callable[[Any, Stage, References], Any] = lambda value, stage, names: value
-    read: Callable[[Any], Any] = lambda value: value
+WriteAttribute: TypeAlias = Callable[[Any, Stage, References], Any]
+"""Return the value of a stage's attribute for its line of text, ``None`` to leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +96,7 @@ class StageKind(Generic[S]):
         stage: its class, whose name heads its lines of text.
         steps: returns the primitives a stage becomes on these engines, in order.
         engines: the fields that name engines, in the order in which they are used.
-        reads: the fields that name its inputs, in order; ``None`` where a line's inputs follow
-            from the attributes, or stand for themselves.
-        line: the attributes of its line, by field.
+        line: writes the attributes of its line, by field.
         of_first: fields told to its first primitive.
         of_last: fields told to its last primitive.
         written: returns how many documents its output probably holds, 0 for something else.
@@ -130,8 +105,7 @@ class StageKind(Generic[S]):
     stage: type[S]
     steps: Callable[[S, Engines, Counts], Sequence[Step]]
     engines: tuple[str, ...] = ("engine",)
-    reads: tuple[str, ...] | None = None
-    line: Mapping[str, LineAttribute] = field(default_factory=dict[str, LineAttribute])
+    line: Mapping[str, WriteAttribute] = field(default_factory=dict[str, WriteAttribute])
     of_first: tuple[str, ...] = ()
     of_last: tuple[str, ...] = ()
     written: Callable[[S, Counts], int] = lambda stage, counts: 0
@@ -143,20 +117,7 @@ class StageKind(Generic[S]):
 
 
 #: the attributes of a stage that may fail, for the lines of its kind
-RECOVERY: Mapping[str, LineAttribute] = {
-    "retry": LineAttribute(
-        "a number of attempts, or an object of attempts, backoff_s and max_backoff_s",
-        fits_retry,
-        write=told_retry,
-        read=read_retry,
-    ),
-    "fallback": LineAttribute(
-        'the name of an engine, or {"constant": value}',
-        fits_fallback,
-        write=told_fallback,
-        read=read_fallback,
-    ),
-}
+RECOVERY: Mapping[str, WriteAttribute] = {"retry": write_retry, "fallback": write_fallback}
 
 _kinds: dict[type, StageKind[Any]] = {}
 
@@ -193,11 +154,6 @@ def kind_of(stage: S) -> StageKind[S]:
             hint="register_stage(StageKind(...)) makes a kind known",
         )
     return kind
-
-
-def kinds_by_head() -> dict[str, StageKind[Any]]:
-    """Return the known kinds by what heads their lines."""
-    return {kind.head: kind for kind in _kinds.values()}
 
 
 def engines_of(stage: Stage) -> tuple[EngineName, ...]:
@@ -261,42 +217,29 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def text(required: bool = False, or_null: bool = False) -> LineAttribute:
-    """Return an attribute that is a text, or null."""
-    if or_null:
-        return LineAttribute("a text, or null", lambda value: value is None or is_text(value))
-    return LineAttribute("a text", is_text, required)
+def write_plain(value: Any, stage: Stage, names: References) -> Any:
+    """Return a value that JSON can say."""
+    return value
 
 
-def count(required: bool = False, or_null: bool = False) -> LineAttribute:
-    """Return an attribute that is an integer from 1, or null."""
-    valid = "an integer from 1"
-    if or_null:
-        return LineAttribute(
-            f"{valid}, or null",
-            lambda value: value is None or is_count(value) or is_input(value),
-        )
-    return LineAttribute(valid, lambda value: is_count(value) or is_input(value), required)
+def write_list(value: Any, stage: Stage, names: References) -> list[Any] | None:
+    """Return a tuple of texts for a line, None where there is none."""
+    return None if value is None else list(value)
 
 
-def function(field_name: str) -> LineAttribute:
-    """Return a required attribute that is a function, written as ``@name``."""
+def write_function(field_name: str) -> WriteAttribute:
+    """Return what writes a function as ``@name``."""
 
     def write(value: Any, stage: Stage, names: References) -> Any:
         return names.name(value, f"{stage.name}.{field_name}")
 
-    return LineAttribute("a function, as @name", callable, True, write)
+    return write
 
 
-def named(default: str) -> LineAttribute:
-    """Return an attribute that is a name, left out for the default one."""
+def write_unless(default: str) -> WriteAttribute:
+    """Return what writes a name, left out for the default one."""
 
     def write(value: Any, stage: Stage, names: References) -> Any:
         return None if value == default else value
 
-    return LineAttribute("a text", is_text, write=write)
-
-
-def listed_or_none(value: Any, stage: Stage, names: References) -> list[Any] | None:
-    """Return a tuple of texts for a line, None where there is none."""
-    return None if value is None else list(value)
+    return write

@@ -15,9 +15,9 @@ from rag_accel.graph.stages.kind import (
     StageKind,
     Step,
     check_positive,
-    count,
     register_stage,
     settle,
+    write_plain,
 )
 from rag_accel.graph.stages.retry import Constant, Retry
 
@@ -59,8 +59,7 @@ register_stage(
     StageKind(
         Rerank,
         _steps,
-        reads=("query", "documents"),
-        line={"top_n": count(or_null=True), **RECOVERY},
+        line={"top_n": write_plain, **RECOVERY},
         of_last=("top_n",),
         written=_written,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -23,17 +22,16 @@ from rag_accel.graph.stages.kind import (
     RECOVERY,
     Counts,
     Engines,
-    LineAttribute,
     Stage,
     StageKind,
     Step,
-    count,
     is_count,
     is_text,
-    named,
     option_refused,
     register_stage,
     settle,
+    write_plain,
+    write_unless,
 )
 from rag_accel.graph.stages.retry import Constant, Retry
 
@@ -100,13 +98,7 @@ def _is_pair(value: object) -> bool:
     return len(pair) == 2 and is_text(pair[0])
 
 
-def _is_fields(value: object) -> bool:
-    if is_input(value):
-        return True
-    return isinstance(value, Mapping) and all(map(is_text, cast("Mapping[object, object]", value)))
-
-
-def _told_filter(value: MetadataFilter | Input, stage: Stage, names: References) -> Any:
+def _write_filter(value: MetadataFilter | Input, stage: Stage, names: References) -> Any:
     if isinstance(value, Input):
         return value
     return names.encode(dict(value), f"{stage.name}.where") if value else None
@@ -117,16 +109,10 @@ register_stage(
         Retrieval,
         _steps,
         engines=("embedder", "engine"),
-        reads=("query",),
         line={
-            "top_k": count(required=True),
-            "where": LineAttribute(
-                "a JSON object",
-                _is_fields,
-                write=_told_filter,
-                read=lambda value: value if is_input(value) else tuple(value.items()),
-            ),
-            "embedder": named(DEFAULT_EMBEDDER),
+            "top_k": write_plain,
+            "where": _write_filter,
+            "embedder": write_unless(DEFAULT_EMBEDDER),
             **RECOVERY,
         },
         of_last=("top_k", "where"),

@@ -7,7 +7,7 @@ The errors after which another attempt is made stand in ``engine_api.transient``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -180,7 +180,7 @@ def wait_s(retry: Retry, error: BaseException) -> float | None:
     return (retry_after_s(error) or 0.0) if retry.covers(error) else None
 
 
-def told_retry(value: Retry | None, stage: Any, names: References) -> Any:
+def write_retry(value: Retry | None, stage: Any, names: References) -> Any:
     """Return the option for a line: a number, an object, or a name for what text cannot hold."""
     if value is None:
         return None
@@ -192,43 +192,13 @@ def told_retry(value: Retry | None, stage: Any, names: References) -> Any:
     return plain
 
 
-def read_retry(value: Any) -> Retry | None:
-    """Return the option that a line tells."""
-    if isinstance(value, Mapping):
-        return Retry(**cast("Mapping[str, Any]", value))
-    return as_retry(value, "a line")
-
-
-def told_fallback(value: FallbackOption | None, stage: Any, names: References) -> Any:
+def write_fallback(value: FallbackOption | None, stage: Any, names: References) -> Any:
     """Return the option for a line: a text, an object, or a name for what text cannot hold."""
     if not isinstance(value, Constant):
         return value
     if is_json(value.value):
         return {"constant": value.value}
     return names.name(value, f"{stage.name}.fallback")
-
-
-def read_fallback(value: Any) -> FallbackOption | None:
-    """Return the option that a line tells."""
-    return Constant(value["constant"]) if isinstance(value, Mapping) else value
-
-
-def fits_retry(value: object) -> bool:
-    """Tell whether a line's value is a number of attempts, an object of options or a ``Retry``."""
-    if not isinstance(value, Mapping):
-        return isinstance(value, Retry) or _is_count(value)
-    told = cast("Mapping[object, object]", value)
-    seconds = [told[name] for name in ("backoff_s", "max_backoff_s") if name in told]
-    known = {field.name for field in fields(Retry)} - {"on"}
-    is_counted = _is_count(told.get("attempts", 0))
-    return set(told) <= known and is_counted and all(map(_is_seconds, seconds))
-
-
-def fits_fallback(value: object) -> bool:
-    """Tell whether a line's value is the name of an engine or a constant."""
-    if isinstance(value, Mapping):
-        return set(cast("Mapping[object, object]", value)) == {"constant"}
-    return isinstance(value, Constant) or (isinstance(value, str) and value != "")
 
 
 def with_default(stage: Any, retry: Retry) -> Any:
