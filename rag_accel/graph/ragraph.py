@@ -7,15 +7,22 @@ immutable value that ``freeze()`` returns, and while nothing is added that is th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeAlias, cast, get_args
+from dataclasses import replace
+from typing import Any, Final, Self, TypeAlias, cast, get_args
 
 from rag_accel.engine_api import Direction
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph, Link
-from rag_accel.graph.nodes import Condition, EngineName, OnLoopLimit, Reducer, StageName
+from rag_accel.graph.nodes import (
+    DEFAULT_QUERY,
+    Condition,
+    EngineName,
+    OnLoopLimit,
+    Reducer,
+    StageName,
+)
 from rag_accel.graph.option_inputs import Input
-from rag_accel.graph.paper_names import by_their_inputs
-from rag_accel.graph.prompt import ValueName
+from rag_accel.graph.prompt import PromptPiece, ValueName, join_prompt, placeholders, split_prompt
 from rag_accel.graph.stages import (
     Branch,
     Function,
@@ -37,6 +44,9 @@ from rag_accel.graph.stages.retry import (
 )
 
 Name: TypeAlias = str | int
+
+#: the name that HedraRAG's Listing 1 has for the request's input
+_QUERY: Final = ValueName("query")
 
 
 class RAGraph:
@@ -375,7 +385,7 @@ class RAGraph:
         """Return the graph as an immutable value; the same object until something is added."""
         if self._frozen is None:
             reducers = tuple(self._reducers.items())
-            stages = by_their_inputs(self._stages, self._inputs)
+            stages = _by_their_inputs(self._stages, self._inputs)
             if (retry := self._retry) is not None:
                 stages = tuple(with_default(stage, retry) for stage in stages)
             self._frozen = FrozenRAGraph(
@@ -422,3 +432,31 @@ def _stage_name(name: object) -> StageName:
     if isinstance(name, str | int) and not isinstance(name, bool):
         return StageName(str(name))
     raise GraphError("bad stage name", found=repr(name), valid="text or an integer")
+
+
+def _by_their_inputs(stages: Sequence[Stage], inputs: Sequence[ValueName]) -> tuple[Stage, ...]:
+    """Return the stages with the input ``input`` for the name ``query``.
+
+    Only where a request brings along that input alone and no stage writes a value of that name.
+    """
+    if tuple(inputs) != (DEFAULT_QUERY,) or any(stage.output == _QUERY for stage in stages):
+        return tuple(stages)
+    return tuple(_by_its_input(stage) if _QUERY in stage.inputs else stage for stage in stages)
+
+
+def _by_its_input(stage: Stage) -> Stage:
+    if isinstance(stage, Generation):
+        system = None if stage.system is None else _renamed(stage.system)
+        return replace(stage, prompt=_renamed(stage.prompt), system=system)
+    if isinstance(stage, Retrieval | GraphRetrieval | Rerank) and stage.query == _QUERY:
+        return replace(stage, query=DEFAULT_QUERY)
+    return stage
+
+
+def _renamed(template: str) -> str:
+    if _QUERY not in placeholders(template):
+        return template
+    return join_prompt(
+        PromptPiece(piece.literal, DEFAULT_QUERY if piece.value == _QUERY else piece.value)
+        for piece in split_prompt(template)
+    )

@@ -6,8 +6,9 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -15,22 +16,22 @@ from typing import Any, TypeVar, cast
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     BorrowedEngine,
+    Capability,
     Engine,
     EngineOutput,
+    EngineProfile,
     Handle,
     Health,
 )
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ClosedError, ConfigError, ForkedError
 from rag_accel.scheduler.driver.begun_calls import BegunCall, BegunCalls
-from rag_accel.scheduler.driver.delivery import GraphClient
+from rag_accel.scheduler.driver.delivery import Clients, GraphClient
 from rag_accel.scheduler.driver.ending import LivingThreads, join
-from rag_accel.scheduler.driver.engine_names import EngineNames, owned_engine_added
 from rag_accel.scheduler.driver.handling import EventHandler, Observer
 from rag_accel.scheduler.driver.hints import HintedEngines
 from rag_accel.scheduler.driver.leaf import Gathered, LeafClient
 from rag_accel.scheduler.driver.outcomes import Result
-from rag_accel.scheduler.driver.retries import with_retries
 from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.scheduler.driver.worker import Check, EngineWorker
 from rag_accel.scheduler.messages import (
@@ -41,6 +42,8 @@ from rag_accel.scheduler.messages import (
     Event,
     LeafArrived,
     NodeKey,
+    NodeReport,
+    OwnedEngineAdded,
     ProgramBegan,
     ProgramEnded,
     ProgramLeft,
@@ -56,6 +59,32 @@ from rag_accel.scheduler.wavefront import MAX_PROGRAMS
 from rag_accel.system.forks import forks
 
 T = TypeVar("T")
+
+
+class EngineNames:
+    """The engine names in use. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._names: set[EngineName] = set()
+        self._lock = threading.Lock()
+
+    def claim(self, name: str) -> EngineName:
+        """Take a name; ConfigError if another engine has it."""
+        key = EngineName(name)
+        with self._lock:
+            if key in self._names:
+                raise ConfigError(
+                    "an engine name was used twice",
+                    where=name,
+                    valid="a name not among " + ", ".join(sorted(self._names)),
+                )
+            self._names.add(key)
+        return key
+
+    def give_back(self, name: EngineName) -> None:
+        """Let the name be taken again."""
+        with self._lock:
+            self._names.discard(name)
 
 
 class Driver:
@@ -126,7 +155,7 @@ class Driver:
             key, engine, self._report_step, self._pass_partial, self._check, self._engine_ended
         )
         self._worker_threads.add(worker.thread)
-        self._put(owned_engine_added(key, profile), worker)
+        self._put(_owned_engine_added(key, profile), worker)
         self.hinted.join(key, engine)
         return key
 
@@ -358,7 +387,7 @@ class Driver:
         self._turns.post((event, attached))
 
     def _report_step(self, event: StepEnded | StepFailed, results: dict[NodeKey, Result]) -> None:
-        self._turns.post_and_drain((with_retries(self._handler.clients, event, results), results))
+        self._turns.post_and_drain((_with_retries(self._handler.clients, event, results), results))
 
     def _engine_ended(self, name: EngineName) -> None:
         self.hinted.leave(name)
@@ -374,3 +403,49 @@ def _settle(answer: Future[T], question: Callable[[], T]) -> None:
         answer.set_result(question())
     except BaseException as error:
         answer.set_exception(error)
+
+
+def _owned_engine_added(name: EngineName, profile: EngineProfile) -> OwnedEngineAdded:
+    """Return the core's event for an engine with this profile."""
+    return OwnedEngineAdded(
+        name,
+        profile.max_batch,
+        profile.max_threads,
+        profile.latency.base_s,
+        profile.latency.per_item_s,
+        profile.stepped,
+        profile.interruptible,
+        Capability.ENDS_IN_TIME in profile.capabilities,
+        Capability.ITEMWISE in profile.capabilities,
+        Capability.BOUNDS_ITS_WORK in profile.capabilities,
+        Capability.SHARES_CORES in profile.capabilities,
+    )
+
+
+def _with_retries(
+    clients: Clients, event: StepEnded | StepFailed, results: Mapping[NodeKey, Result]
+) -> StepEnded | StepFailed:
+    """Return the event with how long each failed member must wait before another attempt.
+
+    Called on the engine's thread: the user's code may judge an error. Intercepted calls have no
+    further attempts; their programs decide about errors.
+    """
+    least_s: dict[NodeKey, float] = {}
+    for node, result in results.items():
+        client = None if result.error is None else clients.find_graph(node)
+        if client is not None and result.error is not None:
+            after_s = client.retry_after_s(node, result.error)
+            if after_s is not None:
+                least_s[node] = after_s
+    if not least_s:
+        return event
+    if isinstance(event, StepFailed):
+        errors = (NodeReport(node, "error", None, after_s) for node, after_s in least_s.items())
+        return replace(event, errors=tuple(errors))
+    reports = (
+        replace(report, retry_after_s=least_s.get(report.node))
+        if report.kind == "error"
+        else report
+        for report in event.reports
+    )
+    return replace(event, reports=tuple(reports))

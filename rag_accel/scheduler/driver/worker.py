@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Final
 
 from rag_accel.engine_api import (
+    CountingEngine,
     Engine,
     EngineOutput,
     EngineRequest,
@@ -21,9 +23,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import EngineOutputError, SchedulingError
 from rag_accel.scheduler.driver.ending import note_ending
-from rag_accel.scheduler.driver.engine_counts import EngineCounts
 from rag_accel.scheduler.driver.leaf import LeafClient
-from rag_accel.scheduler.driver.lost_work import Silence, forgotten, missing
 from rag_accel.scheduler.driver.outcomes import Result, StepOutcome
 from rag_accel.scheduler.driver.parts import PartedWork
 from rag_accel.scheduler.messages import (
@@ -37,6 +37,10 @@ from rag_accel.scheduler.messages import (
 )
 
 logger = logging.getLogger("rag_accel.scheduler")
+
+#: as ``Engine.step`` promises
+SILENT_STEPS: Final = 1000
+SILENT_STEP_S: Final = 0.001
 
 Report = Callable[[StepEnded | StepFailed, dict[NodeKey, Result]], None]
 Partial = Callable[[NodeKey, EngineOutput], bool | None]
@@ -68,6 +72,61 @@ class _Held:
     request: EngineRequest
     part: WorkSlice | None = None
     streamed: bool = False
+
+
+class EngineCounts:
+    """Changes of one engine's own counters since the last report."""
+
+    __slots__ = ("_engine", "_last")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine if isinstance(engine, CountingEngine) else None
+        self._last: dict[str, int] = {}
+
+    def changes(self) -> tuple[tuple[str, int], ...]:
+        """Return the names whose counts have changed, and by how much; none where that fails."""
+        if self._engine is None:
+            return ()
+        try:
+            counts = dict(self._engine.counts)
+        except Exception:
+            logger.exception("an engine failed to say what it has counted")
+            return ()
+        last, self._last = self._last, counts
+        changes = ((name, count - last.get(name, 0)) for name, count in counts.items())
+        return tuple(change for change in changes if change[1])
+
+
+class Silence:
+    """The consecutive steps of one engine without output or new work, and their duration.
+
+    An engine that keeps work between steps is stepped as long as any of its work has not ended. If
+    it has dropped that work without a word, its steps return at once with nothing, again and again.
+    That is all that can be seen from outside; an engine that works or waits takes time, or reports.
+    """
+
+    __slots__ = ("_seconds", "_steps")
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._seconds = 0.0
+
+    def end(self) -> None:
+        """Note a sign of life, or a reason to begin again."""
+        self._steps, self._seconds = 0, 0.0
+
+    def is_final(self, step_s: float) -> bool:
+        """Count a step without any output; tell whether the engine has lost what it holds.
+
+        The mean counts: that a step was held up by another thread says nothing.
+        """
+        self._steps += 1
+        self._seconds += step_s
+        if self._steps < SILENT_STEPS:
+            return False
+        is_over = self._seconds < SILENT_STEP_S * self._steps
+        self.end()
+        return is_over
 
 
 class EngineWorker:
@@ -218,7 +277,7 @@ class EngineWorker:
         elif self._held and self._silence.is_final(step_s):
             self.engine.cancel(list(self._held))
             for held in list(self._held.values()):
-                self._end(held, forgotten(held.request), outcome)
+                self._end(held, _forgotten(held.request), outcome)
 
     def _collect(self, outputs: Sequence[EngineOutput], outcome: StepOutcome) -> None:
         for output in outputs:
@@ -232,7 +291,7 @@ class EngineWorker:
                 self._pass_on(held, output, outcome)
         if not self.engine.profile.stepped:
             for held in list(self._held.values()):
-                self._end(held, missing(held.request), outcome)
+                self._end(held, _missing(held.request), outcome)
 
     def _pass_on(self, held: _Held, output: EngineOutput, outcome: StepOutcome) -> None:
         try:
@@ -322,3 +381,26 @@ class EngineWorker:
 
 def _used(value: object) -> TokenUsage | None:
     return TokenUsage.of(value) if isinstance(value, GenerationOutput) else None
+
+
+def _missing(request: EngineRequest) -> EngineOutput:
+    """Return the end of work that an engine which keeps nothing did not report on."""
+    error = EngineOutputError(
+        "the engine ended a step without a result for this work",
+        where=request.id,
+        valid="one final or error output for every submitted id",
+        hint="run the engine through rag_accel.testing.EngineContract",
+    )
+    return EngineOutput(request.id, "error", error=error)
+
+
+def _forgotten(request: EngineRequest) -> EngineOutput:
+    """Return the end of work that an engine which keeps its work has lost."""
+    error = EngineOutputError(
+        "the engine has lost this work: it neither computes nor waits, and reports nothing",
+        where=request.id,
+        found=f"{SILENT_STEPS} steps in a row without any output, and without taking time",
+        valid="a final or error output for every submitted id, or progress now and then",
+        hint="run the engine through rag_accel.testing.EngineContract",
+    )
+    return EngineOutput(request.id, "error", error=error)

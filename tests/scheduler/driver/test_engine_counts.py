@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rag_accel.scheduler.driver.engine_counts import EngineCounts
+from rag_accel.scheduler.driver.worker import EngineCounts
 from rag_accel.testing import FakeEngine
 
 

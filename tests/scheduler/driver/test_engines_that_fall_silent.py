@@ -11,7 +11,7 @@ from driver_harness import Gate, Rig, held_back, stepped_profile
 
 from rag_accel.engine_api import EngineOutput, EngineRequest, StepBudget
 from rag_accel.errors import EngineOutputError
-from rag_accel.scheduler.driver.lost_work import SILENT_STEP_S, SILENT_STEPS, Silence
+from rag_accel.scheduler.driver.worker import SILENT_STEP_S, SILENT_STEPS, Silence
 from rag_accel.testing import FakeEngine, Faults, vector_of
 
 
