@@ -46,7 +46,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/engines/rerank": 700,
     "rag_accel/engines/retrieval": 4_200,
     "rag_accel/fidelity": 2_300,
-    "rag_accel/graph": 4_300,
+    "rag_accel/graph": 3_700,
     "rag_accel/interception": 3_900,
     "rag_accel/kv": 5_800,
     "rag_accel/leaves": 1_000,
@@ -55,14 +55,14 @@ BUDGETS: dict[str, int] = {
     "rag_accel/recognition": 1_900,
     "rag_accel/requests": 3_200,
     "rag_accel/sample": 1_700,
-    "rag_accel/scheduler": 5_300,
+    "rag_accel/scheduler": 5_200,
     "rag_accel/server": 1_000,
     "rag_accel/serving": 3_200,
     "rag_accel/system": 500,
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 1_400,
     "rag_accel/workflows": 1_200,
-    "tests": 131_000,
+    "tests": 128_300,
 }
 
 
