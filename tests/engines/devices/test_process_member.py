@@ -54,7 +54,7 @@ def is_there(pid: int) -> bool:
     """Tell whether a process runs; one that has ended and waits for its parent does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter while it is reaped
         return False
 
 
