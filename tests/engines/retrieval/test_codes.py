@@ -177,6 +177,33 @@ def test_ranges_that_cannot_be_are_refused(tmp_path: Path, damage: bytes | None)
         load_index(path)
 
 
+def test_an_index_gets_and_loses_codes_by_the_spec_of_its_snapshot(metric: Metric) -> None:
+    exact, queries = filled(metric), drawn(50, 1)
+    state = exact.snapshot()
+    coded = DocumentIndex.from_snapshot(
+        replace(state, spec=replace(state.spec, codes="sq8", refine=1))
+    )
+    assert 0.9 < coded.recall(queries, 10) < 1.0
+    back = coded.snapshot()
+    again = DocumentIndex.from_snapshot(replace(back, spec=replace(back.spec, codes=None)))
+    assert again.search(queries, 10) == exact.search(queries, 10)
+
+
+def test_an_index_that_was_emptied_keeps_the_codes_it_is_given(tmp_path: Path) -> None:
+    index = filled(Metric.L2)
+    index.delete(str(number) for number in range(COUNT))
+    state = index.snapshot()
+    coded = DocumentIndex.from_snapshot(replace(state, spec=replace(state.spec, codes="sq8")))
+    coded.add([Document("new", "")], drawn(1, 3))
+    save_index(coded, tmp_path / "index", "")
+    assert load_index(tmp_path / "index").search(drawn(1, 3), 1)[0][0].document.id == "new"
+
+
+def test_more_candidates_than_there_are_vectors_are_all(metric: Metric) -> None:
+    coded, exact, queries = filled(metric, codes="sq8", refine=10**30), filled(metric), drawn(5, 1)
+    assert coded.search(queries, 7) == exact.search(queries, 7)
+
+
 def test_a_file_from_before_there_were_codes_is_loaded() -> None:
     index = load_index(HERE / "data" / "index_without_codes.bin", fingerprint="embedder 1")
     assert index.spec == IndexSpec(

@@ -28,7 +28,7 @@ from rag_accel.engines.retrieval.vectors.checks import (
     copy_document,
 )
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
-from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
 from rag_accel.engines.retrieval.vectors.nearest import nearest
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Vectors
 from rag_accel.errors import ConfigError
@@ -83,13 +83,21 @@ class DocumentIndex:
 
     @classmethod
     def from_snapshot(cls, snapshot: IndexSnapshot) -> DocumentIndex:
-        """Build an index in the state of a snapshot, without training again."""
-        index = cls(snapshot.spec)
+        """Build an index in the state of a snapshot, without training again.
+
+        Whether it has codes is up to the snapshot's ``spec``: ``replace(spec, codes="sq8")`` gives
+        them to an index that had none.
+        """
+        index, spec = cls(snapshot.spec), snapshot.spec
         contents, assignments = index._contents, None
         if snapshot.clusters is not None:
-            clusters = snapshot.clusters
-            contents.exchange(IvfVectors(snapshot.spec, clusters.centroids, clusters.ranges))
-            assignments = clusters.assignments
+            centroids, ranges = snapshot.clusters.centroids, snapshot.clusters.ranges
+            assignments = snapshot.clusters.assignments
+            if spec.codes is None:
+                ranges = None
+            elif ranges is None:
+                ranges = code_ranges(centroids, snapshot.vectors, assignments)
+            contents.exchange(IvfVectors(spec, centroids, ranges))
         contents.make(contents.putting(snapshot.documents, snapshot.vectors, assignments))
         return index
 

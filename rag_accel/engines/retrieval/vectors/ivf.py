@@ -65,7 +65,8 @@ class IvfVectors:
         trained = cls(spec, _train_centroids(spec, vectors))
         rows = trained.rows(labels, vectors)
         if spec.codes is not None:
-            trained = cls(spec, trained.centroids, _ranges(trained.centroids, rows))
+            ranges = code_ranges(trained.centroids, rows.vectors, rows.clusters)
+            trained = cls(spec, trained.centroids, ranges)
         trained.add(rows)
         return trained
 
@@ -239,15 +240,17 @@ def own_num_clusters(count: int) -> int:
     return max(1, min(round(4 * math.sqrt(count)), count // MIN_VECTORS_PER_CLUSTER))
 
 
-def _ranges(centroids: Vectors, rows: Rows) -> Vectors:
+def code_ranges(centroids: Vectors, vectors: Vectors, clusters: Labels) -> Vectors:
     """Return least and width of each number of ``x - c``, ``[2, dim]``, as FAISS's trainer does."""
     dimension = centroids.shape[1]
+    if not len(vectors):
+        return np.zeros((2, dimension), dtype=np.float32)
     low = np.full(dimension, np.inf, dtype=np.float32)
     high = -low
     step = max(1, RANGED_AT_ONCE // dimension)
-    for start in range(0, len(rows), step):
+    for start in range(0, len(vectors), step):
         part = slice(start, start + step)
-        rest = rows.vectors[part] - centroids[rows.clusters[part]]
+        rest = vectors[part] - centroids[clusters[part]]
         low, high = np.minimum(low, rest.min(axis=0)), np.maximum(high, rest.max(axis=0))
     return np.stack([low, high - low])
 

@@ -115,7 +115,7 @@ def _search_codes(
     hits: list[Hits],
 ) -> None:
     """Fill ``hits`` for the given rows of ``queries`` from the best candidates by their codes."""
-    counts = np.minimum(limits[rows] * index.refine, scope.size)
+    counts = np.minimum(limits[rows] * min(index.refine, scope.size), scope.size)
     _, labels = index.fetch_coded(queries[rows], int(counts.max()), scope)
     # A query gets as many candidates as it would alone.
     labels[np.arange(labels.shape[1]) >= counts[:, None]] = NO_LABEL
