@@ -41,8 +41,8 @@ def check_policy(policy: str | EvictionPolicy) -> None:
                 where="eviction",
                 found=repr(policy),
                 valid=f"{names} or an EvictionPolicy",
-                hint="of the benchmarks' policies, as LFU and LACR, give an object of a class in "
-                "bench/baselines/eviction.py",
+                hint="LFU and LACR are opponents in the benchmarks: the project's repository has "
+                "them in bench/baselines/eviction.py; an object of such a class can be given",
             )
         return
     missing = [name for name in _METHODS if not callable(getattr(policy, name, None))]
