@@ -23,7 +23,7 @@ from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.testing import run_tests
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, TestOutcome
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 
 ROOT = Path(__file__).parents[1]
 SELECTED = "not slow and not bench and not processes"
@@ -69,7 +69,7 @@ def _command(tests: str) -> str:
 def _use(checkout: Path) -> None:
     """Import the project from a checkout in the tests that this process starts."""
     os.chdir(checkout)
-    paths = (checkout, checkout / "integrations", checkout / "adapters")
+    paths = [checkout, *(checkout / name for name in ("integrations", "adapters", "demo"))]
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, paths))
 
 
@@ -97,6 +97,8 @@ def run(commit: str, size: int, seed: int, results: Path) -> None:
             if name in done:
                 continue
             result = mutate_and_test([fault], _command(tests), TIMEOUT_S)
+            if result.worker_outcome is not WorkerOutcome.NORMAL:
+                raise SystemExit(f"{name} could not be planted:\n{result.output}")
             row = {"fault": name, "tests": tests, "is_detected": result.is_killed}
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
