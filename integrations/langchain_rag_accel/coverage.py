@@ -68,7 +68,6 @@ class LangChainMeter(Meter, BaseCallbackHandler):
         return [CoverageRow(kind, seen[kind], queued[kind], admitted[kind]) for kind in kinds]
 
     def calls(self) -> tuple[CoveredCalls, ...]:
-        """Return the calls by class and method."""
         with self._lock:
             classes = Counter(self._retrievers[run] for run in self._leaves())
             seen = {("retriever", cls): count for cls, count in classes.items()}
@@ -118,7 +117,6 @@ class LangChainMeter(Meter, BaseCallbackHandler):
             self._parents[kwargs["run_id"]] = kwargs.get("parent_run_id")
 
     def note(self, call: NotedCall) -> None:
-        """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         obj, args, way = call.obj, call.args, call.way
         kind = self._kind_of(obj)
         # A completion model takes many prompts in one call, and calls back for each.

@@ -78,7 +78,6 @@ class LlamaIndexMeter(Meter):
         return self._rows_with(past, self._cached)
 
     def note(self, call: NotedCall) -> None:
-        """Learn of a leaf call from its wrapper, and how it passed the scheduler if it did."""
         kind = self._kind_of(call.obj)
         with self._lock:
             self._tally.note(kind, call)

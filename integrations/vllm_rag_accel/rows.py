@@ -185,7 +185,6 @@ def _reused_texts(load: PromptLoad, gaps: Sequence[range]) -> list[range]:
 
 
 def _choice_key(load: PromptLoad, texts: Sequence[range]) -> bytes:
-    """Return a digest of all that a choice depends on."""
     layout = load.layout
     digest = hashlib.sha256(array("q", load.ids).tobytes())
     digest.update(repr((layout.head, layout.ratio, layout.asked, texts)).encode())

@@ -83,7 +83,6 @@ class SaltCheck:
     async def __call__(
         self, scope: Mapping[str, Any], receive: Callable[[], Awaitable[Any]], send: Any
     ) -> None:
-        """Serve one request."""
         parts: list[bytes] = []
 
         async def checked() -> Any:

@@ -137,7 +137,6 @@ def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[Chun
 
 
 def _add_check_verb(verbs: Any) -> None:
-    """Add the verb to those of the command."""
     check = verbs.add_parser(
         "check",
         help="measure what approximate options change on a model",

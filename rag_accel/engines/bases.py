@@ -71,7 +71,6 @@ class OutboxEngine(OwnEngine, Generic[JobT, ReportT]):
         self._outbox: Outbox[ReportT] = Outbox()
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Start work; what is refused is reported by the next step."""
         self._require_open()
         accepted: list[JobT] = []
         for request in work:
@@ -94,7 +93,6 @@ class OutboxEngine(OwnEngine, Generic[JobT, ReportT]):
         return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work, and stop what can be stopped of it."""
         gone = set(ids)
         self._rejected = [output for output in self._rejected if output.id not in gone]
         jobs = [self._jobs.pop(id) for id in gone if id in self._jobs]

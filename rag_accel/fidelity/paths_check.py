@@ -109,7 +109,6 @@ def path_prompts(count: int, seed: int = 0) -> list[TextPrompt]:
 
 
 def _paths(edges: dict[str, list[tuple[str, str]]], entity: str, draw: random.Random) -> list[str]:
-    """Return paths of one or two hops from an entity."""
     found: list[str] = []
     for relation, middle in draw.sample(edges[entity], _PATHS):
         path = f"{entity} -> {relation} -> {middle}"

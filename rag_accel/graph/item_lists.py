@@ -192,7 +192,6 @@ class _AutoScanner:
 
 
 def _has_ended(text: str) -> bool:
-    """Tell whether a text ends with the end of a line."""
     return text[-1:].splitlines() == [""]
 
 

@@ -404,7 +404,6 @@ class RAGraph:
 
 
 def _filter(where: object) -> tuple[tuple[str, Any], ...]:
-    """Return a filter as stages hold it."""
     if where is not None and not isinstance(where, Mapping):
         raise GraphError(
             "this is no filter of documents",

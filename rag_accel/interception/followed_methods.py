@@ -49,7 +49,6 @@ class _Followed:
             self.method = self._as_it_stands
 
     def now(self) -> Method:
-        """Return the method to run now."""
         name = self.name
         if self._names.get(name) is self._value:
             for names in self._before:

@@ -77,7 +77,6 @@ class Patches(ForkedAnew):
         self._stand = False
 
     def renew(self) -> None:
-        """Put a new free lock in the place of the old one."""
         # Re-entrant: a program may be collected, and so release, while its thread patches.
         self._lock = threading.RLock()
 

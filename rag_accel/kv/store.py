@@ -362,7 +362,6 @@ class HostStore(SynchronousStore):
 
 
 def _digest(namespace: str, text: str) -> bytes:
-    """Return a digest of a tenant's text, so that the text itself is not held."""
     digest = hashlib.sha256()
     for part in (namespace, text.strip()):
         encoded = part.encode("utf-8", "surrogatepass")

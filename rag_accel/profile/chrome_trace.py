@@ -59,7 +59,6 @@ class _Writer:
         self._arrows = count(1)
 
     def name_process(self, process: int, name: str) -> None:
-        """Name a group of tracks."""
         self._meta(process, 0, "process_name", name=name)
         self._meta(process, 0, "process_sort_index", sort_index=process)
 

@@ -237,7 +237,6 @@ class _Player:
             self._tell(event, more=together)
 
     def result(self) -> Replay:
-        """Return when all of it ended."""
         makespans = {
             played.recorded.id: played.last_s + played.tail_s - played.recorded.arrived_s
             for played in self._played.values()

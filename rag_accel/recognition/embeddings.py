@@ -216,7 +216,6 @@ def _hosted(options: Options) -> Engine:
 
 
 def as_it_is(text: str) -> str:
-    """Return a text; what is none is left for the model to refuse."""
     return text
 
 

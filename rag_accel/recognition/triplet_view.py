@@ -49,15 +49,12 @@ class TripletView:
         return [self._edges(expansion) for expansion in expansions]
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
-        """Return the names of nodes."""
         return [self.index.names[number] for number in ids]
 
     def relation_names(self, ids: Ids) -> Sequence[str]:
-        """Return the names of the relations in triplets."""
         return [self.index.triplets[place][1] for place in ids]
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
-        """Return an empty text for each node: nothing is told of them."""
         return [""] * len(ids)
 
     def _named(self, query: LinkQuery) -> Ids:

@@ -239,7 +239,6 @@ def _as_vectors(value: Any) -> NDArray[Any]:
 
 
 def _vectors_refused(problem: str, where: str) -> EngineOutputError:
-    """Return the error for vectors with a problem."""
     return EngineOutputError(
         "an embedding engine returned vectors that cannot be right",
         where=where,

@@ -70,7 +70,6 @@ def _add(
     values: tuple[ValueName, ...],
     engines: frozenset[EngineName],
 ) -> bool:
-    """Add readers to values; tell whether any of them is new."""
     is_new = False
     for value in values:
         known = takers.get(value, _NONE)

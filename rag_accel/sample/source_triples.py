@@ -141,7 +141,6 @@ def _plain_import(name: ast.alias) -> _Import:
 
 
 def _origin(node: ast.ImportFrom, module: str, is_package: bool) -> str:
-    """Return the full name of the module that is imported from."""
     if not node.level:
         return node.module or ""
     parts = module.split(".")

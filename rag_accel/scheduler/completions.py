@@ -78,7 +78,6 @@ def _finish(
 
 
 def _rest(state: SchedulerState, run: RequestRun, out: list[Command]) -> None:
-    """End a request that has nothing left to do; an open program becomes idle instead."""
     if run.open:
         if run.admitted:
             enter_idle(state, run)

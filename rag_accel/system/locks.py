@@ -30,7 +30,6 @@ class RenewedLock(ForkedAnew):
     lock: AbstractContextManager[object]
 
     def renew(self) -> None:
-        """Make a new lock."""
         self.lock = threading.RLock()
 
 

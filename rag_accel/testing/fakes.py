@@ -131,7 +131,6 @@ class FakeEngine(OwnEngine):
         return frozenset(self._resumable)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; unexecutable work ends with an error in the next step."""
         self._record("submit", [request.id for request in work])
         if self.is_closed:
             raise ClosedError("the engine is closed", where="FakeEngine")
@@ -157,20 +156,17 @@ class FakeEngine(OwnEngine):
         return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work; its handles stay."""
         self._record("cancel", ids)
         for id in ids:
             self._held.pop(id, None)
         self._rejected = [output for output in self._rejected if output.id not in ids]
 
     def release(self, handles: Sequence[Handle]) -> None:
-        """Forget handles."""
         self._record("release", handles)
         for handle in handles:
             self._resumable.pop(handle, None)
 
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
-        """Record the hint."""
         self._record("hint", documents)
 
     def interrupt(self) -> None:
@@ -179,7 +175,6 @@ class FakeEngine(OwnEngine):
         self._interrupted.set()
 
     def close(self) -> None:
-        """Forget everything; may be called again."""
         self._record("close")
         self._held.clear()
         self._rejected.clear()

@@ -60,7 +60,6 @@ class EngineRunner:
             self.thread.join(self._timeout_s if error is None else 0.0)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Call ``submit``."""
         self._call("submit", lambda: self.engine.submit(work))
 
     def step(self, budget: StepBudget | None = None) -> list[EngineOutput]:
@@ -81,15 +80,12 @@ class EngineRunner:
         return step.result()
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Call ``cancel``."""
         self._call("cancel", lambda: self.engine.cancel(ids))
 
     def release(self, handles: Sequence[Handle]) -> None:
-        """Call ``release``."""
         self._call("release", lambda: self.engine.release(handles))
 
     def close(self) -> None:
-        """Call ``close``."""
         self._closed = True
         self._call("close", self.engine.close)
 

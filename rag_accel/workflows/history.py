@@ -41,7 +41,6 @@ class Conversation(TextFunction):
 
     @property
     def about_tokens(self) -> int:
-        """Return how many tokens a conversation has, about."""
         return ABOUT_TOKENS
 
 

@@ -29,7 +29,6 @@ class Lines:
     __name__: ClassVar[str] = "lines"
 
     def __call__(self, text: str) -> tuple[str, ...]:
-        """Return the items in order."""
         return read_items(text, limit=self.limit)
 
 
@@ -59,11 +58,9 @@ class Queries(ListFunction):
 
     @property
     def item_count(self) -> int:
-        """Return how many queries there are."""
         return self.count
 
     def reader(self) -> ItemReader:
-        """Return a reader of the queries that are in the text."""
         return ItemReader(limit=self.count)
 
 
@@ -75,12 +72,10 @@ class Nth(ItemFunction):
     __name__: ClassVar[str] = "nth"
 
     def __call__(self, items: Sequence[Any]) -> Any:
-        """Return the item."""
         return items[self.place]
 
     @property
     def item_place(self) -> int:
-        """Return the item's place."""
         return self.place
 
 
@@ -95,7 +90,6 @@ class NthAlone:
     __name__: ClassVar[str] = "nth_alone"
 
     def __call__(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the item."""
         return (items[self.place],)
 
 
@@ -139,7 +133,6 @@ def wants_search(verdict: str) -> bool:
 
 
 def as_it_is(value: Any) -> Any:
-    """Return the value."""
     return value
 
 
@@ -185,7 +178,6 @@ class Merged(UnionFunction):
     __name__: ClassVar[str] = "merged"
 
     def __call__(self, *found: Sequence[ScoredDocument | Document]) -> tuple[Any, ...]:
-        """Return the documents."""
         kept: dict[str, Any] = {}
         for hit in (hit for hits in found for hit in hits):
             kept.setdefault(hit.document.id if isinstance(hit, ScoredDocument) else hit.id, hit)

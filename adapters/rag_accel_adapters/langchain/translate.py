@@ -137,7 +137,6 @@ def _steps(root: ProgramPart) -> tuple[TranslatedStep, ...]:
 def _add(
     steps: list[TranslatedStep], part: ProgramPart, before: list[Act], after: tuple[str, ...]
 ) -> str:
-    """Add the steps of a part; return the name of the last one."""
     if not part.is_composite:
         acts = (*before, Call(part))
         title = " | ".join(called.runnable.get_name() for called in _called(acts))

@@ -107,7 +107,6 @@ class _SyncPlacedStream(_PlacedStream):
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         self._place.ended()
         self._stream.close()
 
@@ -137,6 +136,5 @@ class _AsyncPlacedStream(_PlacedStream):
             raise
 
     async def close(self) -> None:
-        """Close the connection."""
         self._place.ended()
         await self._stream.close()

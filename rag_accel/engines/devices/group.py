@@ -181,7 +181,6 @@ class DeviceGroup(OwnEngine):
             return self._admission.retry_after_s(request, live, now, self._cores, self._contended)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work and let free members begin."""
         self._require_usable()
         with self._lock:
             for request in work:
@@ -193,7 +192,6 @@ class DeviceGroup(OwnEngine):
             self._bind()
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Wait up to ``budget.time_s`` for works that end, or until interrupted."""
         self._require_usable()
         outputs, self._rejected = self._rejected, []
         if not self._jobs:
@@ -212,7 +210,6 @@ class DeviceGroup(OwnEngine):
             return outputs + self._jobs.settle(reports)
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work; results of running steps are dropped."""
         gone = set(ids)
         self._rejected = [output for output in self._rejected if output.id not in gone]
         with self._lock:

@@ -14,7 +14,6 @@ class MemberCounts(Counter[str]):
     """Counters named ``<member>_<event>``, and those of the group."""
 
     def count(self, member: str, event: str, number: int = 1) -> None:
-        """Count events of a member."""
         self[f"{_NO_WORD.sub('_', member)}_{event}"] += number
 
     def count_step(self, task: Task, seconds: float) -> None:

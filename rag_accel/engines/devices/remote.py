@@ -236,7 +236,6 @@ class RemoteMember:
         return self._errors.fault("the call was given up", "no answer so far", hint)
 
     async def _ask(self, body: bytes) -> bytes | Exception:
-        """Return the body of an answer, or what to raise."""
         limit = asyncio.timeout(self._options.total_timeout_s)
         try:
             async with limit:

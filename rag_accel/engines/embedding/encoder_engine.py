@@ -138,7 +138,6 @@ class EmbeddingEngine(OwnEngine):
         return len(self._pending)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; anything but a ``TextBatch`` of strings is reported by the next step."""
         for request in work:
             fault = payload_fault(request.payload)
             if fault is not None:
@@ -176,7 +175,6 @@ class EmbeddingEngine(OwnEngine):
         return outputs
 
     def interrupt(self) -> None:
-        """Let a step that waits return where newcomers can start at once."""
         self._microbatches.interrupt()
 
     def cancel(self, ids: Sequence[WorkId]) -> None:

@@ -170,7 +170,6 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
         return _TextsToSend(request.id, work, group)
 
     def _start(self, jobs: Sequence[_TextsToSend]) -> None:
-        """Let requests wait for others of their group."""
         now = self._clock.now()
         for job in jobs:
             waiting = self._waiting.setdefault(job.group, [])

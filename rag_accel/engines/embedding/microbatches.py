@@ -96,7 +96,6 @@ class BatchCall(Generic[ItemT]):
         return [row for slot, row in zip(self.slots, found, strict=True) if slot in wanted]
 
     def _begin(self, slots: list[Slot[ItemT]], threads: int) -> Callable[[], Any]:
-        """Return what ends the computation of slots."""
         raise NotImplementedError
 
     def _checked(self, found: Any, count: int) -> Any:

@@ -178,7 +178,6 @@ class _Run(Generic[T]):
         return wait is None or wait(timeout_s)
 
     def __call__(self) -> T:
-        """Return the result, once."""
         try:
             found = self._run()
         except Exception as error:

@@ -75,7 +75,6 @@ class HttpCallEngine(OutboxEngine[HttpJob[CallT], _Report[CallT]], Generic[CallT
         return HttpJob(request.id, self._call_of(request))
 
     def _start(self, jobs: Sequence[HttpJob[CallT]]) -> None:
-        """Start requests; those beyond the concurrency limit wait for a free slot."""
         self._thread.start()
         self._is_started = True
         self._thread.post(self._launch, jobs)

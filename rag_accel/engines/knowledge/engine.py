@@ -105,7 +105,6 @@ class KnowledgeEngine(OwnEngine):
         return self._counts
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; the next step reports malformed work."""
         for request in work:
             error = fault(request)
             if error is None:
@@ -132,7 +131,6 @@ class KnowledgeEngine(OwnEngine):
         return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work; unknown ids are ignored."""
         gone = set(ids)
         for work in gone:
             self._waiting.pop(work, None)
@@ -141,7 +139,6 @@ class KnowledgeEngine(OwnEngine):
             self._remote.cancel(gone)
 
     def interrupt(self) -> None:
-        """Make a step that waits for a server return at once."""
         if self._remote is not None:
             self._remote.interrupt()
 

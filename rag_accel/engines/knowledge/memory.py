@@ -70,7 +70,6 @@ class MemoryGraph:
         self._sample: tuple[str, NDArray[np.float32]] | None = None
 
     def __len__(self) -> int:
-        """Return the number of triples."""
         return 0 if self._store.is_closed else self.view().num_triples
 
     @property

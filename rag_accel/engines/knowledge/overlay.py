@@ -212,7 +212,6 @@ def _uses(base: GraphBase, changes: Sequence[tuple[Ids, int]]) -> Mapping[int, i
 
 
 def _is_in(ids: Ids, ascending: Ids) -> NDArray[np.bool_]:
-    """Return which ids are among some that ascend."""
     if not len(ascending):
         return np.zeros(ids.shape, np.bool_)
     places = np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)

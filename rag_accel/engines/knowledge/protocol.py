@@ -109,9 +109,7 @@ class RemoteView(GraphView, Protocol):
     limit.
     """
 
-    def find(self, queries: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]:
-        """Return the entities each query means, as ``GraphView.find`` does."""
-        ...
+    def find(self, queries: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]: ...
 
     def expand(
         self, expansions: Sequence[Expansion], time_s: float | None = None

@@ -91,15 +91,12 @@ class GraphVersion:
         return [found[place] for place in range(len(expansions))]
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
-        """Return the names of entities."""
         return self._entities.table.of(ids)
 
     def relation_names(self, ids: Ids) -> Sequence[str]:
-        """Return the names of relations."""
         return self._relations.table.of(ids)
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
-        """Return the texts of entities, empty where there is none."""
         return list(map(self.text, self._entities.table.of(ids)))
 
     def text(self, name: str) -> str:

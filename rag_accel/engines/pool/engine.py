@@ -141,14 +141,12 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         return [f"{part.name}: {part.state}" for part in self.health().parts]
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Wait up to ``budget.time_s`` for what members report, or until interrupted."""
         local = sum(1 for member in self._members if member.profile.max_threads)
         for member in self._members:
             member.threads = max(1, budget.threads // max(1, local))
         return [*super().step(budget), *self._given_up()]
 
     def _wait_s(self, most: float | None) -> float:
-        """Return the seconds that a step waits: a member that hangs is noticed in between."""
         return LOOK_S if most is None else min(most, LOOK_S)
 
     def _given_up(self) -> Iterable[EngineOutput]:
@@ -167,14 +165,12 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         return [job for job in self._jobs.values() if job.member == place]
 
     def release(self, handles: Sequence[Handle]) -> None:
-        """Free state at the members that have it."""
         for handle in handles:
             place, own = _unpinned(handle)
             if place is not None and place < len(self._members):
                 self._members[place].release([own])
 
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
-        """Pass a hint on to the members; from any thread."""
         for member in self._members:
             if Capability.HINT in member.profile.capabilities:
                 member.engine.hint(documents, namespace)
@@ -186,7 +182,6 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
                 member.engine.forget(documents, namespace)
 
     def close(self) -> None:
-        """Drop all work, close the members and end their threads; idempotent."""
         if self._closed:
             return
         self._closed = True

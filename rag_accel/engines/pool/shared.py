@@ -24,7 +24,6 @@ class SharedPlacement(ForkedAnew):
         super().__init__()
 
     def renew(self) -> None:
-        """Begin with a free lock and no load."""
         self._lock = threading.Lock()
         self._placement = PoolPlacement(self._count)
 

@@ -138,12 +138,10 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         return [_described(replica) for replica in self._present()]
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Wait up to ``budget.time_s`` for outputs, or until interrupted."""
         self._scale_out()
         return super().step(budget)
 
     def release(self, handles: Sequence[Handle]) -> None:
-        """Free state where it is; unknown handles are ignored."""
         for handle in handles:
             pin = self._handles.pop(handle, None)
             if pin is not None:
@@ -151,7 +149,6 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
                 pin.replica.release(pin.incarnation, [pin.handle])
 
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
-        """Pass a hint on to every replica that runs; from any thread."""
         if Capability.HINT in self._profile.capabilities:
             for replica in tuple(self._replicas):
                 replica.hint(documents, namespace)
@@ -166,7 +163,6 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
             replica.forget(documents, namespace)
 
     def close(self) -> None:
-        """Drop work in flight, free the hosted engines and end the actors; idempotent."""
         if not self._closed:
             self._closed = True
             self._jobs.clear()

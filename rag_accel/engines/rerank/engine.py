@@ -144,7 +144,6 @@ class RerankEngine(OwnEngine):
         super().__init__(profile)
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work; malformed payloads are reported by the next step."""
         for request in work:
             fault = _fault(request.payload)
             if fault is not None:
@@ -173,7 +172,6 @@ class RerankEngine(OwnEngine):
         return self._pending.drain()
 
     def interrupt(self) -> None:
-        """Let a step that waits return where newcomers can start at once."""
         if self._side_by_side is not None:
             self._side_by_side.interrupt()
 

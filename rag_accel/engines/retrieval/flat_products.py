@@ -185,7 +185,6 @@ def _rounding(view: FlatView, queries: Vectors, kth: Any) -> Any:
 
 
 def _longest(view: FlatView) -> float:
-    """Return the length of the longest vector."""
     return float(_squares(view.vectors()).max()) ** 0.5
 
 

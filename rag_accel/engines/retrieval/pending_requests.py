@@ -20,11 +20,9 @@ class PendingRequests(OwnEngine):
         self._pending: dict[WorkId, EngineRequest] = {}
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work for the next step."""
         self._pending.update((request.id, request) for request in work)
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work that no step has taken yet."""
         for work in ids:
             self._pending.pop(work, None)
 

@@ -224,7 +224,6 @@ def _recipe(
 
 
 def _digest(model: Any) -> str:
-    """Return a digest of a model's weights."""
     found = hashlib.blake2b(digest_size=8)
     for name, weights in model.state_dict().items():
         found.update(name.encode())

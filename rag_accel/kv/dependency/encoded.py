@@ -52,7 +52,6 @@ class EncodedPrompt:
     nodes: tuple[EncodedNode, ...]
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return self.nodes[-1].slots.stop
 
     @property

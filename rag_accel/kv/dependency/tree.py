@@ -78,7 +78,6 @@ class DependencyTree:
             getattr(self, name).setflags(write=False)
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
         return len(self.texts)
 
     @property

@@ -60,7 +60,6 @@ class LookaheadPolicy(PriorityPolicy):
         return self._half_lives[self._duel.leader]
 
     def added(self, key: bytes, nbytes: int, parent: bytes | None = None) -> None:
-        """Learn that a state of so many bytes is kept from now on, behind its parent."""
         self._sizes[key] = nbytes
         self._held_bytes += nbytes
         self._most_bytes = max(self._most_bytes, self._held_bytes)
@@ -69,13 +68,11 @@ class LookaheadPolicy(PriorityPolicy):
         self._read(key)
 
     def used(self, key: bytes) -> None:
-        """Learn that a kept state was used."""
         super().used(key)
         self._counts.use(key, self._now)
         self._read(key)
 
     def removed(self, key: bytes) -> None:
-        """Learn that a state is no longer kept; its counts are remembered."""
         self._held_bytes -= self._sizes.pop(key)
         self._counts.evict(key)
         super().removed(key)
@@ -95,7 +92,6 @@ class LookaheadPolicy(PriorityPolicy):
             self._tick()
 
     def _tick(self) -> None:
-        """Count a request."""
         self._now += 1
         if self._duel.ended():
             self._reorder()

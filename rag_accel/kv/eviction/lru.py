@@ -16,17 +16,14 @@ class LRUPolicy(PriorityPolicy):
         self._num_uses = 0
 
     def added(self, key: bytes, nbytes: int, parent: bytes | None = None) -> None:
-        """Learn that a state of so many bytes is kept from now on, behind its parent."""
         self._use(key)
         super().added(key, nbytes, parent)
 
     def used(self, key: bytes) -> None:
-        """Learn that a kept state was used."""
         super().used(key)
         self._use(key)
 
     def removed(self, key: bytes) -> None:
-        """Learn that a state is no longer kept."""
         del self._last[key]
         super().removed(key)
 

@@ -210,7 +210,6 @@ class SyncStreamLeaf(SyncLeaf):
         self._changed = threading.Condition()
 
     def partial(self, node: NodeKey, output: EngineOutput) -> None:
-        """Hand on an increment of the text."""
         self._text.put(output.value)
         self._wake()
 
@@ -247,7 +246,6 @@ class AsyncStreamLeaf(AsyncLeaf):
         self._changed = asyncio.Event()
 
     def partial(self, node: NodeKey, output: EngineOutput) -> None:
-        """Hand on an increment of the text."""
         self._text.put(output.value)
         self._wake()
 

@@ -270,15 +270,12 @@ class BoltView:
         return self._reader.rows(statement, rows, time_s)
 
     def entity_names(self, ids: Ids) -> Sequence[str]:
-        """Return the names of entities."""
         return self._entities.names(ids)
 
     def relation_names(self, ids: Ids) -> Sequence[str]:
-        """Return the names of relations."""
         return self._relations.names(ids)
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
-        """Return the texts of entities; one round trip, and none without such a property."""
         names = self._entities.names(ids)
         if self._schema.text is None or not names:
             return [""] * len(names)

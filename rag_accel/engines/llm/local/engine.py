@@ -141,7 +141,6 @@ class LocalLLMEngine(OwnEngine):
         return {} if self._options.kv_reuse == "exact" else self._reuse.counts
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Read prompts and queue them."""
         self._require_open()
         for request in work:
             try:
@@ -178,7 +177,6 @@ class LocalLLMEngine(OwnEngine):
         return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work and free its room; handles stay."""
         gone = frozenset(ids)
         unsaid = [output for output in self._ready if output.id in gone]
         self._ready = [output for output in self._ready if output.id not in gone]
@@ -200,11 +198,9 @@ class LocalLLMEngine(OwnEngine):
             self._reuse.forget_texts(documents, namespace)
 
     def interrupt(self) -> None:
-        """Make a running step return after its forward."""
         self._interrupted.set()
 
     def close(self) -> None:
-        """Forget all work and handles and free the pool's lanes."""
         self.cancel([*self._running, *(output.id for output in self._ready)])
         self._prefilled.clear()
         self._prefixes.clear()

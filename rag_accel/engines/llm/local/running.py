@@ -62,7 +62,6 @@ class RunningWorks:
         self._running: dict[TokenSequence, LocalWork] = {}
 
     def __len__(self) -> int:
-        """Return the number of works."""
         return len(self._works)
 
     def __iter__(self) -> Iterator[WorkId]:

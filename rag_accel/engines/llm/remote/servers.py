@@ -45,7 +45,6 @@ class ModelServer(ForkedAnew):
         super().__init__()
 
     def renew(self) -> None:
-        """Begin again in a forked child, where the thread that asks is not."""
         self._lock = threading.Lock()
         self._known = threading.Event()
         self._is_asked = False

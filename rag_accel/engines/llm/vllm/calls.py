@@ -265,7 +265,6 @@ def _digest(ids: Sequence[int]) -> str:
 
 
 def _within(spans: Sequence[tuple[int, int]], begin: int, end: int) -> int:
-    """Return the number of places of spans within ``[begin, end)``."""
     return sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans)
 
 

@@ -199,7 +199,6 @@ class _Collected:
         self._params: Mapping[str, Any] | None = None
 
     def add(self, output: Any) -> str:
-        """Take an output; return its text."""
         completion = output.outputs[0]
         tokens = list(completion.token_ids)
         self._text.append(completion.text)
@@ -213,7 +212,6 @@ class _Collected:
         return completion.text
 
     def result(self, call: VllmCall) -> VllmResult:
-        """Return the end of a call."""
         if self._reason in (None, "abort", "error"):
             raise EngineError(
                 "vLLM has ended a request before its completion",

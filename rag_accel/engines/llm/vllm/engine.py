@@ -138,7 +138,6 @@ class VllmEngine(OutboxEngine[_VllmJob, _CallReport]):
         return Health(self._name)
 
     def release(self, handles: Sequence[Handle]) -> None:
-        """Forget beginnings; unknown handles are ignored."""
         for handle in handles:
             self._prefilled.pop(handle, None)
 

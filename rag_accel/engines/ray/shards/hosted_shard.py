@@ -83,15 +83,12 @@ class HostedShard(OwnEngine):
 
     @property
     def profile(self) -> EngineProfile:
-        """Return the profile of the index's engine."""
         return self._profile
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        """Take work for the next step."""
         self._pending.update((request.id, request) for request in work)
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        """Forget work that no step has taken yet."""
         for id in ids:
             self._pending.pop(id, None)
 
@@ -106,7 +103,6 @@ class HostedShard(OwnEngine):
         return outputs
 
     def close(self) -> None:
-        """Free the index."""
         for state in self._states.values():
             state.engine.close()
         self._states.clear()

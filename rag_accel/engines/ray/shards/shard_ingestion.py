@@ -89,7 +89,6 @@ class ShardIngestion:
         return manifest.version
 
     def _homes(self, manifest: ShardManifest, ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the shard of each id that is in one."""
         lookup = ShardLookup(manifest.version, tuple(ids))
         answers = [self._ask(place, lookup) for place in range(len(manifest.shards))]
         return {id: place for place, answer in enumerate(answers) for id in answer.result()}

@@ -210,7 +210,6 @@ class _Search:
         return max(self.spec.dense_depth, self.query.k)
 
     def ranked_by_words(self, snapshot: LexicalSnapshot) -> list[ScoredDocument]:
-        """Return the ranking by words, as deep as wanted."""
         depth = max(self.spec.lexical_depth, self.query.k)
         return snapshot.search(self.query.text, depth, self.query.where)
 

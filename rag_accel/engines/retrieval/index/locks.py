@@ -39,7 +39,6 @@ class IndexLock(ForkedAnew):
     """
 
     def renew(self) -> None:
-        """Make new locks."""
         self._change: _RLock = threading.RLock()
         self._gate: _RLock = threading.RLock()
         self._places: tuple[_RLock, ...] = tuple(threading.RLock() for _ in range(MAX_READERS))

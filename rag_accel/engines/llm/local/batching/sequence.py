@@ -224,7 +224,6 @@ class TokenSequence:
         return (at.start - self.computed for at in self.skipped if at.start > self.computed)
 
     def _next_slots(self, count: int) -> Sequence[int]:
-        """Return the next places to compute."""
         slots: list[int] = []
         at = self.computed
         ends = [*(places for places in self.skipped if places.start >= at), None]

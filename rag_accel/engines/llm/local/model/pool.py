@@ -94,7 +94,6 @@ class TensorPool(LaneBookkeeping):
         return len(self._reserved) * self.slots * self._bytes
 
     def fits(self, tokens: int) -> bool:
-        """Tell whether a sequence of so many tokens could be held if no other was."""
         return tokens <= min(self.context, self._limit)
 
     def claim(self, lanes: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:

@@ -94,7 +94,6 @@ class BlockPool(LaneBookkeeping):
         return (self._blocks - len(self._free)) * self.block_bytes
 
     def fits(self, tokens: int) -> bool:
-        """Tell whether a sequence of so many tokens could be held if no other was."""
         return tokens <= self.context and block_count(tokens) <= self._blocks
 
     def table(self, lane: int) -> NDArray[np.int32]:

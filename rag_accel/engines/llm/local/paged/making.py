@@ -235,7 +235,6 @@ class _Forms:
         return self._made[max(fewer, default=most)]
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for forms that are being compiled."""
         for task in self._tasks.values():
             task.wait(timeout_s)
 

@@ -252,7 +252,6 @@ def _make(spec: Mapping[str, Any], begun: Path) -> None:
 
 
 def _digest(folder: Path) -> str | None:
-    """Return the digest of a trace; None where none is there, or its files are not those made."""
     with suppress(OSError):
         kept = read_regular(folder / _DIGEST).decode("utf-8", "replace")
         if kept == _digest_of_files(folder):

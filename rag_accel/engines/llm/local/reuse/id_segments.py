@@ -169,7 +169,6 @@ def _without_question(read: ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
 
 
 def _rest(read: ReadPrompt, turn: range, inside: Iterable[_Chunk]) -> str:
-    """Return the text of a turn that is in no chunk."""
     if not turn:
         return ""
     at, rest = read.starts[turn.start], ""
