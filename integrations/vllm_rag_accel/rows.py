@@ -75,7 +75,6 @@ class VirtualRows:
                 states[key] = blocks.read(slots, head)
 
     def fill(self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
-        """Compute places of prompts whose other places up to them are there."""
         runs = [run for load, places in wanted for run in _runs(load, places)]
         if runs:
             self._forward.run(runs)

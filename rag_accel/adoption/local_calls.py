@@ -78,7 +78,6 @@ class LocalCalls:
         return "; ".join((f"engine {engine}", *local.describe_parts(), kv_reuse, shared))
 
     def generate(self, request: GenerationInput) -> GenerationOutput:
-        """Return a completion."""
         identity = self._identity()
         found: GenerationOutput = identity.accelerator.leaves.compute(
             identity, self._work(identity, request)

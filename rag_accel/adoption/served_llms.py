@@ -32,11 +32,9 @@ class PromptTexts:
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """Return the fields of the request's body by name."""
         return self.request.fields()
 
     def report(self, params: object, cached_tokens: int | None) -> Mapping[str, Any] | None:
-        """Return what a whole answer says of its making; None where the server did not say."""
         said = answered_texts(params)
         self.server.note_answer(said is not None, self.request.texts)
         if said is None:
@@ -109,7 +107,6 @@ class ServerPlace:
             self._decide(is_own=True)
 
     def failed(self, error: BaseException) -> None:
-        """Note that the call ended so: with an error of the server's, or that nobody waits."""
         if self._ends():
             self._model.placement.left(self._at, 1)
             if is_transient(error):

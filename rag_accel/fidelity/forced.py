@@ -102,7 +102,6 @@ class ForcedEngine:
         return found, self._runner.logits
 
     def close(self) -> None:
-        """Free the engine's memory."""
         self.engine.close()
 
     def _finished(self) -> EngineOutput:

@@ -151,7 +151,6 @@ class Loader:
             _run_job(job)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something has arrived, for at most so long."""
         with self._changed:
             self._changed.wait_for(lambda: self._arrived or self._closed, timeout_s)
 

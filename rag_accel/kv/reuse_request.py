@@ -99,7 +99,6 @@ class ReuseRequest:
         return f"{_SALT} {hashlib.sha256(said).hexdigest()}"
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the request's body by name."""
         salt = self.salt()
         found: dict[str, Any] = {"kv_transfer_params": self.params()}
         return found if salt is None else {**found, "cache_salt": salt}

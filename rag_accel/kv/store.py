@@ -200,12 +200,10 @@ class HostStore(SynchronousStore):
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of all states."""
         return self._held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts so far, by the names in ``CHUNK_COUNTS``."""
         return {
             **dict.fromkeys(CHUNK_COUNTS, 0),
             "chunk_hits_memory": self._hits,
@@ -230,7 +228,6 @@ class HostStore(SynchronousStore):
         return (self._num_purges,)
 
     def forget(self, texts: Iterable[str], namespace: str) -> None:
-        """Remove the states of texts of a namespace; from any thread."""
         gone = {_digest(namespace, text) for text in texts}
         with self._lock:
             self._num_purges += 1
@@ -246,7 +243,6 @@ class HostStore(SynchronousStore):
         return self._sight.is_known(key)
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return the state under a key, and count it as used."""
         with self._lock:
             self._sight.count(key)
             state = self._states.get(key)
@@ -264,7 +260,6 @@ class HostStore(SynchronousStore):
         label: ChunkLabel = NO_LABEL,
         parent: bytes | None = None,
     ) -> bool:
-        """Keep a state, if it is admitted; a state already under its key stays."""
         with self._lock:
             has_room = not self._is_full and self.has_room(state.nbytes)
             if key in self or has_room or self._admits_all or self.is_known(key):
@@ -308,7 +303,6 @@ class HostStore(SynchronousStore):
             return True
 
     def began(self, requests: Sequence[Collection[bytes]]) -> None:
-        """Learn that a request begins, and which keys it and those behind it read, in order."""
         with self._lock:
             self._eviction.began(requests)
 
@@ -333,7 +327,6 @@ class HostStore(SynchronousStore):
             self._evict(key)
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
             for key in self.kept:
                 self.remove(key)

@@ -59,12 +59,10 @@ class TieredStore:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the states in memory."""
         return self._host.held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts so far, by the names in ``CHUNK_COUNTS``; from any thread."""
         disk, hints = self._disk.counts, self._loader.hints
         return {
             **self._host.counts,
@@ -96,7 +94,6 @@ class TieredStore:
             self._loader.first(self._forget)
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return the state in memory under a key, and count it as used."""
         self._look_for_purges()
         with self._lock:
             self._ahead.pop(key, None)
@@ -109,7 +106,6 @@ class TieredStore:
         label: ChunkLabel = NO_LABEL,
         parent: bytes | None = None,
     ) -> bool:
-        """Keep a state, if it is admitted; a state already under its key stays."""
         if label.purges is not None and label.purges != self.purges:
             return False
         is_worth_it = self._host.is_known(key) or self._disk.has_room(state.nbytes)
@@ -119,7 +115,6 @@ class TieredStore:
             return self._host.put(key, state, parent=parent)
 
     def began(self, requests: Sequence[Collection[bytes]]) -> None:
-        """Learn that a request begins, and which keys it and those behind it read, in order."""
         with self._lock:
             self._host.began(requests)
 
@@ -137,22 +132,18 @@ class TieredStore:
             return [key for key in wanted if key not in self._host]
 
     def pin(self, keys: Iterable[bytes]) -> None:
-        """Note that a prompt under way needs keys."""
         with self._lock:
             self._held.update(keys)
 
     def unpin(self, keys: Iterable[bytes]) -> None:
-        """Note that a prompt that held keys is over."""
         with self._lock:
             self._held.subtract(keys)
             self._held += Counter()  # without those that nothing holds
 
     def is_pending(self, key: bytes) -> bool:
-        """Tell whether a key is being loaded, and ``poll`` has not reported it yet."""
         return self._loader.is_wanted(key)
 
     def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        """Return the keys loaded since the last call, each with its state or None."""
         with self._lock:  # a purge comes before all of it or after
             arrived = self._loader.fetch()
             for key, state in arrived:
@@ -164,7 +155,6 @@ class TieredStore:
         return arrived
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something has arrived, for at most so long."""
         self._loader.wait(timeout_s)
 
     def clear(self) -> None:

@@ -28,12 +28,10 @@ class WriteThroughStore(SynchronousStore):
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the states in memory."""
         return self._host.held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts so far, by the names in ``CHUNK_COUNTS``."""
         disk = self._disk.counts
         return {
             **dict.fromkeys(CHUNK_COUNTS, 0),
@@ -60,7 +58,6 @@ class WriteThroughStore(SynchronousStore):
         self._host.forget(wanted, namespace)
 
     def find(self, key: bytes) -> LaneState | None:
-        """Return the state under a key."""
         found = self._host.find(key)
         if found is None:
             found = self._disk.find(key)

@@ -111,11 +111,9 @@ class WatchedProtocol(H11Protocol):
         super().connection_made(transport)
 
     def phase(self) -> tuple[Phase, object]:
-        """Return what it does now, and what identifies this round of it."""
         return phase_of(self)
 
     def abort(self) -> None:
-        """End it at once; what was not sent is dropped."""
         self.transport.abort()
 
 

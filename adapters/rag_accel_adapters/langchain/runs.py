@@ -141,7 +141,6 @@ class CompositeRun:
     # Starting, in the context it belongs to ---------------------------------------------------
 
     def start(self) -> CompositeRun:
-        """Start its run."""
         self._merge()
         if self.part.is_composite:
             manager = self._manager()

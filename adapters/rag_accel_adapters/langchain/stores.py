@@ -38,15 +38,12 @@ class InMemoryStores:
     """The kind of store that ``InMemoryVectorStore`` is: its entries are dicts."""
 
     def owner(self, store: Any) -> Any:
-        """Return the store itself."""
         return store
 
     def entries(self, store: Any) -> Any:
-        """Return the store's entries by their ids."""
         return store.store
 
     def held(self, entries: Any) -> Iterable[Any]:
-        """Return the entries."""
         return entries.values()
 
     vector = staticmethod(itemgetter("vector"))

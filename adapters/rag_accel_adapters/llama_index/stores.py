@@ -30,7 +30,6 @@ class SimpleStores:
         return store.data
 
     def entries(self, store: Any) -> Any:
-        """Return the store's vectors by their ids."""
         return getattr(store.data, "embedding_dict", None)
 
     def held(self, entries: Any) -> Iterable[Any]:

@@ -347,7 +347,6 @@ class DeviceGroup(OwnEngine):
             self._report_error(id, error)
 
     def forget_vectors(self) -> None:
-        """Forget kept vectors, some of which may be those of another model."""
         if self._kept is not None:
             self._kept.clear()
 

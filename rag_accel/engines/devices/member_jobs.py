@@ -149,7 +149,6 @@ class MemberJobs:
         return outputs
 
     def cancel(self, ids: Iterable[WorkId]) -> None:
-        """Forget works."""
         for id in ids:
             self._jobs.pop(id, None)
 

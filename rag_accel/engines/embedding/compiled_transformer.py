@@ -89,7 +89,6 @@ class CompiledTransformer:
         self._forms = CompiledForms(graph, threads, most, _SETTINGS[precision], parallel)
 
     def is_current(self) -> bool:
-        """Tell whether the model is still the one that was compiled."""
         return self._watch.is_same()
 
     def prepare(self, texts: Sequence[str], prompt: str | None) -> Tables | None:

@@ -129,7 +129,6 @@ class EmbeddingEngine(OwnEngine):
         return self._limits
 
     def estimate(self, text: str) -> int:
-        """Return about how many tokens a text has, at least 1."""
         return self._encoder.estimate(text)
 
     @property

@@ -95,7 +95,6 @@ class Overlay:
     def apply(
         self, way: int, expansion: Expansion, relations: Ids | None, found: Ranges, first: int
     ) -> tuple[Ranges, EdgeRows]:
-        """Return the ranges with those of changed edges, which count from ``first``, and these."""
         is_touched = _is_in(expansion.entities, self._touched[way])
         if not is_touched.any():
             return found, no_rows()

@@ -181,7 +181,6 @@ class GraphStore:
             self._merging.start(self, len(self.edits))
 
     def next_merge(self) -> tuple[GraphVersion, Edits] | None:
-        """Return a version with the edits in it; None where there is nothing left to merge."""
         with self.lock:
             if self._is_closed or not self._are_many():
                 self._merging.forget()
@@ -206,7 +205,6 @@ class GraphStore:
             self._view = None
 
     def renew_after_fork(self) -> None:
-        """Replace the locks that other threads may have held in the parent."""
         self._building = threading.Lock()
         self._base.entities.table.lock = threading.Lock()
         self._base.relations.table.lock = threading.Lock()

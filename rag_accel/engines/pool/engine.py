@@ -137,7 +137,6 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         return Health(self._where, state, "no member takes work", parts)
 
     def describe_parts(self) -> Sequence[str]:
-        """Return a line for each member."""
         return [f"{part.name}: {part.state}" for part in self.health().parts]
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:

@@ -134,7 +134,6 @@ class RayEngine(OutboxEngine[HostedJob, ReplicaReport]):
         return Health(self._name, state, why, parts)
 
     def describe_parts(self) -> Sequence[str]:
-        """Return a line for each replica."""
         return [_described(replica) for replica in self._present()]
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:

@@ -67,7 +67,6 @@ class RayCluster:
         return RayActor(self._ray, handle)
 
     def nodes(self) -> Sequence[ClusterNode]:
-        """Return the nodes that live."""
         return tuple(
             ClusterNode(str(node.get("NodeManagerAddress", "node")), dict(node["Resources"]))
             for node in self._ray.nodes()
@@ -83,12 +82,10 @@ class RayActor:
         self._handle = handle
 
     def call(self, method: str, *arguments: Any) -> RayCall:
-        """Begin a call of a method."""
         self._require_cluster()
         return RayCall(self._ray, getattr(self._handle, method).remote(*arguments))
 
     def end(self, *, restart: bool) -> None:
-        """End its process."""
         if self._ray.is_initialized():
             self._ray.kill(self._handle, no_restart=not restart)
 
@@ -105,7 +102,6 @@ class RayCall:
         self._ref = ref
 
     def result(self, timeout_s: float) -> Any:
-        """Return what the method returned."""
         ray, errors = self._ray, self._ray.exceptions
         if not ray.is_initialized():
             raise HostGoneError("ray.shutdown() was called", is_final=True)
@@ -124,7 +120,6 @@ class RayCall:
             raise HostGoneError(_first_lines(error), is_final=not ray.is_initialized()) from error
 
     def is_done(self) -> bool:
-        """Tell whether it has ended."""
         if not self._ray.is_initialized():
             return True
         done, _ = self._ray.wait([self._ref], timeout=0)

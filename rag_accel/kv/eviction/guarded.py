@@ -66,7 +66,6 @@ class GuardedPolicy:
         self._tell(lambda: self._policy.removed(key))
 
     def began(self, requests: Sequence[Collection[bytes]]) -> None:
-        """Tell the policy of a request and those behind it."""
         self._tell(lambda: self._policy.began(requests))
 
     def victim(self) -> bytes:

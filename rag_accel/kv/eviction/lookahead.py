@@ -78,7 +78,6 @@ class LookaheadPolicy(PriorityPolicy):
         super().removed(key)
 
     def began(self, requests: Sequence[Collection[bytes]]) -> None:
-        """Learn that a request begins, and which keys it and those behind it read."""
         self._is_told = True
         self._tick()
         for key in self._window.replace(requests):

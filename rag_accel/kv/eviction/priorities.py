@@ -43,7 +43,6 @@ class PriorityPolicy(ABC):
         """Return the present priority of a kept state."""
 
     def added(self, key: bytes, nbytes: int, parent: bytes | None = None) -> None:
-        """Learn that a state of so many bytes is kept from now on, behind its parent."""
         assert key not in self._parents, f"a kept state is added again: {key.hex()}"
         self._parents[key] = parent
         if parent is not None:
@@ -52,11 +51,9 @@ class PriorityPolicy(ABC):
         self._push(key)
 
     def used(self, key: bytes) -> None:
-        """Learn that a kept state was used."""
         assert key in self._parents, f"a state is used that is not kept: {key.hex()}"
 
     def removed(self, key: bytes) -> None:
-        """Learn that a state is no longer kept."""
         parent = self._parents.pop(key)
         self._entries.pop(key, None)
         for child in self._children.pop(key, ()):

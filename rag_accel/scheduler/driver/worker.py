@@ -190,7 +190,6 @@ class EngineWorker:
         self._mailbox.put(_Release(handles))
 
     def interrupt(self) -> None:
-        """Make a waiting step return soon."""
         try:
             self.engine.interrupt()
         except Exception:

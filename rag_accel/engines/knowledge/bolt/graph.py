@@ -113,7 +113,6 @@ class BoltGraph:
 
     @property
     def timeout_s(self) -> float | None:
-        """Return after how many seconds the server ends a query."""
         return self._reader.timeout_s
 
     def view(self) -> BoltView:

@@ -65,7 +65,6 @@ class BoltReader:
 
     @property
     def timeout_s(self) -> float | None:
-        """Return after how many seconds the server ends a query."""
         return self._access.timeout_s
 
     def rows(

@@ -66,17 +66,14 @@ class LocalModel:
 
     @property
     def name(self) -> str:
-        """Return the model's name."""
         return name_of(self.model)
 
     @property
     def reuses_texts(self) -> bool:
-        """Tell whether it reuses the retrieved texts of prompts."""
         return self.bounds.kv_reuse != "exact"
 
     @property
     def reuses_paths(self) -> bool:
-        """Tell whether it computes the relation paths of prompts as trees."""
         return self.bounds.kv_reuse == "dependency"
 
     def describe_parts(self) -> tuple[str, ...]:

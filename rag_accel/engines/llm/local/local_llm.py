@@ -88,7 +88,6 @@ class LocalLLM:
 
     @property
     def name(self) -> str:
-        """Return the model's name."""
         return name_of(self.model)
 
     @cached_property
@@ -101,7 +100,6 @@ class LocalLLM:
         return int(config.max_position_embeddings)
 
     def is_same_model(self, other: Any) -> bool:
-        """Tell whether another one is the same model, whatever its bounds."""
         return isinstance(other, LocalLLM) and self._source == other._source
 
     def resolved(self, defaults: Mapping[str, Any]) -> LocalModel:

@@ -55,11 +55,9 @@ class RemoteBounds:
 
     @property
     def kv_reuse(self) -> str:
-        """Return the way in which texts of prompts are reused."""
         return self.vllm.kv_reuse
 
     def notes(self, output: GenerationOutput) -> dict[str, Any]:
-        """Return what an answer says of its own making, by name; {} for one that is exact."""
         use = output.use
         if self.vllm.kv_reuse == "exact" or use is None:
             return {}
@@ -105,7 +103,6 @@ class RemoteModel:
         return self.bounds.kv_reuse != "exact"
 
     def describe_parts(self) -> tuple[str, ...]:
-        """Return a line for each server."""
         return tuple(f"served by {server.base_url} as {server.model}" for server in self.servers)
 
     def make(self, options: Options) -> Engine:
@@ -199,7 +196,6 @@ class RemoteLLM:
 
     @cached_property
     def context(self) -> int:
-        """Return the most tokens of a prompt and its completion."""
         return self._context
 
     def with_named(
@@ -229,7 +225,6 @@ class RemoteLLM:
         )
 
     def is_same_model(self, other: Any) -> bool:
-        """Tell whether another one is the same model, whatever its bounds."""
         return isinstance(other, RemoteLLM) and self._servers == other._servers
 
     def resolved(self, defaults: Mapping[str, Any]) -> RemoteModel:

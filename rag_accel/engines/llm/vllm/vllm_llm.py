@@ -40,7 +40,6 @@ class VllmModel:
 
     @property
     def reuses_texts(self) -> bool:
-        """Tell whether it reuses the retrieved texts of prompts."""
         return self.bounds.reuses_texts
 
     @property
@@ -49,7 +48,6 @@ class VllmModel:
         return False
 
     def describe_parts(self) -> tuple[str, ...]:
-        """Return what runs it; from any thread."""
         return (f"runs {self.name} by vLLM, in processes of its own",)
 
     def make(self, options: Options) -> Engine:
@@ -139,7 +137,6 @@ class VllmLLM:
 
     @property
     def name(self) -> str:
-        """Return the model's name."""
         return self.model
 
     @cached_property
@@ -153,7 +150,6 @@ class VllmLLM:
         return int(config.max_position_embeddings)
 
     def is_same_model(self, other: Any) -> bool:
-        """Tell whether another one is the same model, whatever its bounds."""
         return isinstance(other, VllmLLM) and self._source == other._source
 
     def resolved(self, defaults: Mapping[str, Any]) -> VllmModel:

@@ -142,7 +142,6 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         return Health(self._name, state, why, parts)
 
     def describe_parts(self) -> Sequence[str]:
-        """Return a line for each shard."""
         return [f"{shard.name}: {shard.state}" for shard in self._shards]
 
     def close(self) -> None:

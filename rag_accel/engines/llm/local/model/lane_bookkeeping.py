@@ -39,7 +39,6 @@ class LaneBookkeeping(ABC):
 
     @property
     def on_cpu(self) -> bool:
-        """Tell whether keys and values are in the memory of the CPU."""
         return torch.device(self._device).type == "cpu"
 
     @abstractmethod
@@ -74,7 +73,6 @@ class LaneBookkeeping(ABC):
         """Make a lane's written slots zero, and take its memory back."""
 
     def take(self, tokens: int) -> int | None:
-        """Return a lane for a sequence of at most so many tokens; None while there is no room."""
         if not self.fits(tokens):
             return None
         numbers = range(len(self._reserved) + 1)

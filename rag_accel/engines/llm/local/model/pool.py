@@ -70,7 +70,6 @@ class TensorPool(LaneBookkeeping):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return that of keys and values."""
         return self.keys.dtype
 
     @property
@@ -90,7 +89,6 @@ class TensorPool(LaneBookkeeping):
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the lanes that are taken."""
         return len(self._reserved) * self.slots * self._bytes
 
     def fits(self, tokens: int) -> bool:

@@ -36,7 +36,6 @@ class PackedRunner:
 
     @property
     def context(self) -> int:
-        """Return the most tokens of a sequence, prompt and completion together."""
         return self.pool.context
 
     def row_block(self, tokens: int) -> int:

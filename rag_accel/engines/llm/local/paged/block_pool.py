@@ -80,7 +80,6 @@ class BlockPool(LaneBookkeeping):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return that of keys and values."""
         return self._dtype
 
     @property
@@ -90,7 +89,6 @@ class BlockPool(LaneBookkeeping):
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the blocks that are taken."""
         return (self._blocks - len(self._free)) * self.block_bytes
 
     def fits(self, tokens: int) -> bool:

@@ -118,7 +118,6 @@ class PagedRunner:
 
     @property
     def context(self) -> int:
-        """Return the most tokens of a sequence, prompt and completion together."""
         return self.pool.context
 
     def row_block(self, tokens: int) -> int:

@@ -54,7 +54,6 @@ class ChunkReuse:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the stored states."""
         return self._store.held_bytes
 
     def begin(
@@ -96,7 +95,6 @@ class ChunkReuse:
             yield sequence
 
     def rows(self, prompt: SegmentedPrompt) -> list[int]:
-        """Return the rows of a prompt behind its head that each pass over it computes."""
         texts = sum(len(chunk.ids) for chunk in prompt.chunks)
         others = len(prompt.ids) - len(prompt.head) - texts
         if self._recompute is None:
@@ -133,7 +131,6 @@ class ChunkReuse:
         return found is None or not found.missing
 
     def is_encoding(self, sequence: TokenSequence) -> bool:
-        """Tell whether a sequence encodes a text."""
         return sequence in self._by_sequence
 
     def encoded(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
@@ -184,7 +181,6 @@ class ChunkReuse:
         sequence.go_on(places[0].start)
 
     def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
-        """Drop a prompt; yield the encoding sequences that nothing waits for any more."""
         found = self._prompts.pop(sequence, None)
         if found is None:
             return
@@ -199,7 +195,6 @@ class ChunkReuse:
                 yield self._forget_encoding(encoding.sequence).sequence
 
     def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
-        """Return the prompts that wait for what a sequence encodes, directly or not."""
         found: list[TokenSequence] = []
         for reader in self._by_sequence[sequence].readers:
             waiting = reader.sequence
@@ -208,7 +203,6 @@ class ChunkReuse:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts of the store; from any thread."""
         return self._store.counts
 
     def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
@@ -216,7 +210,6 @@ class ChunkReuse:
         self._store.forget((part for text in texts for part in parts_of(text)), namespace)
 
     def close(self) -> None:
-        """Forget the states in memory."""
         self._store.close()
 
     def _hand_out(

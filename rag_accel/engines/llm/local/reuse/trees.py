@@ -60,16 +60,13 @@ class TreeReuse:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of the stored states."""
         return self._store.held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts of the store; from any thread."""
         return self._store.counts
 
     def begin(self, sequence: TokenSequence, prompt: TreePrompt) -> Iterator[TokenSequence]:
-        """Take a prompt; yield the sequences that may begin now: encodings, or prompts."""
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         found = PromptTree(prompt, sequence, node_keys(prompt.tree, source))
         sequence.tree = found.place()
@@ -78,7 +75,6 @@ class TreeReuse:
         yield from self._begin_waiting()
 
     def rows(self, prompt: TreePrompt) -> list[int]:
-        """Return the rows of a prompt behind its tree."""
         return [len(prompt.task)]
 
     @property
@@ -143,7 +139,6 @@ class TreeReuse:
             found.sequence.skipped = (found.prompt.slots,)
 
     def is_encoding(self, sequence: TokenSequence) -> bool:
-        """Tell whether a sequence encodes nodes."""
         return sequence in self._by_sequence
 
     def encoded(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
@@ -195,7 +190,6 @@ class TreeReuse:
         found.missing.clear()
 
     def forget(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
-        """Drop a prompt; yield the encoding sequences that nothing waits for any more."""
         self._waiting.pop(sequence, None)
         found = self._prompts.pop(sequence, None)
         if found is None:
@@ -209,7 +203,6 @@ class TreeReuse:
                 yield self._forget_encoding(encoding.sequence).sequence
 
     def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
-        """Return the prompts that wait for what a sequence encodes."""
         return [reader.sequence for reader in self._by_sequence[sequence].readers]
 
     def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
@@ -217,7 +210,6 @@ class TreeReuse:
         self._store.forget(texts, namespace)
 
     def close(self) -> None:
-        """Forget the states in memory."""
         self._store.close()
 
     def _go_on(self, found: PromptTree) -> Iterator[TokenSequence]:
