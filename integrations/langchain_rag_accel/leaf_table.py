@@ -18,7 +18,6 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
-from langchain_rag_accel.chain_threads import in_call_threads
 from langchain_rag_accel.owned_search import (
     OWNED_COROUTINES,
     UNIT,
@@ -30,6 +29,8 @@ from langchain_rag_accel.parallel_calls import in_parallel
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.adoption.proxy_calls import StandingIn
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.fallback import start_in_pool
+from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_table import (
     Framework,
     LeafMethod,
@@ -37,13 +38,30 @@ from rag_accel.interception.leaf_table import (
     leaf_pair,
     plain_method,
 )
-from rag_accel_adapters.langchain.blocking_chains import ClassicChain, runs_in_executor
+from rag_accel_adapters.langchain.blocking_chains import (
+    ClassicChain,
+    blocking_call,
+    runs_in_executor,
+)
 from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.proxies import PROXIES
 from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
 from rag_accel_adapters.langchain.walk import leaves
+
+
+def in_call_threads(method: Method) -> Method:
+    """Return a chain's ``_acall`` as it is to run here: in a thread of the run's accelerator."""
+    identity = find_identity()
+    return method if identity is None else partial(_run, method, identity.accelerator)
+
+
+async def _run(method: Method, accelerator: Any, chain: Any, *args: Any, **kwargs: Any) -> Any:
+    call = blocking_call(chain, *args, **kwargs)
+    running = start_in_pool(accelerator, call, type(chain).__qualname__)
+    return await (method(chain, *args, **kwargs) if running is None else running)
+
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from rag_accel.accelerator.embedder_lists import ListedEmbedders, names_of
 from rag_accel.accelerator.engine_pools import pooled
@@ -17,7 +17,6 @@ from rag_accel.accelerator.found_devices import is_auto
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.accelerator.program_requests import ProgramRequests, live
-from rag_accel.accelerator.stage_counters import StageCounters
 from rag_accel.config import Options
 from rag_accel.engine_api import (
     ROLES,
@@ -45,6 +44,26 @@ from rag_accel.scheduler.state import CoreOptions
 from rag_accel.system.forks import forks
 from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry import Metrics, Tracer
+
+#: stages counted by name; further ones are counted together
+MAX_STAGES: Final = 1024
+OTHER_STAGES: Final = "(other stages)"
+
+
+class StageCounters:
+    """The counters ``retries`` and ``fallbacks`` of an accelerator's metrics, by stage."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._known: set[str] = set()
+
+    def count(self, what: str, stage: str) -> None:
+        """Count that something happened to a stage."""
+        if stage not in self._known:
+            if len(self._known) >= MAX_STAGES:
+                stage = OTHER_STAGES
+            self._known.add(stage)
+        self._metrics.counter(what, stage).add()
 
 
 def _count_failed_hint(metrics: Metrics, engine: EngineName | None) -> None:

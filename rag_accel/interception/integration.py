@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from importlib import metadata
@@ -25,9 +26,37 @@ from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
 from rag_accel.interception.option_reach import PartsOf, leaf_parts
-from rag_accel.interception.switch import ProcessSwitch
 from rag_accel.interception.twins import twin
 from rag_accel.interception.unread_options import check_options
+
+
+class ProcessSwitch:
+    """A block of ``activate()`` without an end of its own.
+
+    Args:
+        activate: returns such a block.
+    """
+
+    def __init__(self, activate: Callable[[], AbstractContextManager[object]]) -> None:
+        self._activate = activate
+        self._lock = threading.Lock()
+        self._block: ExitStack | None = None
+
+    def on(self) -> None:
+        """Open the block; once is enough."""
+        with self._lock:
+            if self._block is None:
+                block = ExitStack()
+                block.enter_context(self._activate())
+                self._block = block
+
+    def off(self) -> None:
+        """Close it again."""
+        with self._lock:
+            block, self._block = self._block, None
+        if block is not None:
+            block.close()
+
 
 T = TypeVar("T")
 
@@ -125,12 +154,15 @@ class Integration:
     ) -> T:
         """Return an object usable wherever ``obj`` is, whose work is scheduled.
 
-        What does work, and a program entered by known methods, gives an instance of its own class
-        that shares its state; any other runnable of LangChain gives a ``RunnableBinding``. Each
-        call of a program is one request; what only does work is scheduled call by call.
+        The result is an instance of the object's own class that shares its state; a sequence, a
+        tool or another runnable of LangChain gives a ``RunnableBinding``. Each
+        call of a program is one request; a model, embedder, retriever or store on its own is
+        scheduled call by call.
 
         Args:
-            obj: the object; it stays as it is and may be used beside the result.
+            obj: of LangChain or LangGraph for ``langchain_rag_accel``, of LlamaIndex or its
+                workflows for ``llama_index_rag_accel``, of neo4j-graphrag for
+                ``neo4j_graphrag_rag_accel``; it stays as it is and may be used beside the result.
             accelerator: schedules the work; by default one that all objects of the process share.
             options: options of an accelerator made for this object alone.
 
@@ -169,7 +201,6 @@ class Integration:
 
     @cached_property
     def switch(self) -> ProcessSwitch:
-        """Return the switch for the rest of this process."""
         return ProcessSwitch(lambda: self.activate())
 
     @cached_property
@@ -262,5 +293,4 @@ class Integration:
 
 
 def _integration_of(package: str) -> Integration:
-    """Return the one integration of a package, for what was pickled with it."""
     return importlib.import_module(f"{package}.integration").INTEGRATION

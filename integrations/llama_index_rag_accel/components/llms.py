@@ -29,9 +29,9 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.llms import LLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import BeforeValidator
 
-from llama_index_rag_accel.components.named_documents import named_documents
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.local_calls import LocalCalls, component_llm
 from rag_accel.config import KvReuse
@@ -48,7 +48,31 @@ from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.engines.llm.named import NamedLLM
 from rag_accel.errors import ConfigError
 from rag_accel.interception.arguments import refuse_unknown
-from rag_accel.kv.prompt_chunks import locate_chunks
+from rag_accel.kv.prompt_chunks import locate_chunks, several_documents
+from rag_accel_adapters.llama_index.documents import documents_in
+
+
+def named_documents(given: Any) -> list[tuple[str, str]]:
+    """Return the id and the texts of what a call names: with its lines of metadata, and without.
+
+    Raises:
+        ConfigError: something else than texts, nodes and nodes with scores.
+    """
+    found: list[tuple[str, str]] = []
+    for at, one in enumerate(several_documents(given, "RagAccelLLM")):
+        if isinstance(one, BaseNode | NodeWithScore):
+            found += documents_in([one])
+        elif isinstance(one, str):
+            found.append((str(at), one))
+        else:
+            raise ConfigError(
+                "documents are texts or LlamaIndex's nodes",
+                where=f"RagAccelLLM, documents[{at}]",
+                found=type(one).__name__,
+                valid="str | BaseNode | NodeWithScore",
+            )
+    return found
+
 
 T = TypeVar("T")
 

@@ -8,7 +8,9 @@ has just ended.
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from math import inf
 from typing import Any
@@ -26,7 +28,6 @@ from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
 from rag_accel.engines.devices.joining import Joined, NotJoined, join
 from rag_accel.engines.devices.limits import MemberLimits
-from rag_accel.engines.devices.member_counts import MemberCounts
 from rag_accel.engines.devices.member_jobs import MemberJobs, group_profile
 from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.pieces import WorkPiece
@@ -38,6 +39,24 @@ from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.vector_cache import kept_in_front
 from rag_accel.errors import ClosedError, ForkedError, MemberPausedError
+
+_NO_WORD = re.compile(r"\W+")
+
+
+class MemberCounts(Counter[str]):
+    """Counters named ``<member>_<event>``, and those of the group."""
+
+    def count(self, member: str, event: str, number: int = 1) -> None:
+        self[f"{_NO_WORD.sub('_', member)}_{event}"] += number
+
+    def count_step(self, task: Task, seconds: float) -> None:
+        """Count a step that has ended."""
+        name = task.batch.member
+        self.count(name, "steps")
+        self.count(name, "texts", sum(len(part.texts) for part in task.parts))
+        self.count(name, "tokens", task.batch.cost)
+        self.count(name, "busy_ms", round(seconds * 1000))
+
 
 CLOSE_S = 5.0
 """How long closing waits for the members' running steps."""

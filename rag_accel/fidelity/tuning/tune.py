@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,36 @@ from rag_accel.engines.llm.local.model.families import check_paths
 from rag_accel.engines.llm.local.model.loading import load_source
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.tuning.checkpoints import TuningFolder, TuningState
-from rag_accel.fidelity.tuning.names import ENGLISH
 from rag_accel.fidelity.tuning.options import TuningOptions
 from rag_accel.fidelity.tuning.packing import PackedPrompt, PromptPacker
 from rag_accel.fidelity.tuning.questions import GraphNames, GraphQuestions, generate_questions
 from rag_accel.fidelity.tuning.training import Trainer, exact_match
 from rag_accel.system.files import lock_file
+
+_BEGIN = ("Bel", "Cor", "Dra", "Fen", "Gal", "Hol", "Jor", "Kes", "Lun", "Mar", "Nor", "Ost")
+_END = ("ada", "brook", "dale", "eton", "ford", "ina", "mere", "ora", "stead", "ton", "vik", "wyn")
+_FIRST = (
+    *("works for", "was founded by", "is located in", "is married to"),
+    *("belongs to", "studied at", "was written by", "depends on"),
+)
+_SECOND = (
+    *("was born in", "is owned by", "is the capital of", "was designed by"),
+    *("reports to", "is part of", "was taught by", "is next to"),
+)
+
+
+def _ask(head: str, first: str, second: str) -> str:
+    return (
+        f"Start at {head}, follow '{first}', then follow '{second}'. Where does this lead? "
+        "Answer with the name alone."
+    )
+
+
+#: Names that tokenizers of English cut into a few tokens each.
+ENGLISH = GraphNames(
+    tuple(begin + end for begin, end in product(_BEGIN, _END)), _FIRST, _SECOND, _ask
+)
+
 
 #: Of given prompts, one of so many is held out.
 _HELD_OUT = 10

@@ -13,9 +13,8 @@ from vllm_chat_server import VllmChatServer, chat_servers
 from rag_accel.cli import main
 from rag_accel.engine_api import Message
 from rag_accel.engines.llm.local.prefill.fill_prompt import PLACE, prompt_of
-from rag_accel.engines.llm.remote.fill_head import PLACE as SAME_PLACE
-from rag_accel.engines.llm.remote.fill_head import head_probes
-from rag_accel.engines.llm.remote.filling import ServerFillOptions, fill_server
+from rag_accel.engines.llm.remote.filling import PLACE as SAME_PLACE
+from rag_accel.engines.llm.remote.filling import ServerFillOptions, fill_server, head_probes
 from rag_accel.errors import ConfigError, RemoteEngineError
 from rag_accel.kv.reuse_request import read_reuse_request
 

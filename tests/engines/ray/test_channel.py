@@ -10,9 +10,8 @@ import pytest
 from in_process_cluster import PlainCall, PlainCluster
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
-from rag_accel.engines.ray.channel import WorkChannel
+from rag_accel.engines.ray.channel import CallHandover, WorkChannel
 from rag_accel.engines.ray.cluster import HostGoneError
-from rag_accel.engines.ray.handover import CallHandover
 from rag_accel.engines.ray.host import EngineHost
 from rag_accel.engines.ray.messages import HostedWork, unpack_outputs
 from rag_accel.engines.ray.options import RayOptions

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,25 +23,72 @@ from rag_accel.engine_api import (
     IngestBatch,
     LatencyModel,
     PrimitiveKind,
+    ScoredDocument,
     SearchQuery,
     WorkId,
     worst_state,
 )
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.ray.cluster import Cluster, check_room
-from rag_accel.engines.ray.jobs import ReplicaReport
+from rag_accel.engines.ray.jobs import HostedJob, ReplicaReport
 from rag_accel.engines.ray.library import RayCluster
 from rag_accel.engines.ray.messages import HostedWork
 from rag_accel.engines.ray.options import RayOptions
 from rag_accel.engines.ray.replica import Replica
-from rag_accel.engines.ray.shards.shard_calls import OtherVersion, ShardSearch
+from rag_accel.engines.ray.shards.shard_calls import OtherVersion, ShardHits, ShardSearch
 from rag_accel.engines.ray.shards.shard_files import read_manifest
 from rag_accel.engines.ray.shards.shard_ingestion import ShardIngestion
-from rag_accel.engines.ray.shards.sharded_jobs import ChangeEnd, ShardedJob, ShardPart, merge_hits
 from rag_accel.engines.ray.spec import EngineSpec
 from rag_accel.engines.retrieval.search_request import checked_search
 from rag_accel.engines.retrieval.vectors.checks import checked_documents, checked_vectors
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
+
+
+@dataclass(slots=True, eq=False)
+class ShardedJob:
+    """A search or an ingestion while it is under way. Equal only to itself."""
+
+    request: EngineRequest
+    query: SearchQuery | None = None
+    batch: IngestBatch | None = None
+    version: int = 0
+    tries: int = 0
+    hits: dict[int, ShardHits] = field(default_factory=dict[int, ShardHits])
+    parts: list[ShardPart] = field(default_factory=list["ShardPart"])
+    task: Future[Any] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ShardPart(HostedJob):
+    """The part of a search that one shard answers, or a call of an ingestion (``answer``)."""
+
+    place: int = field(default=0, kw_only=True)
+    whole: ShardedJob | None = field(default=None, kw_only=True)
+    answer: Future[Any] | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEnd:
+    """The end of an ingestion, or of a look for the shards' version (without a job)."""
+
+    job: ShardedJob | None
+    error: Exception | None = None
+
+
+def merge_hits(parts: Iterable[ShardHits], k: int) -> tuple[ScoredDocument, ...]:
+    """Return the ``k`` best of several shards; equal scores by the order of all documents."""
+    ranked = heapq.merge(
+        *(
+            [
+                (-found.score, order, found)
+                for found, order in zip(h.documents, h.orders, strict=True)
+            ]
+            for h in parts
+        ),
+        key=lambda hit: hit[:2],
+    )
+    return tuple(found for _, _, found in itertools.islice(ranked, max(0, k)))
+
 
 _SHARD = "rag_accel.engines.ray.shards.hosted_shard:HostedShard"
 _MAX_BATCH = 128
