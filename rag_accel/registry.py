@@ -124,7 +124,6 @@ class Registry(Generic[T]):
 
 
 def engine_registry() -> Registry[Callable[..., Engine]]:
-    """Return the registry of engine factories."""
     return Registry(ENGINES)
 
 

@@ -55,7 +55,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/recognition": 1_900,
     "rag_accel/requests": 3_200,
     "rag_accel/sample": 1_700,
-    "rag_accel/scheduler": 5_200,
+    "rag_accel/scheduler": 5_100,
     "rag_accel/server": 1_000,
     "rag_accel/serving": 3_200,
     "rag_accel/system": 500,

@@ -39,7 +39,6 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     @classmethod
     def wrap(cls, runnable: Runnable[Any, Any], accelerator: Accelerator | None) -> Any:
-        """Return ``runnable`` accelerated."""
         made = cls(bound=runnable)
         made._accelerator = accelerator
         made._program = Program(runnable, accelerator)
@@ -62,7 +61,6 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     @property
     def accelerator(self) -> Accelerator:
-        """Return the accelerator that schedules this runnable."""
         return self._accelerator or activated() or default_accelerator()
 
     @property

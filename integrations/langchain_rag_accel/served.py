@@ -107,7 +107,6 @@ class LangChainServedChain:
         self.inputs = inputs or (TEXT,)
 
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
-        """Return what the runnable returns."""
         return _answer(await self._runnable.ainvoke(self._input(values)))
 
     async def stream(

@@ -154,7 +154,6 @@ class _Scope:
         self._known = ChainMap(own, free_variables(inner), self._globals, dict(vars(builtins)))
 
     def is_answer(self, call: ast.Call, model: Any) -> bool:
-        """Tell whether a call is that of the model, or of a chain that ends with it."""
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in _CALLS:
             return False
         called = self._value(call.func.value)

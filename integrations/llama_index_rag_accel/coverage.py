@@ -96,7 +96,6 @@ class LlamaIndexMeter(Meter):
             self._owners[span] = owner
 
     def saw(self, event: BaseEvent) -> None:
-        """Learn of an event."""
         kind = _EVENTS.get(type(event)) or next(
             (kind for known, kind in _EVENTS.items() if isinstance(event, known)), None
         )

@@ -183,7 +183,6 @@ class LlamaIndexServedWorkflow:
         self._is_agent = _is_agent(workflow)
 
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
-        """Return the workflow's result."""
         handler = self._workflow.run(**self._arguments(values))
         try:
             result = await handler

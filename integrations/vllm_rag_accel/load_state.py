@@ -37,7 +37,6 @@ class LoadState:
 
     @property
     def there(self) -> list[PromptPart]:
-        """Return the parts with a state."""
         return [part for part in self.parts if part.key in self.states or part.key in self.encoded]
 
     @property
@@ -73,7 +72,6 @@ class LoadState:
 
 
 def gaps_between(begin: int, end: int, parts: Sequence[PromptPart]) -> list[range]:
-    """Return the places between parts."""
     gaps: list[range] = []
     at = begin
     for part in parts:
@@ -86,7 +84,6 @@ def gaps_between(begin: int, end: int, parts: Sequence[PromptPart]) -> list[rang
 
 
 def joined_places(gaps: Sequence[range], chosen: Sequence[int]) -> list[range]:
-    """Return gaps and chosen places as ranges, ascending."""
     places = sorted({*chosen, *(place for gap in gaps for place in gap)})
     joined: list[range] = []
     for place in places:

@@ -71,7 +71,6 @@ class BlockStates:
         return (numbers * block + places % block).to(self.device)
 
     def read(self, slots: torch.Tensor, position: int) -> KeyValues:
-        """Return the states of slots, on the host."""
         pairs = [self.layout.read(cache, slots) for cache in self.caches]
         keys, values = (
             torch.stack([pair[which].transpose(0, 1) for pair in pairs]).cpu() for which in (0, 1)

@@ -68,7 +68,6 @@ class TextFinder:
         return found
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
         return self._decode(ids)
 
     def find(self, prompt: Sequence[int], texts: Iterable[str]) -> list[FoundText]:

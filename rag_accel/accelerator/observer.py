@@ -70,7 +70,6 @@ class SchedulerObserver:
     def observe(
         self, event: Event, commands: list[Command], now: float, state: SchedulerState
     ) -> None:
-        """Record one event and its commands."""
         note = _NOTE.get(type(event))
         if note is not None:
             note(self, event, now, state)
@@ -321,7 +320,6 @@ def _end_events(program: ProgramEnded) -> Iterator[trace.TraceEvent]:
 
 
 def _call_events(call: CallMade) -> Iterator[trace.TraceEvent]:
-    """Yield the events of a call of a request."""
     node = (call.request, call.name, call.engine)
     yield trace.NodeDispatched(call.began_at, *node, 0.0, call.kind)
     outcome = "done" if call.ok else "failed"

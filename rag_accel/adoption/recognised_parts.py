@@ -38,7 +38,6 @@ class RecognisedParts:
     proxies: ProxyClasses = _NONE
 
     def options(self, leaf: Any, options: Options) -> frozenset[str]:
-        """Return the options that a leaf reads."""
         cls = plain_class(type(leaf))
         if is_scheduled(cls):
             return component_options(leaf, options)

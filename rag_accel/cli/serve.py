@@ -28,7 +28,6 @@ _BOUNDS: dict[str, tuple[type, str, str]] = {
 
 
 def add_serve_command(commands: Any) -> None:
-    """Add the verb."""
     serve = commands.add_parser("serve", help="serve a chain, graph, engine or embedder over HTTP")
     serve.add_argument("object", metavar="MODULE:NAME", help="the object, or a function making it")
     serve.add_argument("--accelerator", metavar="MODULE:NAME", help="what a RAGraph runs on")

@@ -36,7 +36,6 @@ class OwnEngine(EngineBase):
 
     @property
     def profile(self) -> EngineProfile:
-        """Return what this engine does."""
         return self._profile
 
     def _require_open(self) -> None:

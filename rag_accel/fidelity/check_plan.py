@@ -55,7 +55,6 @@ class ComparedPrompts(Generic[Found]):
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether all prompts were compared."""
         return len(self.found) == len(self.prompts)
 
 

@@ -50,7 +50,6 @@ def instance_name(stage: StageName, turn: int) -> InstanceName:
 
 
 def stage_of(instance: str) -> StageName:
-    """Return the stage an instance runs."""
     return StageName(instance.partition(TURN_MARK)[0])
 
 

@@ -46,7 +46,6 @@ class ItemReader:
 
     @property
     def items(self) -> tuple[str, ...]:
-        """Return the items so far."""
         return tuple(self._items)
 
     def feed(self, text: str) -> tuple[str, ...]:

@@ -125,7 +125,6 @@ def format_value(value: object) -> str:
 
 
 def format_line(line: Line) -> str:
-    """Return the text of a line."""
     does = ""
     if line.head is not None:
         at = "" if line.engine is None else f"@{quoted(line.engine)}"

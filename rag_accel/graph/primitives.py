@@ -90,7 +90,6 @@ class PrimitiveGraph:
         return (type(self), (self.primitives, self.external))
 
     def writers(self, value: ValueName) -> list[Primitive]:
-        """Return the primitives that write a value."""
         return [primitive for primitive in self.primitives if primitive.output == value]
 
     def edit(self, *, put: Iterable[Primitive] = (), remove: Iterable[str] = ()) -> Self:

@@ -64,7 +64,6 @@ class AcceleratedProgram:
 
     @property
     def accelerator(self) -> Accelerator:
-        """Return the accelerator that schedules it."""
         return self.own or activated() or default_accelerator()
 
     @contextmanager

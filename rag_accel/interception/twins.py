@@ -130,7 +130,6 @@ def program_twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods) -
 
 
 def is_twin(obj: Any) -> bool:
-    """Tell whether an object is a twin."""
     return plain_class(type(obj)) is not type(obj)
 
 
@@ -159,7 +158,6 @@ def twin_name(made: Any) -> str | None:
 
 
 def _sharing(obj: Any, cls: type) -> Any:
-    """Return an instance of ``cls`` with the state of ``obj``."""
     try:
         made = object.__new__(cls)
     except TypeError as error:  # an object of C that only its own class can make

@@ -160,7 +160,6 @@ def borrowed(original: Method, leaf: LeafMethod) -> Method:
 
 
 def _leafs_run(find: FindIdentity, name: str, obj: Any) -> RequestIdentity | None:
-    """Return the run of a call that is a leaf of its own."""
     if held.get() and is_nested(obj):
         return None
     identity = find(obj)

@@ -83,7 +83,6 @@ class ChunkHeader:
 
     @property
     def tensor_bytes(self) -> int:
-        """Return the bytes of each tensor."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 

@@ -88,7 +88,6 @@ class ChunkFolder:
         return self._digest(b"namespace", namespace.encode("utf-8", "surrogatepass"))
 
     def path_of(self, name: str) -> Path:
-        """Return the path of the file of a name."""
         return self.path / f"{name}{_SUFFIX}"
 
     def open(self, path: Path) -> BinaryIO | None:
@@ -205,7 +204,6 @@ class ChunkFolder:
         return (seen.st_ino, seen.st_mtime_ns)
 
     def has_file(self, name: str) -> bool:
-        """Tell whether there is a file of a name."""
         try:
             return stat.S_ISREG(os.lstat(self.path_of(name)).st_mode)
         except OSError:

@@ -149,11 +149,9 @@ class SynchronousStore:
         """Do nothing: no hint pushes anything out."""
 
     def is_pending(self, key: bytes) -> bool:
-        """Return False."""
         return False
 
     def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        """Return nothing."""
         return ()
 
     def wait(self, timeout_s: float) -> None:

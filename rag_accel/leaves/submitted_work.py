@@ -42,7 +42,6 @@ class SubmittedWork:
         return value_of(leaf, engine)
 
     def cancel(self) -> None:
-        """Cancel unfinished work."""
         for leaf, key, _ in self._leaves:
             if not leaf.is_over:
                 self._driver.post(NodeCancelled(key))

@@ -28,7 +28,6 @@ class PathSegment:
 
     @property
     def length_s(self) -> float:
-        """Return its seconds."""
         return self.end_s - self.start_s
 
 

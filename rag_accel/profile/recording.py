@@ -47,7 +47,6 @@ class RecordedPrimitive:
 
     @property
     def stage(self) -> str:
-        """Return the stage it belongs to."""
         return stage_in(self.name)
 
     @property

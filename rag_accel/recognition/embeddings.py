@@ -34,7 +34,6 @@ class HostedCalls:
     ask_queries: Callable[[list[str]], Sequence[Any]] | None = None
 
     def asks(self, role: Literal["query", "document"]) -> Callable[[list[str]], Sequence[Any]]:
-        """Return what asks for texts of a role."""
         return self.ask_queries or self.ask if role == "query" else self.ask
 
 

@@ -58,9 +58,7 @@ class StoreKind(Protocol):
         """Return what is read of a dict of entries: its values, or its items."""
         ...
 
-    def vector(self, held: Any, /) -> Any:
-        """Return the vector of one of these."""
-        ...
+    def vector(self, held: Any, /) -> Any: ...
 
     def parts(self, held: list[Any]) -> Any:
         """Return what else of these results are made of."""

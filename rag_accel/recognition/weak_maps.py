@@ -19,7 +19,6 @@ class WeakIdDict(Generic[T]):
         return self.get(owner) is not None
 
     def get(self, owner: Any) -> T | None:
-        """Return the value of an owner."""
         known = self._of.get(id(owner))
         return known[1] if known is not None and known[0]() is owner else None
 
@@ -38,7 +37,6 @@ class WeakIdDict(Generic[T]):
         return self._of.setdefault(key, (ref(owner, forget), value))[1]
 
     def forget(self, owner: Any) -> None:
-        """Forget the value of an owner."""
         if self._of and owner in self:
             self._of.pop(id(owner), None)
 

@@ -278,7 +278,6 @@ class PoolHost:
         self._woken = woken
 
     def run(self, call: Call, report: Report) -> None:
-        """Give the call to the pool."""
         self._pool.submit(partial(_finish, call, report), self._context.copy())
 
     def wake(self) -> None:

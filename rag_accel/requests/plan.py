@@ -282,7 +282,6 @@ class Progress:
         self._region = Region()
 
     def start(self) -> Region:
-        """Return START's region."""
         self._region = self._plan.start()
         return self._region
 

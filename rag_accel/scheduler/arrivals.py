@@ -107,7 +107,6 @@ def engine_left(state: SchedulerState, event: EngineLeft, now: float, out: list[
 def borrowed_added(
     state: SchedulerState, event: BorrowedEngineAdded, now: float, out: list[Command]
 ) -> None:
-    """Take in a borrowed engine."""
     limit = event.max_concurrency
     engine = EngineState(name=event.engine, owned=False, max_concurrency=limit)
     _add_engine(state, engine, limit)

@@ -49,7 +49,6 @@ class StepCosts:
         self.border_s = running_mean(self.border_s, max(0.0, between_s - step_s))
 
     def learn_service(self, served_s: float, items: int) -> None:
-        """Learn the cost of one primitive of so many items."""
         self.service_s = running_mean(self.service_s, served_s)
         self.digits = running_mean(self.digits, float(items.bit_length()))
 
@@ -61,7 +60,6 @@ class StepCosts:
         return items.bit_length() >= self.digits + 1.0
 
     def learn_part(self, served_s: float, items: int) -> None:
-        """Learn the cost of one part of a primitive, of so many items."""
         self.item_s = running_mean(self.item_s, served_s / max(1, items))
         self.parts.add(items, served_s)
 

@@ -75,7 +75,6 @@ class NodeRun:
 
     @property
     def part(self) -> WorkSlice | None:
-        """Return the slice of it on its engine; ``None`` for all of it."""
         if self.portion == self.spec.size:
             return None
         stop = self.taken + self.portion
@@ -136,11 +135,9 @@ class NodeQueue:
         return iter(self.nodes.values())
 
     def get(self, key: NodeKey) -> NodeRun | None:
-        """Return a queued node."""
         return self.nodes.get(key)
 
     def has_request(self, request: RequestId) -> bool:
-        """Tell whether some node of this request is queued."""
         return request in self._levels
 
     def add(self, node: NodeRun) -> None:

@@ -18,7 +18,6 @@ from rag_accel.serving.served import ServedAnswer, ServedPiece, ServedUsage
 
 
 def completion(answer: ServedAnswer, model: str) -> dict[str, Any]:
-    """Return a whole answer."""
     message = {"role": "assistant", "content": answer.text}
     made = {
         **_head("chat.completion", model),

@@ -106,7 +106,6 @@ class WatchedProtocol(H11Protocol):
     _numbers = count()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn narrows it
-        """Begin."""
         self.number = next(self._numbers)
         super().connection_made(transport)
 

@@ -23,7 +23,6 @@ _HEADERS = [
 
 
 def event(value: Any, name: str | None = None) -> bytes:
-    """Return a value as one event."""
     head = b"" if name is None else f"event: {name}\n".encode()
     return head + b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
 
@@ -74,7 +73,6 @@ class EventStream:
         await self.end()
 
     async def end(self) -> None:
-        """End the answer."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _comment(self) -> None:

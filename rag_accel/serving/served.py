@@ -96,18 +96,14 @@ class ServedProgram(Protocol):
     """
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """Return the names of the inputs."""
-        ...
+    def inputs(self) -> tuple[str, ...]: ...
 
     @property
     def accelerator(self) -> Accelerator | None:
         """Return what schedules it; None if nothing does."""
         ...
 
-    async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
-        """Return the answer."""
-        ...
+    async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer: ...
 
     def stream(
         self, values: Mapping[str, Any], deadline_s: float | None
@@ -166,6 +162,5 @@ def answer_pieces(
 async def whole_answer(
     program: ServedProgram, values: Mapping[str, Any], deadline_s: float | None
 ) -> AsyncIterator[ServedPiece]:
-    """Yield a program's answer as one piece."""
     answer = await program.answer(values, deadline_s)
     yield ServedPiece(answer.text, usage=answer.usage)

@@ -94,7 +94,6 @@ class ServedTenants:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the tenants."""
         return tuple(self._served)
 
     def of(self, namespace: str) -> Served:

@@ -61,7 +61,6 @@ class TokenFile:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """Return the tenants, sorted."""
         return tuple(sorted(set(self._tenants.values())))
 
     def tenant_of(self, token: str) -> str | None:

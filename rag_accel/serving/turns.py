@@ -64,7 +64,6 @@ class PlaceQueue:
         return False
 
     def refuse_all(self) -> None:
-        """Refuse all that wait."""
         while self._waiting:
             place, refusal = self._waiting.popleft()
             if not place.done():
@@ -99,7 +98,6 @@ class SharedPlaces:
             self._queue.refuse_all()
 
     def release(self, is_abandoned: bool = False) -> None:
-        """Give a place back."""
         self._num_abandoned -= is_abandoned
         self._free += not self._queue.give()
 
@@ -215,7 +213,6 @@ class TenantTurns:
         self._own: dict[str, RequestTurns] = {}
 
     def of(self, namespace: str) -> RequestTurns:
-        """Return the turns of a tenant."""
         if self._share is None:
             return self._common
         if namespace not in self._own:

@@ -69,7 +69,6 @@ def examine() -> dict[str, Any]:
 
 
 def format_examination(found: dict[str, Any]) -> str:
-    """Return the examination as text."""
     cores = found["cores"]
     lines = [
         f"rag_accel is {'on' if found['enabled'] else 'off (RAG_ACCEL=0)'}",

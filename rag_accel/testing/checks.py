@@ -29,7 +29,6 @@ def skip(reason: str) -> NoReturn:
 
 
 def is_end(output: EngineOutput) -> bool:
-    """Tell whether an output ends its work."""
     return output.kind in ("final", "error")
 
 

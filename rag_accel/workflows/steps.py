@@ -106,7 +106,6 @@ class MoreQuestions:
     __name__: ClassVar[str] = "more_questions"
 
     def __call__(self, values: Mapping[str, Any]) -> str:
-        """Return the stage that is next."""
         notes, questions = values["notes"], values["questions"]
         if len(notes) >= len(questions) or (self.is_done is not None and self.is_done(notes)):
             return self.then
@@ -123,7 +122,6 @@ class Verdict:
     __name__: ClassVar[str] = "verdict"
 
     def __call__(self, values: Mapping[str, Any]) -> str:
-        """Return the stage that is next."""
         return self.search if self.wants_search(values["verdict"]) else self.keep
 
 
@@ -157,7 +155,6 @@ def next_question(questions: Sequence[str], notes: Sequence[str]) -> str:
 
 
 def noted(notes: Sequence[str], question: str, reply: str) -> tuple[str, ...]:
-    """Return the notes with one more."""
     return (*notes, f"Question: {question}\nAnswer: {reply}")
 
 

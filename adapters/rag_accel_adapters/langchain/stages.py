@@ -45,7 +45,6 @@ class Reach:
         return scope, value
 
     async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
-        """Do as ``run``."""
         return self.run(scope, value)
 
 
@@ -150,7 +149,6 @@ class Finish:
         return scope, value
 
     async def arun(self, scope: CompositeRun, value: Any) -> tuple[CompositeRun, Any]:
-        """Do as ``run``."""
         return self.run(scope, value)
 
 

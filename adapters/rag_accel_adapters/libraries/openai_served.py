@@ -137,7 +137,6 @@ class TellingClient:
 
     @property
     def completions(self) -> Any:
-        """Return the client's completions, telling ones."""
         return self._telling(self._get().completions)
 
     def _telling(self, resource: Any) -> Any:

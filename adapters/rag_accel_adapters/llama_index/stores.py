@@ -39,7 +39,6 @@ class SimpleStores:
     vector = staticmethod(itemgetter(1))
 
     def parts(self, held: list[Any]) -> Any:
-        """Return the ids."""
         return list(map(itemgetter(0), held))
 
     def rows(self, vectors: Sequence[Any]) -> Rows | None:

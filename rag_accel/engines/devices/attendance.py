@@ -63,7 +63,6 @@ class Attendance:
         self._limits = limits
 
     def has_left(self, member: str) -> bool:
-        """Tell whether a member has left for good."""
         return member in self._has_left or member in self._stays_out
 
     def is_away(self, member: str) -> bool:

@@ -35,7 +35,6 @@ class TextForm:
     normalises: bool = False
 
     def texts(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """Return the texts for the members."""
         return tuple(self.prompt + text for text in texts) if self.prompt else tuple(texts)
 
     def finished(self, vectors: Vector) -> Vector:

@@ -78,7 +78,6 @@ class MemberLines:
         return self.line(contended).predict_s(tokens)
 
     def line(self, contended: bool) -> LatencyFit:
-        """Return the line that predicts."""
         return self.contended if contended and self.contended.num_steps else self.alone
 
     def add(self, tokens: float, seconds: float, contended: bool) -> None:

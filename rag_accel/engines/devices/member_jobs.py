@@ -101,11 +101,9 @@ class MemberJobs:
         return MemberJob(request, role, texts, vectors, known)
 
     def add(self, job: MemberJob) -> None:
-        """Take a job."""
         self._jobs[job.request.id] = job
 
     def task(self, batch: MemberBatch) -> Task:
-        """Return a batch of a member with its texts."""
         parts: list[Part] = []
         for piece in batch.pieces:
             job = self._jobs[piece.work]

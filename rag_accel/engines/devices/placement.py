@@ -66,7 +66,6 @@ class Placement(Returns):
         return len(self._works)
 
     def has(self, id: WorkId) -> bool:
-        """Tell whether a work lives."""
         return id in self._works
 
     @property
@@ -179,7 +178,6 @@ class Placement(Returns):
         return batches
 
     def drop_all(self) -> tuple[WorkId, ...]:
-        """Forget and return all works."""
         ids = tuple(self._works)
         self._works.clear()
         self._num_restricted = 0

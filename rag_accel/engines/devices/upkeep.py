@@ -33,9 +33,7 @@ class UpkeepReports(Reports, Protocol):
         """End the works of pieces that no member computes."""
         ...
 
-    def count(self, member: str, event: str, number: int) -> None:
-        """Count events of a member."""
-        ...
+    def count(self, member: str, event: str, number: int) -> None: ...
 
     def forget_vectors(self) -> None:
         """Forget kept vectors, some of which may be those of another model."""

@@ -20,9 +20,7 @@ class PreparedTexts(Protocol):
     """Texts that are ready to run; ``lengths`` are tokens, exact or estimated."""
 
     @property
-    def lengths(self) -> Sequence[int]:
-        """Return one length per text."""
-        ...
+    def lengths(self) -> Sequence[int]: ...
 
     @property
     def overlaps(self) -> bool:

@@ -73,7 +73,6 @@ class VectorCache:
         }
 
     def look_up_texts(self, namespace: str, role: str, texts: Sequence[str]) -> KnownTexts:
-        """Return the cached vectors of texts of a tenant and a role."""
         return self.look_up(tuple((namespace, role, text) for text in texts))
 
     def look_up(self, keys: tuple[Key, ...]) -> KnownTexts:

@@ -29,7 +29,6 @@ class LoopThread:
 
     @property
     def is_started(self) -> bool:
-        """Tell whether there is a thread."""
         return self._thread is not None
 
     def start(self) -> None:
@@ -46,7 +45,6 @@ class LoopThread:
         self._running_loop().call_soon_threadsafe(callback, *args)
 
     def call(self, work: Coroutine[Any, Any, ResultT]) -> concurrent.futures.Future[ResultT]:
-        """Run a coroutine on the loop and return its future."""
         return asyncio.run_coroutine_threadsafe(work, self._running_loop())
 
     def close(self) -> None:

@@ -250,7 +250,6 @@ class Adjacency:
 
 
 def no_rows() -> EdgeRows:
-    """Return no edges."""
     return EdgeRows(_NONE, _NONE, _NONE, _NONE)
 
 

@@ -134,7 +134,6 @@ def _kept(order: Order, is_used: NDArray[np.bool_]) -> Order:
 
 
 def empty_base() -> GraphBase:
-    """Return a graph of nothing."""
     entities, relations = Order.of(InternedNames()), Order.of(InternedNames())
     adjacency = Adjacency((no_rows(), no_rows()), 0, relations)
     has_text = np.empty(0, np.bool_)

@@ -49,7 +49,6 @@ def started(
 
 
 def expansion(request: EngineRequest) -> Expansion:
-    """Return the expansion of a request for a hop."""
     batch: ExpandBatch = request.payload
     return Expansion(batch.paths.frontier, batch.relations, batch.direction, batch.fan_out)
 

@@ -42,7 +42,6 @@ class Edits:
         return Edits(dict(self.triples), dict(self.texts), dict(self.vectors))
 
     def since(self, merged: Edits) -> Edits:
-        """Return the edits that differ from merged ones."""
         return Edits(
             _since(self.triples, merged.triples),
             _since(self.texts, merged.texts),

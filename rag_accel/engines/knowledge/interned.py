@@ -86,7 +86,6 @@ class Order:
 
     @classmethod
     def of(cls, table: InternedNames) -> Order:
-        """Return the order of all names of a table."""
         none = np.empty(0, np.int64)
         return cls(table, none, none, none, none).extended().merged()
 

@@ -221,7 +221,6 @@ def _is_in(ids: Ids, ascending: Ids) -> NDArray[np.bool_]:
 def _located(
     base: GraphBase, way: int, rows: Ids, orders: tuple[Order, Order], is_wanted: bool
 ) -> EdgeRows:
-    """Return the edges that are in the base, or those that are not, in order."""
     ends, relations, others = (rows[:, place] for place in ((0, 1, 2) if way == OUT else (2, 1, 0)))
     edges = EdgeRows(ends, relations, others, np.zeros(len(rows), np.int64))
     found, is_there = base.adjacency.located(way, edges, *orders)

@@ -58,7 +58,6 @@ class GraphStore:
 
     @property
     def is_closed(self) -> bool:
-        """Tell whether it was closed."""
         return self._is_closed
 
     def view(self) -> GraphVersion:

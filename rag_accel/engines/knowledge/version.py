@@ -43,7 +43,6 @@ class GraphVersion:
 
     @property
     def num_triples(self) -> int:
-        """Return the number of triples."""
         return self._over.num_triples
 
     @cached_property

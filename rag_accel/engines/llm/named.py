@@ -32,9 +32,7 @@ class RunnableLLM(Protocol):
         ...
 
     @property
-    def bounds(self) -> LLMBounds:
-        """Return its bounds."""
-        ...
+    def bounds(self) -> LLMBounds: ...
 
     @property
     def reuses_texts(self) -> bool:

@@ -84,7 +84,6 @@ class Replica:
 
     @property
     def items(self) -> int:
-        """Return the items in flight."""
         with self._lock:
             return sum(job.work.size for job in self._flight.jobs.values())
 

@@ -228,8 +228,6 @@ def write_list(value: Any, stage: Stage, names: References) -> list[Any] | None:
 
 
 def write_function(field_name: str) -> WriteAttribute:
-    """Return what writes a function as ``@name``."""
-
     def write(value: Any, stage: Stage, names: References) -> Any:
         return names.name(value, f"{stage.name}.{field_name}")
 

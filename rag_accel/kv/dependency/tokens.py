@@ -49,7 +49,6 @@ class TreePrompt:
 
     @property
     def slots(self) -> range:
-        """Return the places of the tree in the prompt."""
         return range(len(self.head), len(self.head) + len(self.tree.ids))
 
     @property

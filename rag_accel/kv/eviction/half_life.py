@@ -82,7 +82,6 @@ class HalfLifeDuel:
         self.leader = 0
 
     def is_sampled(self, key: bytes) -> bool:
-        """Tell whether a key is one of the sample."""
         return zlib.crc32(key) % self._one_in == 0
 
     def read(self, key: bytes, nbytes: int, ranks: Sequence[float], limit_bytes: int) -> None:

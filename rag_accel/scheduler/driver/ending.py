@@ -37,7 +37,6 @@ class LivingThreads:
                 self.discard(thread)
 
     def discard(self, thread: threading.Thread) -> None:
-        """Forget a thread."""
         self._threads.discard(thread)
 
     def __iter__(self) -> Iterator[threading.Thread]:

@@ -65,7 +65,6 @@ class SharedNames:
             return found
 
     def names(self, ids: Ids) -> list[str]:
-        """Return the names of ids."""
         return [self._names[place] for place in ids.tolist()]
 
 

@@ -240,7 +240,6 @@ class LocalLLMEngine(OwnEngine):
 def _reuse(
     runner: Runner, store: ChunkStore, model: str, options: LocalOptions, clock: Clock
 ) -> PromptReuse:
-    """Return what reuses parts of prompts as the options say."""
     if options.kv_reuse == "dependency":
         return TreeReuse(runner.pool, store, model, options.max_tree_prompts, clock)
     recompute = Recompute.of(options, runner)

@@ -86,7 +86,6 @@ class LocalWork:
     def report(
         self, kind: OutputKind, value: object = None, error: BaseException | None = None
     ) -> EngineOutput:
-        """Return an output of this work."""
         return EngineOutput(self.request.id, kind, value, error=error)
 
     def _num_document_tokens(self) -> int:

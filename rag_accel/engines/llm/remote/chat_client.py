@@ -117,7 +117,6 @@ class ChatClient:
         await self._openai.close()
 
     def describe(self, error: BaseException) -> RemoteEngineError:
-        """Return a RemoteEngineError for an unforeseen error."""
         text = f"{type(error).__name__}: {error}"
         return self._errors.fault("the HTTP client failed", text, "report this as a bug")
 

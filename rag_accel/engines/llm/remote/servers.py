@@ -123,7 +123,6 @@ class ModelServers:
         self._servers: dict[str, ModelServer] = {}
 
     def get(self, base_url: str) -> ModelServer | None:
-        """Return a server; None of one too many."""
         base_url = base_url.rstrip("/")
         found = self._servers.get(base_url)
         if found is None and len(self._servers) < MOST_SERVERS:

@@ -162,7 +162,6 @@ class HostedShard(OwnEngine):
         return self._manifest.version
 
     def _at(self, version: int) -> _ShardState:
-        """Return the state of the newest version, which is to be this one."""
         if version != self._manifest.version:
             self._take_newest()
         if version != self._manifest.version:

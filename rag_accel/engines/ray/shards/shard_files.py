@@ -287,7 +287,6 @@ def remove_old_files(folder: Path, manifest: ShardManifest, place: int) -> None:
 def next_manifest(
     manifest: ShardManifest, changed: dict[int, ShardFiles], new_documents: int
 ) -> ShardManifest:
-    """Return the manifest of the next version."""
     shards = tuple(changed.get(place, files) for place, files in enumerate(manifest.shards))
     return replace(
         manifest,

@@ -48,7 +48,6 @@ class LexicalIndex:
 
     @property
     def index(self) -> DocumentIndex:
-        """Return the index whose documents are searched."""
         return self._index
 
     @property

@@ -176,7 +176,6 @@ class IndexView:
     documents: DocumentTable
 
     def scope(self, where: Mapping[str, Any] | None, nprobe: int | None) -> SearchScope:
-        """Return the scope of a search with this filter."""
         allowed = self.documents.matching(where)
         return SearchScope(
             len(self.documents) if allowed is None else len(allowed), allowed, nprobe

@@ -92,7 +92,6 @@ class DocumentTable:
         return self._fields
 
     def in_order(self) -> tuple[Document, ...]:
-        """Return all documents by insertion."""
         return tuple(self.by_label[label] for label in sorted(self.by_label))
 
     def labels_of(self, ids: Iterable[str]) -> list[int]:
@@ -100,7 +99,6 @@ class DocumentTable:
         return [self._labels[id] for id in ids if id in self._labels]
 
     def labels(self) -> Labels:
-        """Return all labels by insertion."""
         return np.asarray(sorted(self.by_label), dtype=np.int64)
 
     def intake(self, documents: Sequence[Document], next_label: int = 0) -> Intake:

@@ -72,7 +72,6 @@ class IvfVectors:
 
     @property
     def dimension(self) -> int:
-        """Return the length of a vector."""
         return self.centroids.shape[1]
 
     @property

@@ -68,7 +68,6 @@ class Rows:
         return len(self.labels)
 
     def where(self, is_chosen: npt.NDArray[np.bool_]) -> Rows:
-        """Return the chosen rows."""
         if is_chosen.all():  # the usual case, and there may be gigabytes of them
             return self
         chosen = (self.labels[is_chosen], self.vectors[is_chosen], self.clusters[is_chosen])
@@ -79,9 +78,7 @@ class VectorIndex(Protocol):
     """Vectors under increasing labels."""
 
     @property
-    def metric(self) -> Metric:
-        """Return the metric."""
-        ...
+    def metric(self) -> Metric: ...
 
     @property
     def max_norm(self) -> float:

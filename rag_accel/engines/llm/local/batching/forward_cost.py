@@ -77,7 +77,6 @@ class ForwardCost:
         return rows * row_s + math.ceil(rows / self.rows(decodes=False)) * self._least_s
 
     def ran(self, rows: int, seconds: float) -> None:
-        """Learn from a forward."""
         if rows >= min(LEAST_CHUNK, self._most_rows):
             self._large.append((rows, seconds))
         elif rows >= FEW_ROWS:

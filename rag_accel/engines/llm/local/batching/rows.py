@@ -107,9 +107,7 @@ class LanePool(Protocol):
     """Keys and values of sequences: ``[layer, lane, kv head, slot, dim]``, bounded in bytes."""
 
     @property
-    def held_bytes(self) -> int:
-        """Return the bytes of the lanes that are taken."""
-        ...
+    def held_bytes(self) -> int: ...
 
     @property
     def dtype(self) -> Any:
@@ -150,9 +148,7 @@ class LanePool(Protocol):
         """Put states one behind the other into slots from this one on, each moved to a position."""
         ...
 
-    def free(self, lane: int) -> None:
-        """Give a lane back."""
-        ...
+    def free(self, lane: int) -> None: ...
 
 
 class Runner(Protocol):
@@ -164,9 +160,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def layers(self) -> int:
-        """Return the number of layers."""
-        ...
+    def layers(self) -> int: ...
 
     @property
     def vocabulary(self) -> int:

@@ -204,7 +204,6 @@ class _Inputs:
         self._openvino = openvino
 
     def named(self, name: str, rank: int, kind: Any) -> Any:
-        """Return the output of an input of the graph."""
         if name not in self.parameters:
             shape = self._openvino.PartialShape([-1] * rank)
             made = self.ops.parameter(shape, kind, name=name)
@@ -218,7 +217,6 @@ class _Inputs:
             self.parameters.pop(name, None)
 
     def constant(self, value: Any, kind: Any) -> Any:
-        """Return the output of a constant."""
         return self.ops.constant(np.array(value, dtype=kind)).output(0)
 
 

@@ -32,7 +32,6 @@ class FillText:
 
     @property
     def segment(self) -> Segment:
-        """Return the text with its tokens."""
         return self.prompt.chunks[0]
 
     @property

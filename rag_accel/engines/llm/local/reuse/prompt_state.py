@@ -51,7 +51,6 @@ class Recompute:
         return selector.choose(scores, places, self.count(sum(map(len, places))))
 
     def count(self, tokens: int) -> int:
-        """Return the number of recomputed tokens of so many."""
         return math.ceil(self.ratio * tokens)
 
 
@@ -102,7 +101,6 @@ class PromptChunks:
 
     @property
     def places(self) -> tuple[range, ...]:
-        """Return the places of its texts."""
         return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
 
     @property

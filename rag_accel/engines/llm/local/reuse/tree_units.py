@@ -115,7 +115,6 @@ class TreeEncoding:
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """Return the keys of its nodes."""
         return tuple(self.owner.keys[node] for node in self.part.nodes)
 
     def spans(self) -> Iterator[tuple[range, int]]:
