@@ -29,11 +29,9 @@ from li_side_by_side import (
     strings,
     sub_questions,
 )
-from llama_index.core import Settings, get_response_synthesizer
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core import Settings
 from llama_index.core.callbacks import CallbackManager, CBEventType
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
-from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import QueryFusionRetriever
 
 from llama_index_rag_accel import accelerate, activate
@@ -121,13 +119,6 @@ def test_calls_overlap_and_give_the_same(name: str, accelerator: Accelerator) ->
     assert soon_idle(accelerator)
 
 
-@every_program
-def test_calls_of_an_activated_program_overlap(name: str, accelerator: Accelerator) -> None:
-    make, ask = PROGRAMS[name]
-    with activate(accelerator):
-        assert plainly(ask(make(_meeting(name)))) == _plain(name)
-
-
 def test_strings_overlap_on_a_loop(accelerator: Accelerator) -> None:
     async def ask(retriever: Any) -> Any:
         return await retriever.aretrieve(bundle())
@@ -137,14 +128,6 @@ def test_strings_overlap_on_a_loop(accelerator: Accelerator) -> None:
     program = accelerate(strings(parts), accelerator=accelerator)
     assert plainly(run_in_loop(ask(program))) == plainly(plain)
     assert len({thread for thread, _ in parts.embedding.seen}) == 1
-
-
-def test_strings_of_an_accelerated_embedding_overlap(accelerator: Accelerator) -> None:
-    queries = [f"string {place}" for place in range(NUM_CALLS)]
-    plain = parts_of().embedding.get_agg_embedding_from_queries(queries)
-    parts = parts_of(embedding=meeting())
-    with activate(accelerator):
-        assert parts.embedding.get_agg_embedding_from_queries(queries) == plain
 
 
 def test_retrievers_of_one_query_overlap_once_it_has_its_embedding() -> None:
@@ -167,18 +150,6 @@ def test_retrievers_of_one_query_share_the_embedding_that_the_first_needs(
     accelerate(fusion(parts), accelerator=accelerator).retrieve(QUESTION)
     fusion(bare).retrieve(QUESTION)
     assert len(parts.embedding.seen) == len(bare.embedding.seen) == NUM_CALLS
-
-
-def test_chunks_of_messages_overlap(accelerator: Accelerator) -> None:
-    def ask(parts: Any) -> Any:
-        made = get_response_synthesizer(llm=parts.llm, response_mode=ResponseMode.ACCUMULATE)
-        made._multimodal = True
-        messages = [ChatMessage(content=f"text {place}") for place in range(NUM_CALLS)]
-        return made.get_response_from_messages(QUESTION, messages)
-
-    plain = ask(parts_of())
-    with activate(accelerator):
-        assert ask(parts_of(meeting())) == plain
 
 
 # They show the same ------------------------------------------------------------------------------
