@@ -1,4 +1,4 @@
-"""Nodes that a query engine retrieved before are not computed again."""
+"""Documents that a call names are not computed again, whichever call it is."""
 
 from __future__ import annotations
 

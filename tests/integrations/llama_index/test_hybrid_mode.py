@@ -199,9 +199,6 @@ def test_a_retriever_refuses_a_mode_that_nobody_knows(store: RagAccelVectorStore
         RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybird")
 
 
-# Shared ----------------------------------------------------------------------------------------
-
-
 # Kept and explained ----------------------------------------------------------------------------
 
 
