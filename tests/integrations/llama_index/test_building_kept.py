@@ -92,6 +92,17 @@ def test_one_bad_answer_does_what_it_does_upstream(
     assert soon_idle(accelerator)
 
 
+@pytest.mark.parametrize("given", [None, 7, "text", [1, 2]])
+@every_extractor
+def test_what_are_no_nodes_raise_what_they_raise_upstream(
+    name: str, given: Any, accelerator: Accelerator
+) -> None:
+    plain = _outcome(EXTRACTORS[name](model()), given)
+    fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
+    assert _outcome(fast, given) == plain
+    assert plain[0] in (TypeError, AssertionError, AttributeError)
+
+
 @every_extractor
 def test_cancelling_leaves_no_task_and_no_call_behind(name: str, accelerator: Accelerator) -> None:
     started = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -144,6 +145,16 @@ def test_reads_of_a_retriever_by_names_are_told_as_parts_of_its_call(
     said = explain(fast)
     assert "Neo4jPropertyGraphStore: part of the leaf that holds it: runs within its call" in said
     assert "Neo4jPropertyGraphStore.aget blocks its loop: thread_safe_classes does not" in said
+
+
+def test_an_accelerated_store_that_goes_leaves_the_driver_to_the_plain_one(
+    store: Neo4jPropertyGraphStore, accelerator: Accelerator
+) -> None:
+    fast = accelerate(store, accelerator=accelerator)
+    found = fast.get(ids=["E1"])
+    del fast
+    gc.collect()
+    assert store.get(ids=["E1"]) == found != []
 
 
 def test_edits_between_requests_are_seen(

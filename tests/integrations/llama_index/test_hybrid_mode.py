@@ -25,6 +25,7 @@ from llama_index.core.vector_stores.types import (
 from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate, explain
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine, HybridSpec
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalSnapshot
 
 HYBRID = VectorStoreQueryMode.HYBRID
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
@@ -197,6 +198,30 @@ def test_what_means_nothing_is_refused_by_name(
 def test_a_retriever_refuses_a_mode_that_nobody_knows(store: RagAccelVectorStore) -> None:
     with pytest.raises(ConfigError, match=r"vector_store_query_mode.*'hybird'.*'hybrid'"):
         RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybird")
+
+
+def test_words_are_ranked_once_for_all_accelerators(
+    store: RagAccelVectorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rag_accel.engines.retrieval.hybrid import lexical
+
+    built: list[Any] = []
+    build = lexical._build
+
+    def counted(*args: Any) -> LexicalSnapshot:
+        built.append(args)
+        return build(*args)
+
+    monkeypatch.setattr(lexical, "_build", counted)
+    with Accelerator(strict=True) as other:
+        assert ask(store.scheduled_by(other)) == ask(store) == ask(store, node_ids=_all())
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    assert ask(store) == ask(store, "aquery") == ask(store, node_ids=_all())
+    assert len(built) == 1
+
+
+def _all() -> list[str]:
+    return [node.node_id for node in nodes()]
 
 
 # Kept and explained ----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from llama_index.core.schema import TextNode
 from path_kit import QUESTIONS, TURN, RelationPaths, prompt_tokens, reused
 from reuse_kit import num_tokens
 
-from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate
+from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
 from rag_accel import Accelerator
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
@@ -136,6 +136,22 @@ def test_texts_that_an_index_puts_around_its_paths_are_computed_once() -> None:
     assert found[0] == [answer for (answer,) in found[1:]]
 
 
+def test_an_index_with_one_model_for_all_answers_as_afresh() -> None:
+    """The model is asked for synonyms, too, whose prompt has no paths."""
+    answers: list[list[str]] = []
+    for questions in (QUESTIONS[:2], QUESTIONS[:1], QUESTIONS[1:2]):
+        with Accelerator(strict=True) as accelerator:
+            parts = GraphParts(
+                filled(SimplePropertyGraphStore()), llm=language_model(), embedding=OneVector()
+            )
+            engine = accelerate(
+                index(parts).as_query_engine(llm=parts.llm), accelerator=accelerator
+            )
+            answers.append([str(engine.query(question)) for question in questions])
+            assert (reused(accelerator) > 0) == (len(questions) == 2)
+    assert answers[0] == answers[1] + answers[2]
+
+
 class TestGraphRetriever(EngineOverPaths):
     def retriever(self) -> Any:
         return RagAccelGraphRetriever(facts(), WordEmbedding(), link="words", similarity_top_k=50)
@@ -178,6 +194,11 @@ def test_an_answer_says_how_much_of_its_documents_was_not_reused(accelerator: Ac
         report = answer.additional_kwargs["kv_reuse"]
         assert report["tree_tokens"] > 0
         assert report["document_tokens"] == num_tokens(*texts)
+
+
+def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
+    engine = answering(TestGraphRetriever().retriever(), language_model(), accelerator)
+    assert "kv_reuse is dependency" in explain(engine)
 
 
 def over_facts(llm: Any, accelerator: Accelerator) -> Any:
