@@ -304,6 +304,16 @@ def test_a_store_goes_through_a_file_system_of_fsspec(
     assert ask(RagAccelVectorStore.from_persist_path("/kept/store", fs)) == ask(stores[0])
 
 
+def test_a_storage_context_persists_the_store(tmp_path: Path) -> None:
+    store = RagAccelVectorStore()
+    index = VectorStoreIndex.from_documents(
+        documents(), storage_context=context(store), embed_model=HashEmbedding()
+    )
+    index.storage_context.persist(str(tmp_path))
+    loaded = RagAccelVectorStore.from_persist_dir(str(tmp_path))
+    assert loaded.get_nodes() == store.get_nodes()
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store"
     path.write_text("{}")
