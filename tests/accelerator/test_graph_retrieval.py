@@ -147,6 +147,24 @@ def test_a_callable_stands_in_for_the_whole_stage(call: Any) -> None:
     assert asked == [("who?", 7)]
 
 
+def test_what_a_stage_becomes_is_numbered_and_has_attributes_of_its_own() -> None:
+    with opened(graph=MemoryGraph(), embedder=embedder()) as acc:
+        lines = acc.explain(only(hops=2, seeds=4, top_k=6, relations=["r"]), "p-graph").splitlines()
+    told = [line.strip() for line in lines if line.startswith("  facts.")]
+    assert [line.split(":")[0] for line in told] == [
+        "facts.embedding.query",
+        "facts.searching",
+        "facts.expanding.1",
+        "facts.expanding.2",
+        "facts.embedding.paths",
+        "facts.pruning",
+    ]
+    assert 'link="words" top_k=4' in told[1]
+    assert 'relations=["r"]' in told[2]
+    assert "top_k=6" in told[5]
+    assert "PRUNING@graph(facts.vector, facts.paths.2, facts.vectors) -> facts" in told[5]
+
+
 def test_a_kind_without_a_row_is_an_error_instead_of_a_completion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -74,6 +74,12 @@ def test_a_relation_given_as_a_text_is_one_relation() -> None:
         assert paths(acc, relations="knows") == ["ada -> knows -> charles"]
 
 
+@pytest.mark.parametrize("names", [None, [], "", ", ,\n", ["nobody"], [None], "'; DROP (n)"])
+def test_keywords_that_name_nobody_find_nothing(names: Any) -> None:
+    with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
+        assert paths(acc, keywords="names", names=names) == []
+
+
 # Keywords.
 
 
