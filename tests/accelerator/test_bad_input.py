@@ -167,17 +167,6 @@ def test_a_callable_that_two_stages_ask_for_two_things_is_refused() -> None:
         assert acc.run(stage("llm"), input="x") == reply("x")
 
 
-def test_all_stages_that_use_a_wrong_callable_are_listed() -> None:
-    graph = RAGraph()
-    graph.add_retrieval("one", engine="mine").add_retrieval("two", engine="mine")
-    graph.add_edge(START, ["one", "two"]).add_edge(["one", "two"], END)
-    with opened() as acc:
-        acc.add_engine("mine", reply, PrimitiveKind.DECODING)
-        with pytest.raises(GraphError, match="found 2 offenders") as caught:
-            acc.run(graph, input="x")
-        assert [line.split("'")[1] for line in caught.value.offenders] == ["one", "two"]
-
-
 # Filters ----------------------------------------------------------------------------------------
 
 DIM = 4
@@ -233,18 +222,6 @@ def eights() -> DocumentIndex:
     return index
 
 
-def test_a_value_that_no_document_has_finds_nothing() -> None:
-    with opened(embedder=ones, index=index_of(1932)) as acc:
-        assert acc.run(searching({"year": 1900}), input="x") == ()
-
-
-def test_an_index_without_documents_finds_nothing_whatever_the_filter() -> None:
-    index = index_of(1932)
-    with opened(embedder=ones, index=index) as acc:
-        index.delete(["d1932"])
-        assert acc.run(searching({"author": "me"}), input="x") == ()
-
-
 def test_a_field_whose_documents_are_gone_is_no_slip() -> None:
     index = index_of(1932)
     index.add([Document("d", "", {"author": "me"})], np.ones((1, DIM)))
@@ -297,12 +274,3 @@ def test_a_vector_that_does_not_fit_the_index_ends_its_own_request_alone(
             handles[1].result(PATIENCE_S)
         for part in parts:
             assert part in str(caught.value)
-
-
-@pytest.mark.parametrize("top_k", [0, -1, 1.5, "3"])
-def test_a_number_of_results_that_asks_for_nothing_is_refused_when_the_stage_is_added(
-    top_k: Any,
-) -> None:
-    with pytest.raises(GraphError, match="out of range") as caught:
-        RAGraph().add_retrieval("s", top_k=top_k)
-    assert caught.value.where == "top_k of stage 's'"

@@ -20,7 +20,7 @@ from accel_harness import (
     settle,
 )
 
-from rag_accel import END, START, RAGraph, RequestCancelledError
+from rag_accel import RequestCancelledError
 from rag_accel.testing import FakeEngine
 
 
@@ -90,35 +90,6 @@ def test_arun_cancelled_while_a_sync_function_runs() -> None:
     assert not after
 
 
-def test_arun_under_a_timeout_of_the_callers() -> None:
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await acc.arun(generation_graph(), input="x")
-        gate.open()
-        assert await acc.arun(generation_graph(), input="y") == reply("y")
-
-    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
-        asyncio.run(main())
-
-
-def test_a_task_group_that_fails_takes_its_requests_along() -> None:
-    async def fail() -> None:
-        await asyncio.to_thread(gate.wait_until_entered)
-        raise LookupError("elsewhere")
-
-    async def main() -> None:
-        async with asyncio.TaskGroup() as group:
-            for n in range(10):
-                group.create_task(acc.arun(generation_graph(), input=str(n)))
-            group.create_task(fail())
-
-    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
-        with pytest.raises(ExceptionGroup):
-            asyncio.run(main())
-        gate.open()
-
-
 @pytest.mark.parametrize("where", ["queued", "running", "in a function", "ended"])
 def test_a_handle_can_be_cancelled_anywhere(where: str) -> None:
     with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
@@ -137,25 +108,6 @@ def test_a_handle_can_be_cancelled_anywhere(where: str) -> None:
             handle.result(PATIENCE_S)
         assert handle.done
         gate.open()
-
-
-def test_a_sync_caller_whose_request_failed_leaves_no_call_behind() -> None:
-    """Of two calls given to one thread the first fails the request before the second begins."""
-    ran: list[str] = []
-
-    def fail(text: str) -> None:
-        raise LookupError("no")
-
-    graph = RAGraph()
-    graph.add_generation("slow", prompt="{input}")
-    graph.add_function("after", ran.append, inputs="slow")
-    graph.add_function("fail", fail, inputs="input")
-    graph.add_edge(START, ["slow", "fail"])
-    graph.add_edge("slow", "after").add_edge(["after", "fail"], END)
-    with opened(llm=FakeEngine()) as acc:
-        for _ in range(100):
-            with pytest.raises(LookupError):
-                acc.run(graph, input="x")
 
 
 @pytest.mark.parametrize("way", ["arun", "astream"])

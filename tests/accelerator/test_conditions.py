@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from accel_harness import TEXT_WAYS, WAYS, Gate, opened, reply
+from accel_harness import WAYS, Gate, opened
 
 from rag_accel import END, START, GraphError, RAGraph
-from rag_accel.testing import FakeEngine
 
 Way = Callable[..., Any]
 anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-any_text_way = pytest.mark.parametrize("way", TEXT_WAYS.values(), ids=TEXT_WAYS.keys())
 
 
 def decide(answer: Any, targets: Any = None) -> RAGraph:
@@ -24,14 +22,6 @@ def decide(answer: Any, targets: Any = None) -> RAGraph:
     condition = answer if callable(answer) else lambda values: answer
     graph.add_edge(START, condition, targets)
     return graph
-
-
-@any_text_way
-def test_a_condition_takes_one_of_two_branches(way: Way) -> None:
-    graph = decide(lambda values: "left" if values["input"] == "l" else "right")
-    with opened() as acc:
-        assert way(acc, graph, input="l") == "left l"
-        assert way(acc, graph, input="r") == "right r"
 
 
 @anyhow
@@ -48,16 +38,6 @@ def test_a_condition_may_be_async(way: Way) -> None:
 
     with opened() as acc:
         assert way(acc, decide(choose), input="x") == "left x"
-
-
-@any_text_way
-def test_a_loop_through_an_owned_engine_reads_what_the_last_turn_wrote(way: Way) -> None:
-    graph = RAGraph(inputs="text")
-    graph.add_generation("ask", prompt="{text}", output="text")
-    graph.add_edge(START, "ask")
-    graph.add_edge("ask", lambda values: END if values["text"].count("reply") == 3 else "ask")
-    with opened(llm=FakeEngine(steps=2)) as acc:
-        assert way(acc, graph, text="x") == reply(reply(reply("x")))
 
 
 def test_the_result_is_what_led_to_the_end_on_the_path_taken() -> None:

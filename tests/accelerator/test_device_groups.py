@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accel_harness import become_idle, opened
+from accel_harness import opened
 from fake_members import FakeMember, plain_vectors
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import (
-    CallableEmbeddingEngine,
     DeviceGroup,
     DocumentIndex,
     IndexSpec,
@@ -31,24 +30,6 @@ def embed(acc: Accelerator, *texts: str) -> Any:
     """Embed texts as one caller."""
     work = Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch(texts), len(texts))
     return acc.leaves.compute(acc.anonymous(), work)
-
-
-def forget_joining(*members: FakeMember) -> None:
-    """Forget the calls by which members joined."""
-    for member in members:
-        member.calls.clear()
-        member.is_asked.clear()
-
-
-def test_a_caller_that_leaves_frees_its_place() -> None:
-    member = FakeMember("only")
-    with opened(embedder=[member], deadline_s=0.05) as acc:
-        forget_joining(member)
-        member.may_go.clear()
-        with pytest.raises(TimeoutError):
-            embed(acc, "x")
-        member.may_go.set()
-        become_idle(acc)
 
 
 # What joins.
@@ -107,14 +88,6 @@ def test_a_looser_member_joins_where_the_user_allows_it_and_its_fidelity_is_said
     assert "equal top 5" in text
 
 
-def test_no_tolerance_lets_in_a_member_of_another_model() -> None:
-    def others(texts: Sequence[str], role: str) -> Any:
-        return plain_vectors([text + "!" for text in texts], role)
-
-    text = explained(FakeMember("first"), FakeMember("other", vectors=others), member_tolerance=1.0)
-    assert "other: stays out: other vectors" in text
-
-
 def test_equal_members_join_by_themselves() -> None:
     text = explained(FakeMember("first"), FakeMember("second"))
     assert "second: equal vectors on all probes" in text
@@ -149,17 +122,6 @@ def test_an_engine_listed_twice_is_an_error() -> None:
 def test_members_of_one_name_are_told_apart() -> None:
     text = explained(FakeMember("cpu"), FakeMember("cpu"))
     assert "cpu-2: equal vectors" in text
-
-
-def test_engines_over_functions_are_members() -> None:
-    def vectors(texts: list[str]) -> Any:
-        return plain_vectors(texts, "query")
-
-    engines = [CallableEmbeddingEngine(vectors, pure=True) for _ in range(2)]
-    texts = [f"{number}" for number in range(200)]
-    with opened(embedder=engines) as acc:
-        found = embed(acc, *texts)
-    np.testing.assert_allclose(found, plain_vectors(texts, "query"), rtol=0, atol=1e-6)
 
 
 def test_a_group_made_by_hand_is_an_embedder_with_limits_of_its_own() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from accel_harness import (
-    PATIENCE_S,
     TEXT_WAYS,
     WAYS,
     function_graph,
@@ -19,7 +16,7 @@ from accel_harness import (
     reply,
 )
 
-from rag_accel import END, START, EngineError, GraphError, RAGraph
+from rag_accel import EngineError, GraphError, RAGraph
 from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall
 
 Way = Callable[..., Any]
@@ -126,42 +123,6 @@ def test_a_coroutine_that_cancels_itself_cancels_its_caller() -> None:
 
     with opened() as acc:
         asyncio.run(main())
-
-
-def test_each_caller_of_a_broken_function_gets_its_own_error() -> None:
-    def fail(text: str) -> None:
-        raise LookupError(text)
-
-    with opened() as acc, ThreadPoolExecutor(8) as pool:
-
-        def ask(n: int) -> str:
-            with pytest.raises(LookupError) as caught:
-                acc.run(function_graph(fail), input=str(n))
-            return caught.value.args[0]
-
-        assert list(pool.map(ask, range(50))) == [str(n) for n in range(50)]
-
-
-def test_the_first_error_of_two_is_the_one() -> None:
-    release = threading.Event()
-
-    def fail(text: str) -> None:
-        raise LookupError("first")
-
-    def fail_later(text: str) -> None:
-        release.wait(PATIENCE_S)
-        raise OSError("later")
-
-    graph = RAGraph()
-    graph.add_function("first", fail, inputs="input").add_function("later", fail_later, "input")
-    graph.add_edge(START, ["first", "later"]).add_edge(["first", "later"], END)
-    with opened() as acc:
-        handle = acc.submit(graph, input="x")
-        with pytest.raises(LookupError):
-            handle.result(PATIENCE_S)
-        release.set()
-        with pytest.raises(LookupError):
-            handle.result(PATIENCE_S)
 
 
 @anyhow

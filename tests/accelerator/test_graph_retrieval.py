@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,10 @@ from accel_harness import WAYS, become_idle, opened
 from rag_accel import END, START, Accelerator, GraphError, RAGraph
 from rag_accel.engine_api import (
     Document,
-    EngineBase,
-    EngineOutput,
-    EngineRequest,
     PrimitiveKind,
-    StepBudget,
 )
 from rag_accel.engines import (
     CallableEmbeddingEngine,
-    KnowledgeEngine,
     MemoryGraph,
 )
 from rag_accel.errors import EngineError, GraphLinkError
@@ -41,7 +35,6 @@ TRIPLES = [
     ("Mary Somerville", "taught", "Ada Lovelace"),
 ]
 QUESTION = "What was designed by the man Ada Lovelace wrote to?"
-CHAIN = "Ada Lovelace -> wrote to -> Charles Babbage -> designed -> the Analytical Engine"
 
 
 def embed(texts: Sequence[str]) -> np.ndarray:
@@ -115,17 +108,6 @@ def test_a_keyword_of_a_list_may_hold_separators() -> None:
         assert texts(acc.run(graph, input="x")) == [f"{odd} -> r -> x"]
 
 
-@pytest.mark.parametrize("question", ["", "Zuse?"])
-def test_a_question_that_means_no_entity_finds_nothing(question: str) -> None:
-    with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
-        assert acc.run(only(), input=question) == ()
-
-
-def test_an_answer_without_paths_is_the_readers_own() -> None:
-    with opened(graph=MemoryGraph(), embedder=embedder(), llm=ExtractiveEngine()) as acc:
-        assert isinstance(acc.run(answering(), input=QUESTION), str)
-
-
 def test_a_graph_without_vectors_is_a_named_error_of_that_request_alone() -> None:
     with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
         with pytest.raises(GraphLinkError, match="no vectors"):
@@ -181,59 +163,6 @@ def test_what_a_stage_becomes_is_numbered_and_has_attributes_of_its_own() -> Non
     assert 'relations=["r"]' in told[2]
     assert "top_k=6" in told[5]
     assert "PRUNING@graph(facts.vector, facts.paths.2, facts.vectors) -> facts" in told[5]
-
-
-class HeldGraph(EngineBase):
-    """A knowledge engine that answers nothing before it has so many searches."""
-
-    def __init__(self, engine: KnowledgeEngine, num: int) -> None:
-        self.engine = engine
-        self.profile = engine.profile
-        self.held: list[EngineRequest] = []
-        self.num = num
-
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        if self.num:
-            self.held.extend(work)
-        else:
-            self.engine.submit(work)
-
-    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        if len(self.held) < self.num:
-            # Something must be told of what is held.
-            return [EngineOutput(one.id, "progress") for one in self.held]
-        if self.num:
-            self.engine.submit(self.held)
-            self.num = 0
-        return self.engine.step(budget)
-
-
-def test_sixteen_requests_share_their_hops() -> None:
-    engine = KnowledgeEngine(MemoryGraph(TRIPLES))
-    questions = [f"{QUESTION} {number}" for number in range(16)]
-    with opened(graph=HeldGraph(engine, 16), embedder=embedder()) as acc:
-        graph = only(hops=2, top_k=1)
-        with ThreadPoolExecutor(16) as pool:
-            found = list(pool.map(lambda text: acc.run(graph, input=text), questions))
-    assert [texts(hits) for hits in found] == [[CHAIN]] * 16
-    assert engine.counts["hop_requests"] == 2 * 16
-    assert (engine.counts["link_calls"], engine.counts["hop_calls"]) == (1, 2)
-
-
-def test_paths_that_come_again_are_not_embedded_again() -> None:
-    asked: list[str] = []
-
-    def record(texts: list[str]) -> np.ndarray:
-        asked.extend(texts)
-        return embed(texts)
-
-    engine = CallableEmbeddingEngine(record, pure=True)
-    with opened(graph=MemoryGraph(TRIPLES), embedder=engine) as acc:
-        first = acc.run(only(), input=QUESTION)
-        num = len(asked)
-        again = acc.run(only(), input=QUESTION)
-    assert again == first
-    assert asked[num:] == [QUESTION]
 
 
 def test_a_kind_without_a_row_is_an_error_instead_of_a_completion(

@@ -69,33 +69,18 @@ def test_an_odd_name_reaches_the_prompt_as_it_is(name: str) -> None:
         assert f"{name} -> is -> here" in acc.run(graph, input="x", names=[name])
 
 
-def test_a_hub_costs_no_more_vectors_than_its_bounds() -> None:
-    asked: list[str] = []
-
-    def record(texts: Sequence[str]) -> Any:
-        asked.extend(texts)
-        return embed(texts)
-
-    hub = MemoryGraph([("ada", "has", f"{number:05}") for number in range(20_000)])
-    engine = CallableEmbeddingEngine(record, pure=True)
-    with opened(graph=hub, embedder=engine) as acc:
-        found = paths(acc, hops=2, direction="both", top_k=50, fan_out=40, max_paths=30)
-    assert len(asked) == 1 + 30
-    assert set(found) == {f"ada -> has -> {number:05}" for number in range(30)}
-
-
 def test_a_relation_given_as_a_text_is_one_relation() -> None:
     with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
         assert paths(acc, relations="knows") == ["ada -> knows -> charles"]
-
-
-# Keywords.
 
 
 @pytest.mark.parametrize("names", [None, [], "", ", ,\n", ["nobody"], [None], "'; DROP (n)"])
 def test_keywords_that_name_nobody_find_nothing(names: Any) -> None:
     with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
         assert paths(acc, keywords="names", names=names) == []
+
+
+# Keywords.
 
 
 @pytest.mark.parametrize("name", [" ada", "ada ", "\tada\x1f", "\nada", "ada\n", " "])
@@ -165,19 +150,6 @@ def test_what_is_no_graph_is_refused_with_what_to_give(given: Any) -> None:
 
 
 # Errors while a request runs.
-
-
-def test_a_graph_closed_midway_leaves_the_request_under_way_its_paths() -> None:
-    graph = MemoryGraph(TRIPLES)
-
-    def close_and_embed(texts: Sequence[str]) -> Any:
-        if any("->" in text for text in texts):
-            graph.close()
-        return embed(texts)
-
-    engine = CallableEmbeddingEngine(close_and_embed, pure=True)
-    with opened(graph=graph, embedder=engine) as acc:
-        assert paths(acc) == ["ada -> knows -> charles"]
 
 
 def test_vectors_of_paths_of_another_dimension_are_a_named_error() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from accel_harness import TEXT_WAYS, WAYS, chain, generation_graph, opened, reply
 
-from rag_accel import END, START, Accelerator, RAGraph
+from rag_accel import END, START, RAGraph
 from rag_accel.engine_api import Document, PrimitiveKind, ScoredDocument, SearchQuery
 from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, compute, vector_of
 
@@ -64,15 +63,6 @@ def test_owned_and_borrowed_engines_mixed(way: Way) -> None:
         assert reranker.calls[0].args == ("x", [f"{passage} 0", f"{passage} 1"])
 
 
-def test_a_borrowed_embedder_serves_an_owned_index() -> None:
-    graph = chain(lambda g, name: g.add_retrieval(name, top_k=3))
-    embedder = FakeSyncCall(lambda texts: [[0.5] * 8 for _ in texts])
-    with opened(embedder=embedder, index=FakeEngine()) as acc:
-        expected = compute(SearchQuery(np.full(8, 0.5, np.float32), 3))
-        assert acc.run(graph, input="x") == expected
-        assert embedder.calls[0].args == (["x"],)
-
-
 def test_several_stages_before_end_give_a_dict_in_the_order_of_the_stages() -> None:
     graph = RAGraph()
     graph.add_function("b", lambda x: x + "b", inputs="input", output="second")
@@ -97,14 +87,6 @@ def test_a_graph_without_any_stage_gives_nothing() -> None:
         assert acc.run(graph, input="x") == {}
 
 
-def test_a_graph_may_be_frozen_first_and_run_many_times() -> None:
-    frozen = generation_graph().freeze()
-    with opened(llm=FakeEngine()) as acc:
-        assert [acc.run(frozen, input=str(n)) for n in range(5)] == [
-            reply(str(n)) for n in range(5)
-        ]
-
-
 def test_engines_of_other_names_and_kinds_can_be_added() -> None:
     graph = chain(
         lambda g, name: g.add_generation(name, prompt="{input}", engine="small"),
@@ -116,25 +98,6 @@ def test_engines_of_other_names_and_kinds_can_be_added() -> None:
         assert found.document.text == reply("x")
 
 
-def test_two_accelerators_do_not_know_each_other() -> None:
-    one, other = FakeEngine(), FakeEngine()
-    with opened(llm=one) as first, opened(llm=other) as second:
-        first.run(generation_graph(), input="x")
-        assert not other.batches
-        first.close()
-        assert second.run(generation_graph(), input="y") == reply("y")
-
-
-def test_an_accelerator_inside_a_function_of_another_one() -> None:
-    with opened(llm=FakeEngine()) as inner, opened() as outer:
-        graph = chain(
-            lambda g, name: g.add_function(
-                name, lambda text: inner.run(generation_graph(), input=text), inputs="input"
-            )
-        )
-        assert outer.run(graph, input="x") == reply("x")
-
-
 @any_text_way
 def test_a_function_may_run_a_graph_on_its_own_accelerator(way: Way) -> None:
     with opened(llm=FakeEngine()) as acc:
@@ -144,8 +107,3 @@ def test_a_function_may_run_a_graph_on_its_own_accelerator(way: Way) -> None:
 
         graph = chain(lambda g, name: g.add_function(name, nested, inputs="input"))
         assert way(acc, graph, input="x") == reply("x")
-
-
-def test_an_unused_accelerator_closes() -> None:
-    with Accelerator() as acc:
-        assert acc.is_idle

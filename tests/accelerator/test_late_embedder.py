@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 from accel_harness import PATIENCE_S, opened
 from fake_members import FakeMember, plain_vectors
@@ -74,29 +73,6 @@ def fill(acc: Accelerator) -> list[Any]:
         except BusyError:
             return handles
     raise AssertionError("none was refused")
-
-
-def test_of_64_callers_the_excess_is_refused_and_the_rest_get_their_vectors() -> None:
-    texts = [f"question {number} of some words" for number in range(CALLERS)]
-    with (
-        slow_pair(on_full="raise") as (acc, members),
-        ThreadPoolExecutor(CALLERS) as callers,
-    ):
-        asked = [callers.submit(embed, acc, text) for text in texts]
-        wait(asked, PATIENCE_S, return_when=FIRST_EXCEPTION)
-        for member in members:
-            member.may_go.set()
-        errors = [one.exception(PATIENCE_S) for one in asked]
-        refused = [error for error in errors if error is not None]
-        assert 0 < len(refused) < CALLERS
-        for error in refused:
-            assert isinstance(error, BusyError)
-            assert error.retry_after_s is not None
-            assert error.retry_after_s > 0
-        served = [number for number, error in enumerate(errors) if error is None]
-        found = np.concatenate([asked[number].result() for number in served])
-    expected = plain_vectors([texts[number] for number in served], "query")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 async def _arun(acc: Accelerator) -> Any:

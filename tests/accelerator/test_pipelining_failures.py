@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +10,6 @@ from accel_harness import DECODER, PATIENCE_S, Gate, become_idle
 from list_harness import OFF, ON, Awaited, Listed, echo, echoing, engines, fan_out
 
 from rag_accel import (
-    Accelerator,
-    DeadlineError,
     EngineError,
     EngineOutputError,
     RequestCancelledError,
@@ -106,28 +103,6 @@ def test_a_request_cancelled_amid_its_list_leaves_nothing() -> None:
         gate.open()
         become_idle(acc)
         assert acc.run(fan_out(), input="a\nb")[0] == ("a", "b")
-
-
-def test_a_deadline_amid_a_list_leaves_nothing() -> None:
-    with Gate() as gate, engines(gated(gate)) as acc:
-        with pytest.raises(DeadlineError):
-            acc.run(fan_out(), deadline_s=0.05, input="one\ntwo and more")
-        gate.open()
-        become_idle(acc)
-
-
-def test_an_accelerator_closed_amid_a_list_ends_the_request() -> None:
-    gate = Gate()
-    parts: dict[str, Any] = {"embedder": FakeEngine(), "index": FakeEngine()}
-    accelerator = Accelerator(llm=gated(gate), shutdown_s=PATIENCE_S, **parts)
-    handle = accelerator.submit(fan_out(), input="one\ntwo and more")
-    gate.wait_until_entered()
-    opener = threading.Timer(0.0, gate.open)
-    opener.start()
-    accelerator.close()
-    opener.join()
-    with pytest.raises(Exception, match="closed"):
-        handle.result(PATIENCE_S)
 
 
 class Fickle(FakeEngine):

@@ -95,40 +95,6 @@ def test_a_handle_is_released_once_its_decoding_is_done() -> None:
     assert not engine.prefilled
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_no_handle_stays_whatever_becomes_of_the_requests(steps: int) -> None:
-    def faults(request: Any) -> Any:
-        if request.kind is PrimitiveKind.DECODING and "bad" in request.payload.messages[-1].content:
-            return LookupError("bad")
-        return None
-
-    engine = Prefilling(steps=steps, faults=Faults(faults))
-    with opened(llm=engine, passes=APART) as acc:
-        handles = [
-            acc.submit(two_generations(), input=f"{'bad' if n % 3 else 'good'} {n}")
-            for n in range(30)
-        ]
-        for handle in handles[::4]:
-            handle.cancel()
-        for handle in handles:
-            try:
-                handle.result(20)
-            except Exception:
-                continue
-    assert not engine.prefilled
-    assert not engine.live_handles
-
-
-def test_a_handle_that_comes_after_the_deadline_is_released() -> None:
-    engine = Prefilling(compute=(gate := Gate()))
-    with gate, opened(llm=engine, passes=APART) as acc:
-        with pytest.raises(DeadlineError):
-            acc.run(generation_graph(), deadline_s=0.05, input="x")
-        gate.open()
-    assert len(engine.released) == 1
-    assert not engine.prefilled
-
-
 def test_a_handle_of_a_final_text_is_released_and_the_text_counts() -> None:
     released: list[Any] = []
 

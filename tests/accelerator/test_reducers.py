@@ -57,19 +57,6 @@ def test_a_generation_reads_the_folded_value(way: Way, llm: Callable[[], Any]) -
         assert way(acc, fan_in(add, "{parts}"), input="x") == reply("x0\nx1\nx2")
 
 
-@pytest.mark.parametrize("reducer", [add, iadd], ids=["pure", "in place"])
-def test_turns_of_a_loop_fold_in_order_and_each_part_once(
-    reducer: Callable[[Any, Any], Any],
-) -> None:
-    graph = RAGraph(inputs=())
-    graph.add_function("turn", lambda values: [len(values.get("log", []))], output="log")
-    graph.add_reducer("log", reducer)
-    graph.add_edge(START, "turn")
-    graph.add_edge("turn", lambda values: END if len(values["log"]) == 5 else "turn")
-    with opened() as acc:
-        assert acc.run(graph) == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("llm", LLMS.values(), ids=LLMS.keys())
 @anyhow
 def test_a_reducer_that_raises_fails_its_request_with_the_same_object(

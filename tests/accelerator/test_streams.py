@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from accel_harness import (
     DECODER,
-    Gate,
     become_idle,
     chain,
     function_graph,
@@ -21,7 +20,7 @@ from accel_harness import (
 
 from rag_accel import END, START, GraphError, RAGraph
 from rag_accel.scheduler.driver import leaf
-from rag_accel.testing import FakeEngine, Faults, compute
+from rag_accel.testing import FakeEngine, Faults
 
 
 def _stream(acc: Any, graph: RAGraph, **inputs: Any) -> list[str]:
@@ -56,25 +55,6 @@ def test_pieces_are_merged_when_the_caller_is_slow(
         text = reply("a rather long answer to a short question")
         pieces = stream(acc, generation_graph("{input}"), input=text[len("reply to: ") :])
         assert "".join(pieces) == text
-
-
-def test_pieces_come_before_the_end() -> None:
-    gate = Gate()
-    steps = 0
-
-    def slow(payload: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 3:
-            gate()
-        return compute(payload)
-
-    with opened(llm=FakeEngine(DECODER, steps=4, compute=slow)) as acc, gate:
-        pieces = acc.stream(generation_graph(), input="a question")
-        first = next(pieces)
-        assert reply("a question").startswith(first)
-        gate.open()
-        assert first + "".join(pieces) == reply("a question")
 
 
 @both
@@ -230,12 +210,3 @@ def test_a_stream_abandoned_while_a_call_waits_for_its_thread_leaves_nothing() -
             pieces = acc.stream(graph, input="some words")
             next(pieces)
             pieces.close()  # type: ignore[attr-defined]
-
-
-def test_a_paused_consumer_does_not_hold_up_any_other() -> None:
-    with opened(llm=FakeEngine(steps=20)) as acc:
-        pieces = acc.stream(generation_graph("{input}" * 10), input="some words")
-        first = next(pieces)
-        for n in range(5):
-            assert acc.run(generation_graph(), input=str(n)) == reply(str(n))
-        assert first + "".join(pieces) == reply("some words" * 10)

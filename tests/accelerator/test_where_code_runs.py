@@ -68,13 +68,6 @@ def test_what_run_calls_in_the_callers_thread_may_change_its_context() -> None:
     assert user.get() == "after"
 
 
-def test_a_stream_calls_in_the_thread_of_its_consumer() -> None:
-    llm = FakeSyncCall()
-    with opened(llm=llm) as acc:
-        list(acc.stream(borrowed_chain(3), input="x"))
-    assert {call.thread_id for call in llm.calls} == {threading.get_ident()}
-
-
 def test_run_inside_a_loop_leaves_async_calls_to_our_threads() -> None:
     llm = FakeAsyncCall()
 
@@ -197,18 +190,6 @@ def test_sync_functions_side_by_side_really_overlap(way: Way) -> None:
         way(acc, fan_out(*fns), input="x")
 
 
-def test_sync_calls_of_a_borrowed_engine_side_by_side_really_overlap() -> None:
-    barrier = threading.Barrier(3)
-    llm = FakeSyncCall(wait=lambda seconds: barrier.wait(PATIENCE_S))
-    graph = RAGraph()
-    for name in "abc":
-        graph.add_generation(name, prompt="{input}")
-        graph.add_edge(START, name).add_edge(name, END)
-    with opened(llm=llm) as acc:
-        acc.run(graph, input="x")
-    assert llm.peak == 3
-
-
 def test_async_functions_side_by_side_really_overlap() -> None:
     async def main() -> None:
         barrier = asyncio.Barrier(3)
@@ -260,14 +241,3 @@ def test_a_blocked_loop_keeps_no_other_waiting() -> None:
         thread.start()
         asyncio.run(main())
         thread.join(PATIENCE_S)
-
-
-def test_a_function_that_submits_a_graph_and_waits_for_it_ends_with_one_thread() -> None:
-    inner = fan_out(lambda value: f"{value}!")
-    with opened(call_threads=1) as accelerator:
-
-        def ask(value: str) -> str:
-            return accelerator.submit(inner, input=value).result(PATIENCE_S)
-
-        handles = [accelerator.submit(fan_out(ask), input=str(number)) for number in range(8)]
-        assert [handle.result(PATIENCE_S) for handle in handles] == [f"{n}!" for n in range(8)]

@@ -180,17 +180,13 @@ async def until(is_so: Callable[[], bool], turns: int = 10_000) -> None:
 
 
 @contextmanager
-def served(
-    program: Any, clock: Clock | None = None, **options: Any
-) -> Iterator[tuple[str, int, DrainingServer]]:
+def served(program: Any, **options: Any) -> Iterator[tuple[str, int, DrainingServer]]:
     """Serve in a thread of this process; give the host, the port and the server."""
     bounds = ServingOptions(port=0, **options)
     opened = open_socket(bounds)
     host, port = opened.getsockname()
     is_up = threading.Event()
-    server = DrainingServer(
-        serving_app(program, clock=clock, **options), bounds, lambda url: is_up.set()
-    )
+    server = DrainingServer(serving_app(program, **options), bounds, lambda url: is_up.set())
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
     thread.start()
     try:

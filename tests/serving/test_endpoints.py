@@ -31,6 +31,7 @@ from rag_accel.errors import (
 )
 from rag_accel.serving import app as app_module
 from rag_accel.serving.plain_values import parse_object
+from rag_accel.testing import ManualClock
 
 JSON = {"Content-Type": "application/json"}
 
@@ -462,6 +463,25 @@ async def test_over_capacity_requests_are_refused_with_a_time_to_return() -> Non
         assert int(headers[b"retry-after"]) >= 1
         assert json.loads(call.body)["error"]["code"] == "RA310"
     assert program.num_begun == 4
+
+
+async def test_who_comes_back_in_time_is_served_and_a_newcomer_is_refused() -> None:
+    clock, gate = ManualClock(), asyncio.Event()
+    app = serving_app(ScriptedProgram(gate=gate), clock=clock, max_requests=1)
+    asgi = app.asgi()
+    held = [AsgiCall(asgi, "/invoke", {"input": text}) for text in ("runs", "waits")]
+    refused = AsgiCall(asgi, "/invoke", {"input": "back"})
+    await refused.task
+    assert refused.status == 429
+    clock.advance(float(dict(refused.sent[0]["headers"])[b"retry-after"]))
+    held.append(AsgiCall(asgi, "/invoke", {"input": "back"}))
+    await until(lambda: app.turns.of("").admission.waiting == 2)
+    newcomer = AsgiCall(asgi, "/invoke", {"input": "new"})
+    await newcomer.task
+    assert newcomer.status == 429
+    gate.set()
+    await asyncio.gather(*(call.task for call in held))
+    assert [call.status for call in held] == [200] * 3
 
 
 async def test_a_server_that_drains_refuses_and_says_so() -> None:

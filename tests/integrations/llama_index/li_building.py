@@ -103,13 +103,6 @@ def documents() -> list[Document]:
     ]
 
 
-def index_of(extractor: Any, embedding: Any = None, **more: Any) -> PropertyGraphIndex:
-    """Return an empty index that grows by an extractor."""
-    return PropertyGraphIndex.from_documents(
-        [], **_parts(extractor, embedding or HashEmbedding()), **more
-    )
-
-
 def built(extractor: Any, embedding: Any = None, **more: Any) -> PropertyGraphIndex:
     """Return an index of the documents in LlamaIndex's default stores."""
     return PropertyGraphIndex.from_documents(

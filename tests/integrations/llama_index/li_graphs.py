@@ -40,12 +40,3 @@ def outcome(store: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) 
     except Exception as error:
         return type(error), str(error)
     return [tuple(map(id, one)) for one in found]
-
-
-async def aoutcome(store: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Do as ``outcome`` with the async form."""
-    try:
-        found = await getattr(store, f"a{name}")(*args, **kwargs)
-    except Exception as error:
-        return type(error), str(error)
-    return [tuple(map(id, one)) for one in found]

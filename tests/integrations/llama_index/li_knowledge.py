@@ -47,12 +47,3 @@ def assert_equal(found: list[NodeWithScore], hits: list[Any]) -> None:
         }
         assert one.score is not None
         assert abs(one.score - hit.score) <= 1e-6
-
-
-async def soon(is_true: Any) -> None:
-    """Wait until a condition holds."""
-    for _ in range(4000):
-        if is_true():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never came true")

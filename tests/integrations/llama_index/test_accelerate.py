@@ -7,11 +7,11 @@ import pickle
 from typing import Any
 
 import pytest
-from li_programs import TEXTS, EchoLLM, HashEmbedding, Parts
+from li_programs import HashEmbedding, Parts
 from llama_index.core.postprocessor import SimilarityPostprocessor
 
 from llama_index_rag_accel import accelerate
-from rag_accel import Accelerator, ConfigError
+from rag_accel import Accelerator
 
 
 def steps(accelerator: Accelerator) -> int:
@@ -59,17 +59,6 @@ def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
     accelerator.close()
     assert str(fast.query("x")) == str(Parts().engine().query("x"))
     assert accelerator.bypassed
-
-
-def test_an_unknown_object_is_refused_with_what_would_be_valid() -> None:
-    with pytest.raises(ConfigError, match="a query engine, chat engine") as caught:
-        accelerate(TEXTS)
-    assert "builtins.list" in str(caught.value)
-
-
-def test_an_accelerator_and_options_are_too_much(accelerator: Accelerator) -> None:
-    with pytest.raises(ConfigError, match="not both"):
-        accelerate(EchoLLM(), accelerator=accelerator, options=accelerator.options)
 
 
 @pytest.mark.parametrize("way", ["as_query_engine", "as_retriever", "as_chat_engine"])

@@ -17,7 +17,7 @@ from li_reuse_programs import TEXTS, WHOLE, ask, synthesized
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
 
-from llama_index_rag_accel import accelerate, activate, explain
+from llama_index_rag_accel import accelerate, explain
 from rag_accel import Accelerator
 
 Build = Callable[[Any], Any]
@@ -65,36 +65,6 @@ def test_nodes_are_found_and_not_computed_again(
     assert reused(reusing) == 0
     ask(engine, "cab of these")
     assert reused(reusing) >= tokens(*"abc")
-
-
-def test_coroutines_reuse_nodes(model: Any, reusing: Accelerator) -> None:
-    engine = accelerate(compact(llm_of(model)), accelerator=reusing)
-
-    async def both() -> None:
-        await engine.aquery("abc of these")
-        await asyncio.gather(engine.aquery("cab of these"), engine.aquery("bca of these"))
-
-    asyncio.run(both())
-    assert reused(reusing) == 2 * tokens(*"abc")
-
-
-def test_streams_reuse_nodes(model: Any, reusing: Accelerator) -> None:
-    made = synthesized("compact", streaming=True)(llm_of(model))
-    streaming = accelerate(made, accelerator=reusing)
-    "".join(streaming.query("abc of these").response_gen)
-    assert reused(reusing) == 0
-    pieces = list(streaming.query("cab of these").response_gen)
-    assert reused(reusing) == tokens(*"abc")
-    whole = accelerate(compact(llm_of(model)), accelerator=reusing).query("cab of these")
-    assert "".join(pieces) == str(whole)
-
-
-def test_an_activated_program_reuses_nodes(model: Any, reusing: Accelerator) -> None:
-    with activate(accelerator=reusing):
-        engine = accelerate(compact(llm_of(model)), accelerator=reusing)
-        engine.query("abc of these")
-        engine.query("cab of these")
-    assert reused(reusing) == tokens(*"abc")
 
 
 # What was reused is said

@@ -20,7 +20,6 @@ from hf_callers import (
     own_model,
     record_plain,
 )
-from li_reuse_programs import synthesized
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
 
@@ -73,15 +72,3 @@ def test_an_error_of_the_callers_ends_a_stream_in_its_reader(
         with pytest.raises(DeadlineError, match="no more"):
             ENTRIES[entry](fast)
     assert plain == []
-
-
-def test_an_error_of_the_callers_ends_the_stream_of_a_query_engine(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end_streams(monkeypatch, DeadlineError)
-    with Accelerator() as accelerator:
-        made = synthesized("compact", streaming=True)(llm_of(model))
-        engine = accelerate(made, accelerator=accelerator)
-        response = engine.query("abc of these")
-        with pytest.raises(DeadlineError, match="no more"):
-            list(response.response_gen)

@@ -11,8 +11,6 @@ import pytest
 from idle_accelerators import soon_idle
 from li_programs import TEXTS, EchoLLM, HashEmbedding, Parts, nodes_of, run_in_loop
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.vector_stores import SimpleVectorStore
-from llama_index.core.vector_stores.types import VectorStoreQuery
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel import accelerate, activate
@@ -112,20 +110,6 @@ def test_another_dimension_of_the_embedding_is_upstreams_error(
     assert plain[0] is ValueError
     assert asked(fast) == plain
     assert soon_idle(accelerator)
-
-
-def test_another_dimension_of_a_query_to_a_store_is_upstreams_error(
-    accelerator: Accelerator,
-) -> None:
-    parts = Parts()
-    query = VectorStoreQuery(query_embedding=[1.0, 2.0], similarity_top_k=2)
-    store = parts.index().vector_store
-    assert isinstance(store, SimpleVectorStore)
-    with pytest.raises(ValueError, match="not aligned") as plain:
-        store.query(query)
-    with pytest.raises(ValueError, match="not aligned") as found:
-        accelerate(store, accelerator=accelerator).query(query)
-    assert str(found.value) == str(plain.value)
 
 
 @pytest.mark.parametrize("question", [None, 3, ["a"]])

@@ -16,14 +16,12 @@ from li_building import (
     built_of,
     documents,
     graph_in,
-    index_of,
     model,
     text_nodes,
 )
 from li_off_loop import knowing, own_settings, parents_of_spans
-from li_programs import HashEmbedding, recording, run_in_loop
+from li_programs import HashEmbedding, recording
 from li_side_by_side import NUM_CALLS, ameeting, events_by_span
-from llama_index.core.ingestion import IngestionPipeline
 
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.composites import composite_of
@@ -62,25 +60,6 @@ def test_calls_of_an_accelerated_extractor_overlap(name: str, accelerator: Accel
     assert soon_idle(accelerator)
 
 
-@every_extractor
-def test_calls_of_a_coroutine_overlap(name: str, accelerator: Accelerator) -> None:
-    extractor = accelerate(EXTRACTORS[name](model(ameeting())), accelerator=accelerator)
-    assert built_of(run_in_loop(extractor.acall(text_nodes()))) == _plain(name)
-
-
-@every_extractor
-def test_calls_of_an_activated_extractor_overlap(name: str, accelerator: Accelerator) -> None:
-    with activate(accelerator):
-        assert built_of(EXTRACTORS[name](model(ameeting()))(text_nodes())) == _plain(name)
-
-
-@every_extractor
-def test_calls_of_an_extractor_in_a_pipeline_overlap(name: str, accelerator: Accelerator) -> None:
-    pipeline = IngestionPipeline(transformations=[EXTRACTORS[name](model(ameeting()))])
-    made = accelerate(pipeline, accelerator=accelerator)
-    assert built_of(made.run(nodes=text_nodes())) == _plain(name)
-
-
 @pytest.mark.parametrize("use_async", [True, False])
 @every_extractor
 def test_an_activated_index_is_built_of_the_same(
@@ -91,18 +70,6 @@ def test_an_activated_index_is_built_of_the_same(
         fast = built(EXTRACTORS[name](model(ameeting())), use_async=use_async)
     assert graph_in(fast) == plain
     assert len(plain[0]) > NUM_CALLS
-
-
-@every_extractor
-def test_an_accelerated_index_grows_by_the_same(name: str, accelerator: Accelerator) -> None:
-    def grown(aduring: Any, as_it_runs: Any) -> Any:
-        index = index_of(EXTRACTORS[name](model(aduring)))
-        as_it_runs(index).insert_nodes(text_nodes())
-        return graph_in(index)
-
-    plain = grown(None, lambda index: index)
-    fast = grown(ameeting(), lambda index: accelerate(index, accelerator=accelerator))
-    assert fast == plain
 
 
 def test_no_more_calls_run_at_once_than_of_any_object(accelerator: Accelerator) -> None:

@@ -18,7 +18,7 @@ from llama_index.core.indices.property_graph import SimpleLLMPathExtractor
 from llama_index.core.indices.property_graph.transformations import schema_llm, simple_llm
 
 from llama_index_rag_accel import accelerate, activate
-from rag_accel import Accelerator, ConfigError
+from rag_accel import Accelerator
 
 every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
 BAD = "Pump 2 "
@@ -92,26 +92,6 @@ def test_one_bad_answer_does_what_it_does_upstream(
     assert soon_idle(accelerator)
 
 
-@every_extractor
-def test_an_empty_text_does_what_it_does_upstream(name: str, accelerator: Accelerator) -> None:
-    nodes = [*TEXTS, ""]
-    plain = _outcome(EXTRACTORS[name](model()), text_nodes(nodes))
-    fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
-    assert _outcome(fast, text_nodes(nodes)) == plain
-    assert plain[0] is IndexError  # of the model, which finds no pump in the text
-
-
-@pytest.mark.parametrize("number", [0, 1])
-@every_extractor
-def test_few_nodes_do_what_they_do_upstream(
-    name: str, number: int, accelerator: Accelerator
-) -> None:
-    plain = _outcome(EXTRACTORS[name](model()), text_nodes()[:number])
-    fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
-    assert _outcome(fast, text_nodes()[:number]) == plain
-    assert len(plain) == number
-
-
 @pytest.mark.parametrize("given", [None, 7, "text", [1, 2]])
 @every_extractor
 def test_what_are_no_nodes_raise_what_they_raise_upstream(
@@ -121,11 +101,6 @@ def test_what_are_no_nodes_raise_what_they_raise_upstream(
     fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
     assert _outcome(fast, given) == plain
     assert plain[0] in (TypeError, AssertionError, AttributeError)
-
-
-def test_an_extractor_without_a_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="extractor of paths"):
-        accelerate(object())
 
 
 @every_extractor
@@ -230,18 +205,3 @@ class FewWorkers(SimpleLLMPathExtractor):
 def test_the_class_that_is_made_says_which_number_is_a_limit(workers: int, expected: int) -> None:
     with knowing(GraphLLM, HashEmbedding, FewWorkers) as accelerator, activate(accelerator):
         assert _most_at_once(lambda llm: FewWorkers(llm, num_workers=workers)) == expected
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_a_number_of_workers_that_runs_nothing_stays(
-    workers: int, accelerator: Accelerator
-) -> None:
-    async def is_done() -> bool:
-        with activate(accelerator):
-            task = asyncio.ensure_future(simple(model(), num_workers=workers).acall(text_nodes()))
-            done, _ = await asyncio.wait([task], timeout=0.05)
-            task.cancel()
-            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
-        return bool(done) and not isinstance(outcome, ValueError)
-
-    assert asyncio.run(is_done()) is False

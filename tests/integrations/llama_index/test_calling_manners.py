@@ -13,7 +13,7 @@ import pytest
 from idle_accelerators import soon_idle
 from li_more_programs import MORE, OF_EACH_FORM, Program, evidence
 from li_more_workflows import AskingTheUser, RerankFlow, answered_by_the_user, function_agent
-from li_programs import CHAT_ENGINES, EchoLLM, Parts, nodes_of, shown, text_of
+from li_programs import CHAT_ENGINES, EchoLLM, Parts, shown
 from llama_index.core.agent.workflow import AgentStream
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.query_engine import RouterQueryEngine
@@ -113,14 +113,6 @@ async def test_a_chat_whose_model_fails_ends_its_request_while_its_response_is_k
     assert isinstance(kept_too.awrite_response_to_history_task.exception(), TimeoutError)
 
 
-@pytest.mark.parametrize("name", CHAT_ENGINES)
-def test_a_chat_that_is_kept_ends_its_request(name: str, accelerator: Accelerator) -> None:
-    fast = accelerate(CHAT_ENGINES[name](Parts()), accelerator=accelerator)
-    kept = fast.stream_chat(QUESTION)
-    assert soon_idle(accelerator)
-    assert text_of(kept)
-
-
 async def test_an_async_stream_that_is_left_ends_its_request(accelerator: Accelerator) -> None:
     fast = accelerate(Parts().engine(streaming=True), accelerator=accelerator)
     stream = (await fast.aquery(QUESTION)).async_response_gen()
@@ -212,12 +204,6 @@ def test_a_copy_gives_what_a_plain_copy_gives(
         assert outcome(lambda: program.run(way(accelerate(program.made())))) == plain
 
 
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
-def test_a_copy_is_accelerated(way: Callable[[Any], Any]) -> None:
-    made = OF_EACH_FORM["sub-question"].made()
-    assert type(way(accelerate(made))).__rag_accel__
-
-
 @pytest.mark.parametrize("is_stored_by_plain", [True, False])
 async def test_a_stored_context_goes_on_plain_or_accelerated(
     is_stored_by_plain: bool, accelerator: Accelerator
@@ -244,28 +230,3 @@ def test_an_accelerated_engine_is_a_tool_of_another(accelerator: Accelerator) ->
     plain = shown(lambda: bare.query(QUESTION))
     fast = router(lambda engine: accelerate(engine, accelerator=accelerator))
     assert shown(lambda: fast.query(QUESTION)) == plain
-
-
-def test_a_tool_of_an_accelerated_engine_gives_the_same(accelerator: Accelerator) -> None:
-    def called(engine: Any) -> Any:
-        tool = QueryEngineTool.from_defaults(engine, name="search", description="Search")
-        output = tool(QUESTION)
-        return str(output), type(output.raw_output), nodes_of(output.raw_output)
-
-    fast = accelerate(Parts().engine(), accelerator=accelerator)
-    assert called(fast) == called(Parts().engine())
-
-
-@pytest.mark.parametrize(
-    "arguments", [{}, {"similarity_top_k": 3, "response_mode": "tree_summarize"}]
-)
-def test_an_accelerated_index_makes_the_engine_that_the_plain_one_makes(
-    arguments: dict[str, Any], accelerator: Accelerator
-) -> None:
-    def made(index: Any) -> Any:
-        return index.as_query_engine(llm=Parts().llm, **arguments)
-
-    fast = accelerate(Parts().index(), accelerator=accelerator)
-    plain = made(Parts().index())
-    assert isinstance(made(fast), type(plain))
-    assert shown(lambda: made(fast).query(QUESTION)) == shown(lambda: plain.query(QUESTION))

@@ -1,4 +1,4 @@
-"""Nodes that a query engine retrieved before are not computed again."""
+"""Documents that a call names are not computed again, whichever call it is."""
 
 from __future__ import annotations
 
@@ -8,56 +8,16 @@ from typing import Any
 import pytest
 import tiny_chat
 from fake_runner import tokenizer
-from llama_index.core import QueryBundle, get_response_synthesizer
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
-from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from llama_index_rag_accel import RagAccelLLM, accelerate
+from llama_index_rag_accel import RagAccelLLM
 from rag_accel import Accelerator
 
 TEXTS = {
     "a": "The height of Mount Fuji is 3776 metres.",
     "b": "A lane holds keys and values of one sequence.",
 }
-
-
-class Orders(BaseRetriever):
-    """Returns the nodes that a query names, in its order."""
-
-    def __init__(self, metadata: dict[str, str]) -> None:
-        super().__init__()
-        self._metadata = metadata
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [
-            NodeWithScore(node=TextNode(id_=one, text=TEXTS[one], metadata=self._metadata), score=1)
-            for one in query_bundle.query_str
-        ]
-
-
-@pytest.mark.parametrize("metadata", [{}, {"page": "3"}])
-@pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
-def test_the_second_order_computes_no_text(mode: Any, metadata: dict[str, str]) -> None:
-    with Accelerator() as accelerator:
-        llm = RagAccelLLM(
-            tiny_chat.model(),
-            tokenizer=tokenizer(),
-            max_tokens=4,
-            kv_reuse="full",
-            accelerator=accelerator,
-        )
-        synthesizer = get_response_synthesizer(llm=llm, response_mode=mode)
-        engine = RetrieverQueryEngine(Orders(metadata), synthesizer)
-        fast = accelerate(engine, accelerator=accelerator)
-        used = "prompt_tokens_from_chunks"
-        fast.query("ab")
-        before = sum(one.get(used, 0) for one in counters(accelerator))
-        fast.query("ba")
-        after = sum(one.get(used, 0) for one in counters(accelerator))
-    texts = [tokenizer()(one, add_special_tokens=False)["input_ids"] for one in TEXTS.values()]
-    assert after - before >= sum(map(len, texts))
 
 
 PROMPTS = (f"{TEXTS['a']} {TEXTS['b']} Well?", f"{TEXTS['b']} {TEXTS['a']} Well?")
@@ -128,7 +88,3 @@ async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str
         "approximate_tokens": reused,
         "exact": False,
     }
-
-
-def counters(accelerator: Accelerator) -> list[dict[str, Any]]:
-    return list(accelerator.metrics.snapshot()["engines"].values())

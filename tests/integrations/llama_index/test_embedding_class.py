@@ -124,13 +124,6 @@ def test_a_cache_and_a_limiter_are_asked_first(model: Any, accelerator: Accelera
     assert own_engine(accelerator)["items"] == len(MANY)
 
 
-def test_its_fields_may_be_set(model: Any, accelerator: Accelerator) -> None:
-    ours = RagAccelEmbedding(model, normalize=False, accelerator=accelerator)
-    bare = ours.get_text_embedding("a")
-    ours.text_instruction = "text: "
-    assert not np.allclose(ours.get_text_embedding("a"), bare, atol=1e-3)
-
-
 def test_it_belongs_to_the_run_around_it(model: Any, accelerator: Accelerator) -> None:
     ours = RagAccelEmbedding(model)
     documents = [Document(text=text) for text in TEXTS]
@@ -185,15 +178,3 @@ def test_an_argument_that_it_does_not_have_is_named_and_no_model_is_loaded(
     assert "a component has no such argument; at RagAccelEmbedding; found modle" in text
     assert "did you mean 'model'?" in text
     assert "embed_batch_size" in text
-
-
-def test_one_is_made_again_of_its_dump(model: Any) -> None:
-    dumped = RagAccelEmbedding(model, model_name="mine", embed_batch_size=3).to_dict()
-    again = RagAccelEmbedding.from_dict({**dumped, "model": model})
-    assert (again.model_name, again.embed_batch_size) == ("mine", 3)
-
-
-def test_a_dump_says_what_decides_its_vectors(model: Any) -> None:
-    dumped = RagAccelEmbedding(model, model_name="mine", query_instruction="q: ").to_dict()
-    assert dumped["class_name"] == "RagAccelEmbedding"
-    assert (dumped["model_name"], dumped["query_instruction"]) == ("mine", "q: ")

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from idle_accelerators import soon_idle
 
 pytest.importorskip("llama_index.graph_stores.neo4j")
 
@@ -18,10 +17,9 @@ from li_graph_programs import (
     GraphLLM,
     GraphParts,
     Names,
-    retrieve,
     retriever,
 )
-from li_graph_stores import NEO4J_MARKS, opened, outcome, same, same_at_once, words
+from li_graph_stores import NEO4J_MARKS, opened, same, same_at_once, words
 from llama_index.core.bridge.pydantic import BaseModel, ValidationError
 from llama_index.core.graph_stores.types import EntityNode, Relation
 from llama_index.core.indices.property_graph import (
@@ -30,13 +28,11 @@ from llama_index.core.indices.property_graph import (
     TextToCypherRetriever,
     VectorContextRetriever,
 )
-from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.graph_stores.neo4j import Neo4jPropertyGraphStore
 from neo4j import GraphDatabase
 from neo4j.exceptions import AuthError, ClientError, CypherSyntaxError, ServiceUnavailable
 from neo4j_server import BoltServer
 
-from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
 
 #: of a driver that is to give up soon
@@ -77,16 +73,6 @@ def around_vectors(store: Any, **options: Any) -> PGRetriever:
     """Return a retriever by the vectors of the store."""
     embedding = GraphParts(store).embedding
     return PGRetriever([VectorContextRetriever(store, embed_model=embedding, **options)])
-
-
-def test_no_neighbour_asked_for_is_the_server_s_error(
-    graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    programs = [around_vectors(graph_store, similarity_top_k=0), words(graph_store, "E1")]
-    failed, given = same_at_once(programs, accelerator)
-    assert failed[0] is ClientError
-    assert "must be positive" in failed[1]
-    assert isinstance(given, list)
 
 
 def test_a_missing_vector_index_is_the_server_s_error(
@@ -165,23 +151,6 @@ def test_a_fault_of_the_server_is_the_driver_s_error_and_no_other_request_s(
     assert given
 
 
-@every_fault
-def test_a_store_that_cannot_be_made_fails_as_plainly_while_all_are_accelerated(
-    neo4j_server: BoltServer, accelerator: Accelerator, fault: Fault, kind: type[Exception]
-) -> None:
-    with fault(neo4j_server) as settings:
-
-        def make() -> None:
-            with opened(neo4j_server, **IMPATIENT | settings):
-                raise AssertionError("this store cannot be made")
-
-        plain = outcome(make)
-        with activate(accelerator):
-            assert outcome(make) == plain
-    assert plain[0] is kind
-    assert soon_idle(accelerator)
-
-
 def test_a_store_without_its_driver_s_connections_does_as_plainly(
     neo4j_server: BoltServer, graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator
 ) -> None:
@@ -191,36 +160,6 @@ def test_a_store_without_its_driver_s_connections_does_as_plainly(
         failed, given = same_at_once(programs, accelerator)
     assert isinstance(failed[0], type)
     assert isinstance(given, list)
-
-
-class ClosingLLM(GraphLLM):
-    """A model in whose call the store is closed."""
-
-    store: Any
-
-    @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
-        self.store.close()
-        return super().complete(prompt, formatted, **kwargs)
-
-
-def test_a_store_closed_in_the_middle_does_as_plainly(
-    neo4j_server: BoltServer, graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    sound = words(graph_store, "E1")
-
-    def found(run: Callable[[Any], Any]) -> Any:
-        with opened(neo4j_server) as store:
-            return run([retriever(GraphParts(store, ClosingLLM(store=store)), "synonyms"), sound])
-
-    plain = found(lambda programs: [outcome(lambda one=one: retrieve(one)) for one in programs])
-    assert isinstance(plain[0][0], type)
-    # Of the first request that the model is asked for, the query is still to come.
-    assert found(lambda programs: same_at_once(programs, accelerator)) == plain
-    one = found(
-        lambda programs: outcome(lambda: retrieve(accelerate(programs[0], accelerator=accelerator)))
-    )
-    assert one == plain[0]
 
 
 # Queries of models -------------------------------------------------------------------------------

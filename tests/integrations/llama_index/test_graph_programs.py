@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from li_graph_programs import (
     GraphParts,
     aretrieve,
     filled,
-    index,
     programs,
     retrieve,
     retriever,
@@ -98,25 +96,3 @@ def test_programs_on_one_loop_find_what_each_finds_alone(accelerator: Accelerato
 
     for _ in range(TIMES):
         assert run_in_loop(all_at_once()) == plain
-
-
-@pytest.mark.parametrize("use_async", [True, False])
-def test_programs_in_threads_find_what_each_finds_alone(
-    accelerator: Accelerator, use_async: bool
-) -> None:
-    program = _all(_made("simple"))
-    program.use_async = use_async
-    plain = [retrieve(program, question) for question in QUESTIONS]
-    fast = accelerate(program, accelerator=accelerator)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        assert list(pool.map(lambda question: retrieve(fast, question), QUESTIONS)) == plain
-
-
-def test_an_accelerated_index_makes_accelerated_programs(accelerator: Accelerator) -> None:
-    parts = _made("simple")
-    plain = index(parts)
-    fast = accelerate(plain, accelerator=accelerator)
-    expected = retrieve(plain.as_retriever())
-    with coverage() as meter:
-        assert retrieve(fast.as_retriever()) == expected
-    assert meter.passed_by == 0, str(meter)

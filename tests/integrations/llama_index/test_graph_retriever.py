@@ -13,7 +13,6 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
 from llama_index_rag_accel import RagAccelGraphRetriever, accelerate, explain
 from rag_accel import Accelerator, ConfigError
-from rag_accel.accelerator import current_request
 from rag_accel.engines import BoltGraph, KnowledgeEngine, MemoryGraph
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.errors import EngineError
@@ -164,25 +163,21 @@ async def test_bad_options_are_refused_by_name(
 # Runs, tenants, loops -------------------------------------------------------------------------
 
 
-class Remembering(BaseRetriever):
-    """A retriever of the user's around another one, which notes the run it is in."""
+class Around(BaseRetriever):
+    """A retriever of the user's around another one."""
 
     def __init__(self, inner: BaseRetriever) -> None:
-        self.inner, self.seen = inner, []
+        self.inner = inner
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        found = self.inner.retrieve(query_bundle)
-        run = current_request.get()
-        assert run is not None
-        self.seen.append((run.accelerator, [text for _, text in run.retrieved.texts()]))
-        return found
+        return self.inner.retrieve(query_bundle)
 
 
 async def test_an_explanation_names_the_component_and_its_engine() -> None:
     graph = facts()
     with Accelerator(graph=graph, strict=True) as accelerator:
-        fast = accelerate(Remembering(retriever(graph=graph)), accelerator=accelerator)
+        fast = accelerate(Around(retriever(graph=graph)), accelerator=accelerator)
         (line,) = [one for one in explain(fast).splitlines() if "GraphRetriever" in one]
         assert "RagAccelGraphRetriever: engine graph: paths of a MemoryGraph" in line
         own = accelerate(retriever(), accelerator=accelerator)

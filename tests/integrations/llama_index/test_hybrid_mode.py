@@ -25,7 +25,7 @@ from llama_index.core.vector_stores.types import (
 from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate, explain
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine, HybridSpec
-from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex, LexicalSnapshot
+from rag_accel.engines.retrieval.hybrid.lexical import LexicalSnapshot
 
 HYBRID = VectorStoreQueryMode.HYBRID
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
@@ -104,20 +104,6 @@ def test_a_query_finds_what_a_stage_of_these_weights_finds(
     expected = by_stage(store, weighing(0.5 if alpha is None else alpha))
     assert ask(store, way, alpha=alpha) == expected
     assert len(expected) == 6
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_alpha_leads_from_words_to_vectors(way: str, store: RagAccelVectorStore) -> None:
-    assert store.client is not None
-    (by_words,) = LexicalIndex(store.client).search([QUESTION], 64)
-    by_vectors = store.query(asked(mode=VectorStoreQueryMode.DEFAULT)).ids
-    words = [id_ for id_, _ in ask(store, way, k=64, alpha=0)]
-    assert words == [hit.document.id for hit in by_words]
-    assert all("bee" in id_ or "fox" in id_ for id_ in words)
-    vectors = [id_ for id_, _ in ask(store, way, alpha=1)]
-    assert vectors == by_vectors
-    mixed = [id_ for id_, _ in ask(store, way)]
-    assert mixed not in (words[:6], vectors)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +198,6 @@ def test_what_means_nothing_is_refused_by_name(
 def test_a_retriever_refuses_a_mode_that_nobody_knows(store: RagAccelVectorStore) -> None:
     with pytest.raises(ConfigError, match=r"vector_store_query_mode.*'hybird'.*'hybrid'"):
         RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybird")
-
-
-# Shared ----------------------------------------------------------------------------------------
 
 
 def test_words_are_ranked_once_for_all_accelerators(

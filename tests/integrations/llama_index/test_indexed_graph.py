@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from li_graphs import aoutcome, graph_of, outcome, some_nodes
-from li_programs import run_in_loop
+from li_graphs import graph_of, outcome, some_nodes
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import EntityNode, LabelledPropertyGraph, Relation
 from llama_index.core.indices.property_graph import CustomPGRetriever, PGRetriever
@@ -198,16 +197,6 @@ def test_a_search_put_in_the_place_of_its_own_is_called(
     search(fast, REL_MAP, [store.graph.nodes["e1"]])
     monkeypatch.setattr(owner, TRIPLETS, lambda *_, **__: [])
     assert fast.get_rel_map([store.graph.nodes["e1"]]) == []
-
-
-def test_async_searches_find_the_same(
-    store: SimplePropertyGraphStore, accelerator: Accelerator
-) -> None:
-    fast = accelerate(store, accelerator=accelerator)
-    args = {"graph_nodes": [store.graph.nodes["e1"]]}
-    search(fast, REL_MAP, **args)
-    found = run_in_loop(aoutcome(fast, REL_MAP, (), args))
-    assert found == outcome(store, REL_MAP, (), args)
 
 
 class Around(CustomPGRetriever):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,8 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.rate_limiter import BaseRateLimiter
-from llama_index.core.schema import BaseNode, TransformComponent
-from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.schema import BaseNode
 from llama_index.core.storage.kvstore import SimpleKVStore
-from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 from llama_index_rag_accel import accelerate, activate
@@ -36,13 +33,6 @@ COUNT = 24
 
 class FailingError(Exception):
     """What a transformation or a text raises in these tests."""
-
-
-class Failing(TransformComponent):
-    """A transformation that fails."""
-
-    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        raise FailingError
 
 
 class CountedLimiter(BaseRateLimiter):
@@ -155,17 +145,6 @@ def test_events_and_spans_are_those_of_the_plain_run(
     assert seen[0][0]["EmbeddingEndEvent"] == 3  # one for each chunk of ten
 
 
-@pytest.mark.parametrize("way", ["run", "arun"])
-def test_an_activated_pipeline_is_scheduled(
-    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    plain = run(pipeline(embedding), way, documents=documents())
-    with activate(accelerator):
-        assert_equal(run(pipeline(embedding), way, documents=documents()), plain)
-    (own,) = engines(accelerator)
-    assert (own["steps"], own["items"]) == (1, COUNT)
-
-
 def test_a_long_list_is_cut_in_pieces_of_a_batch(embedding: HuggingFaceEmbedding) -> None:
     texts = [document.text for document in documents()]
     plain = embedding.get_text_embedding_batch(texts)
@@ -176,49 +155,6 @@ def test_a_long_list_is_cut_in_pieces_of_a_batch(embedding: HuggingFaceEmbedding
         (own,) = engines(accelerator)
         assert own["items"] == 2 * COUNT
         assert own["batch_size"]["max"] <= 8
-
-
-def test_equal_texts_are_embedded_once(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    texts = ["a", "b", "a", "c"] * 6
-    plain = embedding.get_text_embedding_batch(texts)
-    fast = accelerate(embedding, accelerator=accelerator)
-    assert np.allclose(fast.get_text_embedding_batch(texts), plain, atol=1e-6)
-    (own,) = engines(accelerator)
-    assert own["items"] == 3
-
-
-def test_an_async_batch_keeps_its_number_of_workers(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    embedding.num_workers = 2
-    texts = [document.text for document in documents()]
-    seen, found = [], []
-    for one in (embedding, accelerate(embedding, accelerator=accelerator)):
-        with recording() as (events, spans):
-            found.append(run_in_loop(one.aget_text_embedding_batch(texts)))
-        seen.append((events, spans))
-    assert np.allclose(*found, atol=1e-6)
-    assert seen[0] == seen[1]
-    (own,) = engines(accelerator)
-    assert own["steps"] == 1
-
-
-@pytest.mark.parametrize("way", ["run", "arun"])
-def test_a_progress_bar_is_drawn_as_plainly(
-    way: str,
-    embedding: HuggingFaceEmbedding,
-    accelerator: Accelerator,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    fast = accelerate(embedding, accelerator=accelerator)
-    texts = [document.text for document in documents()]
-    call = {"run": fast.get_text_embedding_batch, "arun": fast.aget_text_embedding_batch}[way]
-    outcome(call, texts, show_progress=True)
-    drawn = capsys.readouterr().err
-    assert "Generating embeddings: 100%" in drawn
-    assert f"{COUNT}/{COUNT}" in drawn if way == "run" else "3/3" in drawn
 
 
 @pytest.mark.parametrize("way", ["run", "arun"])
@@ -260,40 +196,6 @@ def test_a_subclass_that_batches_otherwise_runs_its_own_method(
     assert own["items"] == 1
 
 
-def test_a_pipeline_resumes_with_its_cache_and_docstore(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator, tmp_path: Path
-) -> None:
-    fast = accelerate(
-        pipeline(embedding, docstore=SimpleDocumentStore(), vector_store=SimpleVectorStore()),
-        accelerator=accelerator,
-    )
-    fast.run(documents=documents())
-    fast.persist(str(tmp_path))
-    resumed = accelerate(
-        pipeline(embedding, docstore=SimpleDocumentStore(), vector_store=SimpleVectorStore()),
-        accelerator=accelerator,
-    )
-    resumed.load(str(tmp_path))
-    assert resumed.run(documents=documents()) == []
-    changed = [*documents(), Document(text="The lift is new.", id_="new")]
-    assert [node.get_content() for node in resumed.run(documents=changed)] == ["The lift is new."]
-    (own,) = engines(accelerator)
-    assert own["items"] == COUNT + 1
-
-
-def test_stores_hold_what_a_plain_run_puts_there(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    held = []
-    for make in (lambda pipe: pipe, lambda pipe: accelerate(pipe, accelerator=accelerator)):
-        store, texts = SimpleVectorStore(), SimpleDocumentStore()
-        make(pipeline(embedding, docstore=texts, vector_store=store)).run(documents=documents())
-        vectors = np.array(list(store.data.embedding_dict.values()))
-        held.append((sorted(texts.docs), list(store.data.text_id_to_ref_doc_id.values()), vectors))
-    assert held[0][:2] == held[1][:2]
-    assert np.allclose(held[0][2], held[1][2], atol=1e-6)
-
-
 @pytest.mark.processes
 def test_a_pipeline_may_use_processes(accelerator: Accelerator) -> None:
     own = MockEmbedding(embed_dim=3)
@@ -315,17 +217,6 @@ async def test_pipelines_at_once_share_steps(
     (own,) = engines(accelerator)
     assert own["items"] == 15
     assert own["steps"] < 5  # of five pipelines with three chunks each
-
-
-@pytest.mark.parametrize("way", ["run", "arun"])
-def test_an_error_in_a_transformation_passes_through(
-    way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    pipe = pipeline(embedding)
-    pipe.transformations.append(Failing())
-    with pytest.raises(FailingError):
-        run(accelerate(pipe, accelerator=accelerator), way, documents=documents())
-    assert soon_idle(accelerator)
 
 
 @pytest.mark.parametrize("way", ["get_text_embedding_batch", "aget_text_embedding_batch"])
@@ -463,20 +354,3 @@ def test_inserting_into_an_accelerated_index_is_one_request(
     (own,) = engines(accelerator)
     assert own["items"] >= 1
     assert soon_idle(accelerator)
-
-
-async def test_an_index_may_change_while_it_answers(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    fast = accelerate(index_of(embedding), accelerator=accelerator)
-    retriever = fast.as_retriever(similarity_top_k=1)
-    await asyncio.gather(
-        *(retriever.aretrieve(f"number {n}") for n in range(8)),
-        fast.ainsert_nodes(documents(COUNT, "new")),
-        *(fast.adelete_ref_doc(str(n), delete_from_docstore=True) for n in range(4)),
-    )
-    retriever = fast.as_retriever(similarity_top_k=1)  # one knows the nodes there were
-    (found,) = await retriever.aretrieve("The ferry number 9new.")
-    assert found.node.get_content() == "The ferry number 9new."
-    (other,) = await retriever.aretrieve("The bridge number 0.")
-    assert other.node.get_content() != "The bridge number 0."

@@ -14,7 +14,6 @@ from li_off_loop import (
     ENGINES,
     PATIENCE_S,
     QUESTION,
-    FlareLLM,
     WatchedLLM,
     ask,
     knowing_fakes,
@@ -22,7 +21,6 @@ from li_off_loop import (
     parts_of,
 )
 from li_programs import (
-    nodes_of,
     run_in_loop,
 )
 
@@ -56,21 +54,6 @@ def test_an_error_of_one_of_sixteen_is_its_own(
     assert isinstance(found[7], Exception)
     assert type(found[7].__cause__) is type(plain[7].__cause__)
     assert soon_idle(accelerator)
-
-
-def test_an_error_keeps_the_traceback_of_where_it_was_raised(accelerator: Accelerator) -> None:
-    def fail(prompt: str) -> None:
-        raise ValueError("no")
-
-    engine = accelerate(ENGINES["hyde"](parts_of(fail)), accelerator=accelerator)
-    (error,) = ask(engine)
-    names = list[str]()
-    trace = error.__traceback__
-    while trace is not None:
-        names.append(trace.tb_frame.f_code.co_name)
-        trace = trace.tb_next
-    assert names[-1] == "fail"
-    assert "_run" in names
 
 
 def test_a_query_that_is_cancelled_leaves_nothing_behind(accelerator: Accelerator) -> None:
@@ -132,12 +115,6 @@ def test_a_moved_call_is_part_of_its_querys_request(accelerator: Accelerator) ->
     assert [len(found[one]) for one in questions] == [1] * 4
     assert len(set[Any]().union(*found.values())) == 4
     assert None not in set[Any]().union(*found.values())
-
-
-def test_nodes_come_in_the_plain_order(accelerator: Accelerator) -> None:
-    plain = [nodes_of(one) for one in ask(ENGINES["flare"](parts_of(llm=FlareLLM)), 4)]
-    engine = accelerate(ENGINES["flare"](parts_of(llm=FlareLLM)), accelerator=accelerator)
-    assert [nodes_of(one) for one in ask(engine, 4)] == plain
 
 
 def test_an_internal_error_leaves_the_call_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,13 +121,6 @@ def test_calls_overlap_and_give_the_same(name: str, accelerator: Accelerator) ->
     assert soon_idle(accelerator)
 
 
-@every_program
-def test_calls_of_an_activated_program_overlap(name: str, accelerator: Accelerator) -> None:
-    make, ask = PROGRAMS[name]
-    with activate(accelerator):
-        assert plainly(ask(make(_meeting(name)))) == _plain(name)
-
-
 def test_strings_overlap_on_a_loop(accelerator: Accelerator) -> None:
     async def ask(retriever: Any) -> Any:
         return await retriever.aretrieve(bundle())
@@ -137,14 +130,6 @@ def test_strings_overlap_on_a_loop(accelerator: Accelerator) -> None:
     program = accelerate(strings(parts), accelerator=accelerator)
     assert plainly(run_in_loop(ask(program))) == plainly(plain)
     assert len({thread for thread, _ in parts.embedding.seen}) == 1
-
-
-def test_strings_of_an_accelerated_embedding_overlap(accelerator: Accelerator) -> None:
-    queries = [f"string {place}" for place in range(NUM_CALLS)]
-    plain = parts_of().embedding.get_agg_embedding_from_queries(queries)
-    parts = parts_of(embedding=meeting())
-    with activate(accelerator):
-        assert parts.embedding.get_agg_embedding_from_queries(queries) == plain
 
 
 def test_retrievers_of_one_query_overlap_once_it_has_its_embedding() -> None:

@@ -168,15 +168,6 @@ def test_a_response_without_a_stream_stays_without_one(accelerator: Accelerator)
     assert soon_idle(accelerator)
 
 
-async def test_sixteen_queries_at_once_are_sixteen_requests(accelerator: Accelerator) -> None:
-    engine = Parts().engine()
-    questions = [f"question {number}" for number in range(16)]
-    expected = [str(await engine.aquery(one)) for one in questions]
-    fast = accelerate(engine, accelerator=accelerator)
-    found = await asyncio.gather(*(fast.aquery(one) for one in questions))
-    assert list(map(str, found)) == expected
-
-
 def test_a_class_made_while_patched_has_the_spans_of_its_own(accelerator: Accelerator) -> None:
     from li_programs import HashEmbedding
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("faiss")
 
-from graph_facts import CHAIN, QUESTION, TRIPLES, by_stage, facts
+from graph_facts import QUESTION, TRIPLES, facts
 from li_knowledge import WordEmbedding
 from li_programs import EchoLLM, HashEmbedding, run_in_loop
 from llama_index.core import StorageContext, VectorStoreIndex
@@ -151,26 +151,3 @@ def test_a_program_finds_the_same_in_every_way(
             engines: Any = own.metrics.snapshot().get("engines", {})
             has_worked = any(name.startswith(engine) for name in engines)
             assert has_worked == (way is not _plain)
-
-
-@pytest.mark.parametrize("program", ["query engine", "chat engine"])
-@pytest.mark.parametrize("make", RETRIEVERS.values(), ids=RETRIEVERS)
-def test_an_engine_answers_from_what_its_retriever_finds(
-    program: str, make: tuple[Callable[[], Any], str], accelerator: Accelerator
-) -> None:
-    retriever = make[0]()
-    wrap, sync, coroutine = PROGRAMS[program]
-    expected = ask(retriever, "retrieve", is_async=False)[1]
-    fast = accelerate(wrap(retriever), accelerator=accelerator)
-    assert ask(fast, sync, is_async=False)[1] == expected
-    assert ask(fast, coroutine, is_async=True)[1] == expected
-
-
-def test_a_query_engine_over_paths_has_those_of_a_stage(accelerator: Accelerator) -> None:
-    retriever = _of_graph()
-    hits = by_stage(retriever.graph, QUESTION, top_k=3)
-    engine = RetrieverQueryEngine.from_args(retriever, llm=EchoLLM())
-    _, found = ask(accelerate(engine, accelerator=accelerator), "query", is_async=False)
-    assert [text for _, text, _ in found] == [hit.document.text for hit in hits]
-    assert found[0][1] == CHAIN
-    assert [score for *_, score in found] == pytest.approx([h.score for h in hits], abs=1e-6)

@@ -114,17 +114,6 @@ def test_callers_on_one_loop_share_steps(accelerator: Accelerator, name: str, de
     assert shared(accelerator, AT_ONCE * depth)
 
 
-def test_activated_callers_on_one_loop_share_steps(accelerator: Accelerator) -> None:
-    program = PGRetriever([context(filled(SimplePropertyGraphStore()), include_text=False)])
-    plain = alone(program)
-    with activate(accelerator):
-        warm(program)
-        assert together(program, QUESTIONS) == plain
-        assert shared(accelerator, 2 * AT_ONCE)
-    assert together(program, QUESTIONS) == plain
-    assert shared(accelerator, 2 * AT_ONCE)
-
-
 def test_a_lone_caller_takes_no_step(accelerator: Accelerator) -> None:
     fast = accelerate(context(filled(SimplePropertyGraphStore())), accelerator=accelerator)
     for _ in range(4):

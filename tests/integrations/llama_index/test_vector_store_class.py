@@ -314,13 +314,6 @@ def test_a_storage_context_persists_the_store(tmp_path: Path) -> None:
     assert loaded.get_nodes() == store.get_nodes()
 
 
-def test_an_empty_store_is_persisted_without_a_dimension(tmp_path: Path) -> None:
-    path = str(tmp_path / "store")
-    RagAccelVectorStore().persist(path)
-    loaded = RagAccelVectorStore.from_persist_path(path)
-    assert loaded.add(nodes(1)) == ["n0"]
-
-
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store"
     path.write_text("{}")
@@ -336,14 +329,6 @@ def test_a_deep_copy_is_a_store_of_its_own(copied: Any) -> None:
     made.delete_nodes(["n0"])
     assert len(store.get_nodes()) == 5
     assert ask(made)[0] == [id for id in ask(store)[0] if id != "n0"]
-
-
-def test_a_dump_names_the_class() -> None:
-    assert RagAccelVectorStore().model_dump() == {
-        "stores_text": True,
-        "is_embedding_query": True,
-        "class_name": "RagAccelVectorStore",
-    }
 
 
 # What it refuses -------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import pickle
-import threading
 from typing import Any
 
 import pytest
@@ -18,12 +17,10 @@ from neo4j_graphrag.retrievers import Text2CypherRetriever, ToolsRetriever, Vect
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.types import RawSearchResult
 from ng_kit import (
-    DIMENSION,
     HashEmbedder,
     ScriptedDriver,
     ScriptedModel,
     digest,
-    outcome,
     steps,
     vector_of,
 )
@@ -173,27 +170,6 @@ def test_each_query_is_sent_once_and_as_it_is(accelerator: Accelerator) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"query_text": "a", "query_vector": [0.0] * DIMENSION},
-        {"query_text": "a", "top_k": 0},
-        {"query_text": 5},
-        {"nothing": "known"},
-    ],
-    ids=str,
-)
-def test_a_wrong_search_is_refused_as_plainly(
-    asked: dict[str, Any], accelerator: Accelerator
-) -> None:
-    plain = retriever()
-    fast = accelerate(plain, accelerator=accelerator)
-    expected = outcome(lambda: plain.search(**asked))
-    assert outcome(lambda: fast.search(**asked)) == expected
-    assert issubclass(expected[0], Exception)
-
-
 def test_errors_of_parts_pass_through_and_the_next_call_runs(accelerator: Accelerator) -> None:
     class Failing(HashEmbedder):
         def embed_query(self, text: str) -> list[float]:
@@ -235,41 +211,6 @@ def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
     found, expected = (one.search("when?", return_context=True) for one in (fast, program()))
     assert found == expected
     assert accelerator.bypassed
-
-
-def test_calls_in_tasks_of_a_loop_answer_the_same(accelerator: Accelerator) -> None:
-    plain = program()
-    fast = accelerate(plain, accelerator=accelerator)
-    questions = [f"question {number}" for number in range(16)]
-
-    async def ask() -> list[Any]:
-        asked = (asyncio.to_thread(fast.search, one, return_context=True) for one in questions)
-        return await asyncio.gather(*asked)
-
-    assert asyncio.run(ask()) == [plain.search(one, return_context=True) for one in questions]
-
-
-def test_a_caller_that_goes_away_leaves_nothing_behind(accelerator: Accelerator) -> None:
-    begun, over = threading.Event(), threading.Event()
-
-    def answer(text: str) -> str:
-        begun.set()
-        assert over.wait(10)
-        return text
-
-    rag = GraphRAG(retriever(), ScriptedModel(answer))
-    fast = accelerate(rag, accelerator=accelerator)
-
-    async def ask() -> None:
-        task = asyncio.create_task(asyncio.to_thread(fast.search, "a", return_context=True))
-        await asyncio.to_thread(begun.wait, 10)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        over.set()
-
-    asyncio.run(ask())  # it waits for its threads
-    assert soon_idle(accelerator)
 
 
 def test_an_unknown_object_is_refused_with_what_would_be_valid() -> None:

@@ -9,7 +9,7 @@ import neo4j
 import pytest
 from neo4j.exceptions import AuthError, ClientError, ServiceUnavailable, SessionExpired
 from neo4j_graphrag.exceptions import Text2CypherRetrievalError
-from neo4j_graphrag.retrievers import Text2CypherRetriever, VectorCypherRetriever, VectorRetriever
+from neo4j_graphrag.retrievers import Text2CypherRetriever, VectorRetriever
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.types import RawSearchResult
 from neo4j_server import BoltServer
@@ -116,28 +116,6 @@ def test_an_index_that_was_dropped_is_named_by_the_server(
     assert "facts" in expected[1]
 
 
-def test_a_closed_driver_is_the_drivers_error(
-    neo4j_driver: Any, neo4j_server: BoltServer, accelerator: Accelerator
-) -> None:
-    fill(neo4j_driver)
-    with neo4j_server.driver() as driver:
-        plain = GraphPrograms(driver).vector()
-    expected = outcome(lambda: plain.search(query_text="bridge"))
-    fast = accelerate(plain, accelerator=accelerator)
-    assert outcome(lambda: fast.search(query_text="bridge")) == expected
-    assert "closed" in expected[1]
-
-
-def test_a_vector_of_another_length_is_the_servers_error(
-    programs: GraphPrograms, accelerator: Accelerator
-) -> None:
-    plain = programs.vector()
-    expected = outcome(lambda: plain.search(query_vector=[1.0, 0.0]))
-    fast = accelerate(plain, accelerator=accelerator)
-    assert outcome(lambda: fast.search(query_vector=[1.0, 0.0])) == expected
-    assert expected[0] is ClientError
-
-
 @pytest.mark.cross_product(keep=4)
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize(
@@ -189,16 +167,6 @@ def test_a_query_of_the_programs_own_that_writes_does_so_once_a_search(
     fast = accelerate(Logged(neo4j_driver), accelerator=accelerator)
     side_by_side(lambda text: fast.search(query_text=text), [str(at) for at in range(16)])
     assert count(neo4j_driver, ":Asked") == 16
-
-
-def test_a_retrieval_query_that_is_no_cypher_is_refused_as_plainly(
-    programs: GraphPrograms, accelerator: Accelerator
-) -> None:
-    plain = VectorCypherRetriever(programs.driver, "facts", "RETURN ((", programs.embedder)
-    expected = outcome(lambda: plain.search(query_text="bridge"))
-    fast = accelerate(plain, accelerator=accelerator)
-    assert outcome(lambda: fast.search(query_text="bridge")) == expected
-    assert issubclass(expected[0], neo4j.exceptions.Neo4jError)
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -8,14 +8,12 @@ from typing import Any
 import neo4j
 import pytest
 from idle_accelerators import soon_idle
-from neo4j.exceptions import ServiceUnavailable
 from neo4j_graphrag.retrievers import VectorRetriever
 from neo4j_graphrag.types import RetrieverResultItem
 from ng_kit import (
     ARMS,
     DIMENSION,
     KINDS,
-    TEXTS,
     GraphPrograms,
     HashEmbedder,
     outcome,
@@ -29,8 +27,6 @@ from rag_accel import Accelerator
 
 pytestmark = pytest.mark.neo4j
 
-#: nothing listens there
-NOWHERE = "bolt://127.0.0.1:9"
 ASKED: list[dict[str, Any]] = [
     {"query_text": ""},
     {"query_text": "bridge", "top_k": 0},
@@ -54,43 +50,6 @@ def test_a_wrong_search_among_others_ends_as_plainly(
     fast = accelerate(plain, accelerator=accelerator)
     assert side_by_side(lambda asked: fast.search(**asked), calls) == expected
     assert any(isinstance(one, tuple) for one in expected)
-
-
-def test_an_index_that_is_not_there_is_refused_as_plainly(
-    programs: GraphPrograms, accelerator: Accelerator
-) -> None:
-    def make() -> Any:
-        return VectorRetriever(programs.driver, "nowhere", HashEmbedder()).search(query_text="a")
-
-    expected = outcome(make)
-    with activate(accelerator):
-        assert outcome(make) == expected
-    assert issubclass(expected[0], Exception)
-
-
-def test_a_server_that_was_never_there_is_the_drivers_error(
-    programs: GraphPrograms, accelerator: Accelerator
-) -> None:
-    plain, lost = programs.vector(), programs.vector()
-    with neo4j.GraphDatabase.driver(NOWHERE, max_transaction_retry_time=0.1) as driver:
-        lost.driver = driver
-        expected = outcome(lambda: lost.search(query_text="bridge"))
-        fast = [accelerate(one, accelerator=accelerator) for one in (lost, plain)]
-        found = side_by_side(lambda one: one.search(query_text="bridge"), fast)
-    assert found == [expected, plain.search(query_text="bridge")]
-    assert expected[0] is ServiceUnavailable
-
-
-@pytest.mark.cross_product(keep=2)
-@pytest.mark.parametrize("kind", KINDS)
-def test_programs_in_sixteen_threads_answer_as_plainly(
-    kind: str, programs: GraphPrograms, accelerator: Accelerator
-) -> None:
-    plain = programs.rag(kind)
-    texts = list(TEXTS * 2)
-    expected = [outcome(lambda one=one: plain.search(one, return_context=True)) for one in texts]
-    fast = accelerate(plain, accelerator=accelerator)
-    assert side_by_side(lambda one: fast.search(one, return_context=True), texts) == expected
 
 
 def test_two_databases_of_a_server_are_asked_apart(
@@ -206,22 +165,3 @@ class _WrappedDriver:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
-
-
-@pytest.mark.cross_product(keep=2)
-@pytest.mark.parametrize("arm", ARMS)
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_amid_a_call_leaves_nothing_behind(
-    error: type[BaseException], arm: str, programs: GraphPrograms, accelerator: Accelerator
-) -> None:
-    def interrupt(record: neo4j.Record) -> RetrieverResultItem:
-        raise error("stop")
-
-    plain = programs.vector()
-    plain.result_formatter = interrupt
-    with running(arm, plain, accelerator) as fast:
-        with pytest.raises(error, match="stop"):
-            fast.search(query_text="bridge")
-        fast.result_formatter = None
-        assert fast.search(query_text="bridge").items
-    assert soon_idle(accelerator)

@@ -12,9 +12,8 @@ from neo4j.exceptions import Neo4jError
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.types import RawSearchResult
 from neo4j_server import BoltServer
-from ng_kit import ARMS, GraphPrograms, fill, outcome, running, side_by_side
+from ng_kit import ARMS, fill, outcome, running, side_by_side
 
-from neo4j_graphrag_rag_accel import accelerate
 from rag_accel import Accelerator
 
 pytestmark = pytest.mark.neo4j
@@ -62,18 +61,6 @@ def test_searches_of_two_logins_are_each_its_own(
         found = side_by_side(lambda at: fast[at % 2].search(query_text=""), list(range(16)))
     assert found == expected
     assert ["second" in str(one.items) for one in found] == [False, True] * 8
-
-
-def test_programs_of_two_logins_answer_as_plainly(
-    neo4j_driver: Any, other_login: Any, accelerator: Accelerator
-) -> None:
-    plain = [GraphPrograms(driver).rag("vector") for driver in (neo4j_driver, other_login)]
-    fast = [accelerate(one, accelerator=accelerator) for one in plain]
-    expected = [plain[at % 2].search(str(at), return_context=True) for at in range(8)]
-    found = side_by_side(
-        lambda at: fast[at % 2].search(str(at), return_context=True), list(range(8))
-    )
-    assert found == expected
 
 
 @pytest.mark.cross_product(keep=1)
