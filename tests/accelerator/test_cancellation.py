@@ -20,7 +20,7 @@ from accel_harness import (
     settle,
 )
 
-from rag_accel import RequestCancelledError
+from rag_accel import END, START, RAGraph, RequestCancelledError
 from rag_accel.testing import FakeEngine
 
 
@@ -108,6 +108,25 @@ def test_a_handle_can_be_cancelled_anywhere(where: str) -> None:
             handle.result(PATIENCE_S)
         assert handle.done
         gate.open()
+
+
+def test_a_sync_caller_whose_request_failed_leaves_no_call_behind() -> None:
+    """Of two calls given to one thread the first fails the request before the second begins."""
+    ran: list[str] = []
+
+    def fail(text: str) -> None:
+        raise LookupError("no")
+
+    graph = RAGraph()
+    graph.add_generation("slow", prompt="{input}")
+    graph.add_function("after", ran.append, inputs="slow")
+    graph.add_function("fail", fail, inputs="input")
+    graph.add_edge(START, ["slow", "fail"])
+    graph.add_edge("slow", "after").add_edge(["after", "fail"], END)
+    with opened(llm=FakeEngine()) as acc:
+        for _ in range(100):
+            with pytest.raises(LookupError):
+                acc.run(graph, input="x")
 
 
 @pytest.mark.parametrize("way", ["arun", "astream"])

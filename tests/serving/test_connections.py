@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from serving_kit import (
     HANG_S,
+    ScriptedEmbedder,
     ScriptedProgram,
     connected,
     is_closed,
@@ -21,6 +23,7 @@ from serving_kit import (
     served,
 )
 
+from rag_accel.engines.devices.remote import RemoteMember
 from rag_accel.errors import ConfigError
 from rag_accel.serving.connections import ConnectionWatch, Phase
 from rag_accel.serving.http_server import open_socket
@@ -183,6 +186,16 @@ def test_a_slow_reader_that_reads_on_is_served() -> None:
     assert b"data: [DONE]" in answer
 
 
+def test_a_served_embedder_is_a_member_of_another_machines_group() -> None:
+    with served(ScriptedEmbedder()) as (host, port, _):
+        member = RemoteMember(f"http://{host}:{port}/v1", "bot")
+        try:
+            vectors = member.embed(["a", "bcd"], "document", 0)
+        finally:
+            member.close()
+    assert [row[0] for row in vectors.tolist()] == [1.0, 3.0]
+
+
 def test_answers_are_not_held_back_by_nagles_algorithm() -> None:
     with open_socket(ServingOptions(port=0)) as opened:
         assert opened.proto == socket.IPPROTO_TCP  # else asyncio leaves it on
@@ -243,3 +256,42 @@ def test_what_outlasts_the_time_to_drain_is_told() -> None:
         asking.join(HANG_S)
     assert [answer.status_code for answer in answers] == [503]
     assert program.num_cancelled == 1
+
+
+class Stepped(ScriptedProgram):
+    """A program that streams a word, then waits for the next step until it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self.closed = threading.Event()
+
+    async def stream(
+        self, values: Mapping[str, Any], deadline_s: float | None
+    ) -> AsyncIterator[ServedPiece]:
+        try:
+            for word in ("one", "two"):
+                self.steps.append(word)
+                yield ServedPiece(word)
+                await asyncio.Event().wait()
+        finally:
+            self.closed.set()
+
+    stream_answer = stream
+
+
+def test_a_client_of_openai_that_leaves_in_mid_stream_has_its_request_cancelled() -> None:
+    program = Stepped()
+    with (
+        served(program) as (host, port, _),
+        openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="none", max_retries=0) as client,
+    ):
+        stream = client.chat.completions.create(
+            model="bot", messages=[{"role": "user", "content": "hi"}], stream=True
+        )
+        with stream:
+            said = next(part.choices[0].delta.content for part in stream if part.choices)
+        assert program.closed.wait(HANG_S)  # within the step that it was in
+        assert program.steps == ["one"]
+        assert client.models.list().data[0].id == "bot"  # the server goes on
+    assert said == "one"

@@ -212,6 +212,28 @@ def test_a_sub_question_that_fails_is_left_out_as_upstream(
     assert len(said) == 1
 
 
+def test_after_an_error_on_a_loop_those_under_way_end_first(accelerator: Accelerator) -> None:
+    ended: list[str] = []
+
+    async def during(text: str) -> None:
+        if text.endswith("1"):
+            raise ValueError("the second")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ended.append(text)
+
+    async def ask() -> None:
+        with pytest.raises(ValueError, match="the second"):
+            await program.aretrieve(bundle())
+        # The error was met when the tasks of all five had begun, or before.
+        assert len(ended) == len(parts.embedding.seen) - 1
+
+    parts = parts_of(aduring=during)
+    program = accelerate(strings(parts), accelerator=accelerator)
+    run_in_loop(ask())
+    assert 2 <= len(parts.embedding.seen) <= NUM_CALLS
+
+
 def test_a_cancelled_caller_cancels_its_calls(accelerator: Accelerator) -> None:
     cancelled: list[str] = []
     all_began = asyncio.Event()
