@@ -106,14 +106,6 @@ def test_what_a_dead_member_did_not_begin_goes_elsewhere(error: Exception) -> No
         assert engine.health().is_ready
 
 
-def test_misuse_is_not_tried_elsewhere() -> None:
-    second = FakeEngine()
-    with pool(FakeEngine(faults=failing(ValueError("no such option"))), second) as engine:
-        engine.submit([request("w")])
-        assert isinstance(outcomes(engine, 1)["w"], ValueError)
-    assert second.batches == []
-
-
 DOUBTFUL = {
     **{
         f"HTTP {status}": RemoteEngineError("the server refused the request", status=status)
