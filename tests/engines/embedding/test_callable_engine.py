@@ -146,12 +146,6 @@ def test_a_bad_vector_is_an_output_error_for_its_own_work_only(bad: Any) -> None
     np.testing.assert_array_equal(outputs["c"].value, np.array(embed(["three"])))
 
 
-def test_two_bad_vectors_of_one_work_make_one_error() -> None:
-    engine = CallableEmbeddingEngine(Calls({"x": [1.0], "y": [1.0]}), dimension=3)
-    engine.submit([texts("a", "x", "y")])
-    assert [output.kind for output in engine.step(StepBudget())] == ["error"]
-
-
 def test_a_text_that_makes_the_function_raise_fails_its_own_work_with_that_exception() -> None:
     fault = LookupError("no such text")
     outputs = run(
@@ -205,11 +199,6 @@ def test_no_texts_give_no_rows_of_the_known_dimension_without_a_call() -> None:
     engine = CallableEmbeddingEngine(calls, dimension=3)
     value = run(engine, [texts("a")])["a"].value
     assert (value.shape, value.dtype, calls.calls) == ((0, 3), np.float32, [])
-
-
-def test_an_empty_string_is_a_text_like_any_other() -> None:
-    value = run(CallableEmbeddingEngine(embed), [texts("a", "")])["a"].value
-    np.testing.assert_array_equal(value, np.array([vector_of("")]))
 
 
 def test_a_small_request_ends_in_the_step_it_joins_beside_a_bulk_load() -> None:
