@@ -176,15 +176,6 @@ def test_short_texts_are_prefilled_with_the_rest() -> None:
     assert extra <= 2
 
 
-def test_an_engine_without_reuse_prefills_as_before() -> None:
-    exact = HeldEngine(kv_reuse="exact")
-    graph = drafting(LONG + "{docs}\n\n{input}\n\n{draft}")
-    run_ahead(exact, graph, drafted=True, runs=1)
-    ((_, done),) = exact.answers()
-    assert use_of(done) == PromptUse(computed=done.prompt_tokens)
-    assert exact.runner.computed - done.prompt_tokens - done.completion_tokens <= 2
-
-
 @pytest.mark.parametrize("kv_reuse", ["full", "fused"])
 @pytest.mark.parametrize("drafted", [False, True])
 def test_a_real_model_answers_as_without_passes(kv_reuse: str, drafted: bool) -> None:

@@ -54,25 +54,6 @@ def round_of(accelerator: Accelerator, graph: RAGraph, random: Random) -> int:
     return ended
 
 
-def wait_until_idle(accelerator: Accelerator, engine: LocalLLMEngine, held: int) -> None:
-    """Wait until the engine has forgotten the last cancelled work, too."""
-    until = time.monotonic() + PATIENCE_S
-    while not accelerator.is_idle or engine.held_bytes > held:
-        assert time.monotonic() < until, f"{engine.held_bytes} bytes are held"
-        time.sleep(0.01)
-
-
-@pytest.mark.slow
-def test_two_thousand_cancelled_requests_hold_nothing(graph: RAGraph) -> None:
-    engine, random, cancelled = engine_of(prefix_lanes=0), Random(0), 0
-    base = engine.held_bytes
-    with Accelerator(llm=engine) as accelerator:
-        while cancelled < 2000:
-            cancelled += TOGETHER - round_of(accelerator, graph, random)
-        wait_until_idle(accelerator, engine, base)
-        assert engine.held_bytes == base
-
-
 def rss_bytes() -> int:
     """Return the memory of this process that is resident."""
     gc.collect()
