@@ -319,3 +319,9 @@ def test_reproducible_default_scores_are_equal_bit_by_bit_in_any_mix(small_model
     together = run(engine, requests)
     for i, request in enumerate(requests):
         assert run(engine, [request])[f"w{i}"].value == together[f"w{i}"].value
+
+
+def test_a_document_the_tokenizer_refuses_fails_its_own_work_only(small_model: Any) -> None:
+    requests = [rerank("a", "q", FACTS), rerank("b", "q", ["x", "\ud800"])]
+    outputs = run(RerankEngine(MaxSimScorer(small_model)), requests)
+    assert [outputs[name].kind for name in "ab"] == ["final", "error"]

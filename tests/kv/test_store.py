@@ -101,6 +101,13 @@ def test_what_is_kept_stays_when_it_is_put_again() -> None:
     assert store.held_bytes == 32
 
 
+def test_nothing_is_held_once_it_is_cleared() -> None:
+    store = HostStore(limit_bytes=64)
+    store.put(b"a", state())
+    store.clear()
+    assert (len(store), store.held_bytes) == (0, 0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_moved_there_and_back_keys_are_the_same(dtype: torch.dtype) -> None:
     frequencies = 10_000 ** (-torch.arange(0, 8, 2) / 8)

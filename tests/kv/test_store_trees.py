@@ -28,6 +28,14 @@ def chain(store: HostStore) -> None:
         parent = name.encode()
 
 
+def test_a_state_does_not_push_its_parent_out() -> None:
+    store = HostStore(8 * 3)
+    assert store.keep(b"a", state(2))
+    assert not store.keep(b"b", state(2), parent=b"a")
+    assert store.kept == [b"a"]
+    assert store.held_bytes == 16
+
+
 def test_forgetting_a_text_forgets_what_was_encoded_behind_it() -> None:
     store = HostStore(80)
     chain(store)

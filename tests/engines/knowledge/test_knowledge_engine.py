@@ -192,6 +192,16 @@ def test_a_closed_graph_fails_new_requests_by_name() -> None:
         value(KnowledgeEngine(graph), LinkQuery(1, text="Ada"))
 
 
+def test_one_bad_search_fails_alone() -> None:
+    graph = MemoryGraph(TRIPLES)
+    graph.embed(embed)
+    bad = work("bad", LinkQuery(1, vector=np.ones(3)))
+    good = work("good", LinkQuery(1, names=("Ada Lovelace",)))
+    got = outputs(KnowledgeEngine(graph), [bad, good])
+    assert isinstance(got["bad"].error, GraphLinkError)
+    assert got["good"].kind == "final"
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -261,16 +261,6 @@ def test_an_unknown_handle_is_refused() -> None:
         assert all("unknown handle" in str(error) for error in outcomes(engine, 2).values())
 
 
-def test_cancelled_work_is_forgotten_and_the_others_go_on() -> None:
-    may_go = threading.Event()
-    member = FakeEngine(STEPPED, steps=2, faults=Faults(hang=may_go))
-    with pool(member) as engine:
-        engine.submit([request("a"), request("b")])
-        engine.cancel([WorkId("a")])
-        may_go.set()
-        assert set(outcomes(engine, 1)) == {"b"}
-
-
 def test_prompts_stay_where_their_beginning_was() -> None:
     members = [FakeEngine(), FakeEngine()]
     keys = lambda work: {work.payload.messages[0].content[:6]: 6}  # noqa: E731

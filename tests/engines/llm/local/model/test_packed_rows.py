@@ -9,7 +9,6 @@ import torch
 from tiny_models import (
     MODELS,
     VOCABULARY,
-    WINDOW,
     fresh,
     ids_of,
     own_logits,
@@ -73,17 +72,6 @@ def test_a_lane_between_those_that_decode_is_passed_over() -> None:
     found = runner.run([part(last, B, 36, 37), part(first, A, 40, 41)])
     expected = [own_logits(shared("llama"), B)[36], own_logits(shared("llama"), A)[40]]
     assert difference(found, torch.stack(expected)) <= CLOSE
-
-
-def test_what_is_behind_every_window_does_not_matter() -> None:
-    # Three layers see three windows back.
-    other = [*reversed(A[:20]), *A[20:]]
-    last = []
-    for ids in (A, other):
-        runner = runner_for(shared("mistral"))
-        last.append(runner.run([part(runner.pool.take(70), ids, 0, 70)])[-1:])
-    assert len(A) > 20 + 3 * WINDOW
-    assert difference(*last) <= CLOSE
 
 
 @pytest.mark.parametrize("name", MODELS)

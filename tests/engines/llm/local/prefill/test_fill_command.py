@@ -69,6 +69,15 @@ def test_it_says_what_it_did_and_what_a_state_cost(
     assert said.err.splitlines()[-1] == "3 of 3 states"
 
 
+def test_it_goes_on_where_it_was(
+    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "kept", saved, corpus)
+    capsys.readouterr()
+    fill(tmp_path / "kept", saved, corpus)
+    assert "0 states encoded alone, 0 behind neighbours, 3 there already" in capsys.readouterr().out
+
+
 @pytest.mark.processes
 def test_a_fill_that_was_killed_goes_on_after_its_last_batch(
     saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -96,6 +105,15 @@ def test_the_prompt_comes_from_files(
     files = ("--system", str(tmp_path / "system"), "--prompt", str(tmp_path / "user"))
     assert fill(tmp_path / "kept", saved, corpus, *files) == 0
     assert "behind '<|turn|>system\\nBe brief.</s>\\n<|turn|>user\\n'" in capsys.readouterr().out
+
+
+def test_the_prompt_may_be_messages(
+    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = tmp_path / "prompt.json"
+    prompt.write_text(json.dumps([{"role": "system", "content": "By these: {context}"}]))
+    assert fill(tmp_path / "kept", saved, corpus, "--prompt", str(prompt)) == 0
+    assert "behind '<|turn|>system\\n'" in capsys.readouterr().out
 
 
 def test_metadata_stands_before_a_text_as_llama_index_puts_it(tmp_path: Path) -> None:
