@@ -7,7 +7,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -21,8 +21,6 @@ from rag_accel.engines.retrieval.hybrid.lexical import LexicalIndex
 from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
 from rag_accel.engines.retrieval.hybrid.terms import TermScores
 from rag_accel.errors import ConfigError
-
-Make = Callable[..., LexicalIndex]
 
 _WORD = st.sampled_from(["ant", "bee", "cat", "Dog", "e", "42"])
 _TEXT = st.lists(_WORD, max_size=9).map(" ".join)
