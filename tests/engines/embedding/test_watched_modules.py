@@ -1,4 +1,4 @@
-"""Settings and code of every module are watched, and methods replaced after first use are seen."""
+"""Settings of every module are watched, and the class that it is of."""
 
 from __future__ import annotations
 

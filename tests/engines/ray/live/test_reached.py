@@ -1,4 +1,4 @@
-"""An engine in an actor, as a stage of a graph and behind a framework's component."""
+"""Engines in actors as stages of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens of generations, summed for each request and for each engine."""
+"""The tokens of generations, summed for each request."""
 
 from __future__ import annotations
 
