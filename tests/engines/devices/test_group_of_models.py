@@ -43,3 +43,13 @@ def test_two_members_give_the_vectors_of_one_device(small_model: Any) -> None:
     expected = small_model.encode(list(TEXTS))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     assert min(counts["cpu_0_texts"], counts["cpu_1_texts"]) > 0
+
+
+def test_a_model_in_half_precision_stays_out_until_it_is_allowed(minilm: Any) -> None:
+    half = copy.deepcopy(minilm).bfloat16()
+    for tolerance, said in ((None, "stays out: other vectors"), (0.1, "near vectors")):
+        engine = group(minilm, half, tolerance=tolerance)
+        try:
+            assert said in engine.describe_parts()[1]
+        finally:
+            engine.close()

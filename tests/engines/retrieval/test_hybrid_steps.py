@@ -241,3 +241,13 @@ class TestContract(EngineContract):
 
     def make_bad_request(self) -> EngineRequest:
         return _search("bad", None, np.ones(4))
+
+
+class TestIngestionContract(TestContract):
+    """Run the rules of every engine on ingestion."""
+
+    def make_request(self, number: int) -> EngineRequest:
+        return _ingest(f"w{number}", Document(f"new {number}", "ant"), np.ones(4))
+
+    def make_bad_request(self) -> EngineRequest:
+        return _ingest("bad", Document("bad", ""), np.full(4, np.nan))
