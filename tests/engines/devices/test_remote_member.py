@@ -291,3 +291,16 @@ def test_a_member_that_is_told_to_wait_pauses_and_others_go_on() -> None:
         assert server.calls[-1] == ["d"]
         counts = group.counts
     assert (counts["remote_refused_steps"], counts.get("remote_left", 0)) == (1, 0)
+
+
+def test_a_server_of_another_model_stays_out_and_its_thread_ends() -> None:
+    before = set(threading.enumerate())
+    transport = answering(lambda texts: rows(*[[float(len(text)), 1.0] for text in texts]))
+    group = DeviceGroup([FakeMember("here"), RemoteMember(URL, "other", transport=transport)])
+    try:
+        assert "remote: stays out: wrong dimension: 2" in group.describe_parts()[1]
+        # Others may start or end threads meanwhile.
+        left = set(threading.enumerate()) - before
+        assert [one.name for one in left if one.name.startswith("rag-accel")] == []
+    finally:
+        group.close()

@@ -131,6 +131,16 @@ def test_the_health_of_a_group_shows_no_text_of_a_request() -> None:
     assert "secret" not in str(found)
 
 
+def test_a_server_that_wants_to_be_asked_later_is_paused() -> None:
+    with EmbeddingsServer() as server:
+        members = RemoteMember(server.base_url, "m"), FakeMember("here", vectors=served_vectors)
+        with group(*members, slo_s=60.0) as engine:
+            server.refusals.append(Refusal(429, "60"))
+            ended(engine, request("w"))
+            assert state_of(engine, "remote").state == "paused"
+            assert "asked again in" in state_of(engine, "remote").why
+
+
 def test_a_member_that_stays_out_is_lost_in_its_health() -> None:
     other = FakeMember("other", vectors=lambda texts, role: plain_vectors(texts, role) * 2)
     with group(FakeMember("here"), other) as engine:
