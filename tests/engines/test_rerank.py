@@ -84,18 +84,6 @@ class TestContract(EngineContract):
         return rerank("bad", "query", ["text", None])
 
 
-def test_documents_come_best_first_with_their_scores() -> None:
-    output = run(RerankEngine(shared_letters), [rerank("a", "abc", ["a", "abc", "xb", "ab"])])["a"]
-    assert isinstance(output.value, tuple)
-    assert order(output) == ["1", "3", "0", "2"]
-    assert [scored.score for scored in output.value] == [3.0, 2.0, 1.0, 1.0]
-
-
-def test_equal_scores_keep_the_order_given() -> None:
-    output = run(RerankEngine(lambda pairs: [1.0] * len(pairs)), [rerank("a", "q", "zyxwv")])["a"]
-    assert order(output) == ["0", "1", "2", "3", "4"]
-
-
 @pytest.mark.parametrize(("top_n", "count"), [(None, 3), (0, 0), (1, 1), (3, 3), (99, 3)])
 def test_top_n_cuts_the_order(top_n: int | None, count: int) -> None:
     output = run(RerankEngine(shared_letters), [rerank("a", "abc", ["a", "ab", "abc"], top_n)])
@@ -114,11 +102,6 @@ def test_no_documents_give_an_empty_result_without_a_call() -> None:
     calls = Calls()
     assert run(RerankEngine(calls), [rerank("a", "q", [])])["a"].value == ()
     assert calls.calls == []
-
-
-def test_empty_texts_are_scored_like_any_other() -> None:
-    output = run(RerankEngine(shared_letters), [rerank("a", "", ["", "x"])])["a"]
-    assert order(output) == ["0", "1"]
 
 
 requests_of_any_kind = st.lists(

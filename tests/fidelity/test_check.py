@@ -14,11 +14,7 @@ from fake_runner import TEMPLATE, tokenizer
 from tiny_chat import model
 
 from rag_accel.cli import main
-from rag_accel.config import Options
-from rag_accel.engines.llm.local.choice import local_model
 from rag_accel.engines.llm.local.model.loading import load
-from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity import ReuseCheck, TextPrompt, check_reuse
 from rag_accel.kv.reuse_check import REUSE_CHECKS
@@ -144,22 +140,6 @@ def test_the_command_prints_figures_and_proposes(
     assert 'proposed: kv_reuse="fused", recompute_ratio=0\n' in shown
     assert [f"{ratio}%" in shown for ratio in (0, 5, 15, 30, 50)] == [True] * 5
     assert "8 of 8 prompts" in progress
-
-
-def test_what_it_kept_ends_the_warning(
-    checkpoint: Path,
-    prompts: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    recwarn: pytest.WarningsRecorder,
-) -> None:
-    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
-    kept = str(tmp_path / "kept")
-    line = ["cache", "check", str(checkpoint), "--prompts", str(prompts), "--target", "0"]
-    assert main([*line, "--folder", kept]) == 0
-    bounds = LocalOptions(kv_reuse="fused", kv_folder=kept)
-    local_model(str(checkpoint), bounds=bounds).make(Options()).close()
-    assert not recwarn.list
 
 
 def test_it_is_there_for_machines_and_says_by_its_status_that_fused_does_not_pay(

@@ -22,9 +22,8 @@ from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged import int8_weights
 from rag_accel.engines.llm.local.paged.int8_files import list_weights, purge_weights
-from rag_accel.errors import ChunkFileError, ConfigError
+from rag_accel.errors import ConfigError
 from rag_accel.fidelity import AgreementCheck, TextPrompt, check_weights
-from rag_accel.kv.agreement import WEIGHTS_CHECKS
 from rag_accel.kv.verdicts import default_folder
 from rag_accel.testing.clock import ManualClock
 
@@ -108,20 +107,6 @@ def test_unchecked_weights_are_warned_of_once_with_the_command(checkpoint: Path)
 def test_unchecked_weights_of_an_object_are_warned_of_with_the_call() -> None:
     with pytest.warns(UncheckedWeightsWarning, match=r"check_weights\(model, tokenizer\)"):
         use()
-
-
-def test_the_verdict_is_trusted_as_written(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    file = check(target=0.0, folder=kept).file
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        use(kv_folder=str(kept))
-    said = json.loads(file.read_text())
-    file.write_text(json.dumps({**said, "top1": 1.5}))
-    with pytest.raises(ChunkFileError, match="another checksum"):
-        WEIGHTS_CHECKS.read(kept, said["model"])
-    with pytest.warns(UncheckedWeightsWarning):
-        use(kv_folder=str(kept), prefix_lanes=3)
 
 
 def test_the_command_checks(

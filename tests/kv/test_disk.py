@@ -133,14 +133,6 @@ def test_the_least_lately_used_file_goes_first(folder: Path, times: Times) -> No
     assert [store.find(key) is not None for key in (KEY, OTHER, THIRD)] == [True, False, True]
 
 
-def test_files_never_exceed_the_bytes(folder: Path, times: Times) -> None:
-    store = opened(folder, times, limit_bytes=3 * ONE)
-    for at in range(9):
-        store.put(bytes([at]) * 32, chunk_state(at), LABEL)
-        assert sum((folder / name).stat().st_size for name in names(folder)) <= 3 * ONE
-    assert store.held_bytes == sum((folder / name).stat().st_size for name in names(folder))
-
-
 def test_two_processes_keep_to_one_bound(folder: Path, times: Times) -> None:
     stores = [opened(folder, times, limit_bytes=3 * ONE) for _ in range(2)]
     for at in range(12):

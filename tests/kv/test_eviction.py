@@ -149,26 +149,6 @@ def test_the_latest_next_use_goes_first_behind_what_nobody_awaits() -> None:
     assert _evicted(policy, 4) == list(_keys(3, 0, 2, 1))
 
 
-def test_a_request_that_is_over_is_no_longer_awaited() -> None:
-    policy = LookaheadPolicy()
-    for number in (1, 2):
-        policy.added(_key(number), 1)
-    policy.began([_keys(1), _keys(2)])
-    assert policy.victim() == _key(2)
-    policy.began([_keys(2), ()])
-    assert policy.victim() == _key(1)
-
-
-def test_a_queue_in_another_order_is_taken_as_it_is() -> None:
-    policy = LookaheadPolicy()
-    for number in (1, 2, 3):
-        policy.added(_key(number), 1)
-    policy.began([_keys(1), _keys(2), _keys(3)])
-    assert policy.victim() == _key(3)
-    policy.began([_keys(3), _keys(1), _keys(2)])
-    assert policy.victim() == _key(2)
-
-
 def test_a_short_half_life_forgets_yesterdays_favourites() -> None:
     old, new = b"a", b"b"
     for half_life, gone in ((2.0, old), (1000.0, new)):
@@ -274,31 +254,6 @@ def test_a_learnt_half_life_changes_with_the_stream() -> None:
 _STEPS = st.lists(
     st.tuples(st.integers(0, 15), st.integers(-1, 15), _QUEUES | st.none()), max_size=80
 )
-
-
-@pytest.mark.parametrize("name", POLICIES)
-@given(steps=_STEPS)
-@settings(max_examples=60)
-def test_no_child_is_ever_kept_without_its_parent(
-    name: str, steps: list[tuple[int, int, list[list[int]] | None]]
-) -> None:
-    policy = eviction_policy(name)
-    parents: dict[int, int] = {}
-    for number, parent, queue in steps:
-        if queue is not None:
-            policy.began(_told(queue))
-        if number in parents:
-            policy.used(_key(number))
-        else:
-            behind = parent if parent in parents else -1
-            policy.added(_key(number), 1 + number, None if behind < 0 else _key(behind))
-            parents[number] = behind
-        while len(parents) > 6:
-            (victim,) = policy.victim()
-            assert victim in parents
-            assert victim not in parents.values()
-            policy.removed(_key(victim))
-            del parents[victim]
 
 
 @pytest.mark.parametrize("name", POLICIES)

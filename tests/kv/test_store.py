@@ -73,16 +73,6 @@ def test_a_full_store_admits_at_the_second_request() -> None:
     assert (b"a" in store, b"b" in store) == (False, True)
 
 
-def test_what_is_asked_for_once_gives_nothing_up() -> None:
-    store = HostStore(limit_bytes=64)
-    kept = (b"a", b"b")
-    assert all(store.put(key, state()) for key in kept)
-    for number in range(20):
-        assert store.find(f"one-off {number}".encode()) is None
-        store.put(f"one-off {number}".encode(), state())
-    assert all(key in store for key in kept)
-
-
 def test_room_left_by_what_was_given_up_is_for_what_was_asked_for_before() -> None:
     store = HostStore(limit_bytes=64)
     assert store.put(b"large", state(8))

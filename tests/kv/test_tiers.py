@@ -64,19 +64,6 @@ def test_what_one_store_kept_another_finds(folder: Path) -> None:
     second.close()
 
 
-def test_a_full_memory_admits_at_the_second_request(folder: Path) -> None:
-    store = tiered(folder, states=1)
-    store.find(KEYS[0])
-    assert store.put(KEYS[0], chunk_state())
-    store.find(KEYS[1])
-    assert not store.put(KEYS[1], chunk_state(1))
-    assert store.find(KEYS[0]) is not None
-    store.find(KEYS[1])
-    assert store.put(KEYS[1], chunk_state(1))
-    assert store.find(KEYS[0]) is None
-    store.close()
-
-
 def test_a_full_folder_admits_at_the_second_request(folder: Path) -> None:
     first = tiered(folder, files=1)
     first.put(KEYS[0], chunk_state())
@@ -91,16 +78,6 @@ def test_a_full_folder_admits_at_the_second_request(folder: Path) -> None:
     third.put(KEYS[1], chunk_state(1))
     third.close()
     assert looked(tiered(folder, files=1), KEYS[1]) is not None
-
-
-def test_a_state_that_was_given_up_is_whole_for_who_holds_it(folder: Path) -> None:
-    store = tiered(folder, states=1)
-    store.put(KEYS[0], chunk_state())
-    held = store.find(KEYS[0])
-    store.clear()
-    assert same_state(held, chunk_state())
-    assert store.held_bytes == 0
-    store.close()
 
 
 def test_a_closed_store_looks_for_nothing(folder: Path) -> None:
@@ -245,33 +222,3 @@ def test_a_thread_that_ended_for_want_of_work_is_started_again(
         made.prefetch([key])
         assert arrivals(made, 1) == {key: None}
     made.close()
-
-
-def test_memory_evicts_a_child_before_its_parent(folder: Path) -> None:
-    store = tiered(folder)
-    parent, child, other = KEYS[:3]
-    assert not store.put(child, chunk_state(1), parent=parent)
-    assert store.put(parent, chunk_state(0))
-    assert store.put(child, chunk_state(1), parent=parent)
-    for _ in range(2):
-        store.find(other)
-    assert store.put(other, chunk_state(2))
-    assert store.find(parent) is not None
-    assert store.find(child) is None
-    store.close()
-    assert same_state(looked(tiered(folder), child), chunk_state(1))
-
-
-def test_memory_keeps_what_waiting_requests_read(folder: Path) -> None:
-    store = tiered(folder, eviction="lookahead")
-    waiting, hot, other = KEYS[:3]
-    assert store.put(waiting, chunk_state(0))
-    assert store.put(hot, chunk_state(1))
-    for _ in range(2):
-        store.find(hot)
-        store.find(other)
-    store.began([(other,), (waiting,)])
-    assert store.put(other, chunk_state(2))
-    assert store.find(waiting) is not None
-    assert store.find(hot) is None
-    store.close()

@@ -70,11 +70,6 @@ def test_a_file_that_is_no_verdict_is_damaged(folder: Path, file: Path, content:
     assert reason(folder) == "damaged"
 
 
-def test_a_file_that_is_cut_is_damaged(folder: Path, file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-20])
-    assert reason(folder) == "damaged"
-
-
 def test_a_file_of_another_model_is_foreign(folder: Path, file: Path) -> None:
     other = REUSE_CHECKS.write(folder, replace(FOUND, model=OTHER))
     shutil.copy(other, file)

@@ -8,19 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from embeddings_server import EmbeddingsServer, Refusal, vector_of
 from fake_members import FakeMember, plain_vectors
 from returning_groups import (
     PATIENCE_S,
     ended,
     group,
     request,
-    served_vectors,
     state_of,
     wait_until_ready,
 )
 
-from rag_accel.engines import RemoteMember
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.errors import ConfigError, EngineLostError, RemoteEngineError
@@ -138,17 +135,3 @@ def test_a_group_with_an_awaited_member_is_closed_while_it_waits() -> None:
     made = DeviceGroup([FakeMember("here"), away])
     made.close()
     assert away.is_closed
-
-
-def test_a_server_that_answers_503_while_it_loads_its_model_joins_later() -> None:
-    with EmbeddingsServer() as server:
-        server.refusals.extend([Refusal(503)] * 3)
-        here = FakeMember("here", vectors=served_vectors)
-        with group(RemoteMember(server.base_url, "m"), here, slo_s=60.0) as engine:
-            wait_until_ready(engine, "remote")
-            ended(engine, request("w"))
-            assert here.calls == []
-            assert server.calls[-1] == ["text w"]
-            np.testing.assert_array_equal(
-                ended(engine, request("v")), np.array([vector_of("text v")], np.float32)
-            )

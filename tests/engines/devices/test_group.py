@@ -16,10 +16,9 @@ from fake_members import FakeMember, plain_vectors
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.devices.group import DeviceGroup
-from rag_accel.engines.devices.members import Member
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.errors import ClosedError, EngineError, EngineLostError, EngineOutputError
-from rag_accel.testing import EngineContract, ManualClock
+from rag_accel.testing import EngineContract
 
 WAIT = StepBudget(10.0)
 
@@ -105,27 +104,6 @@ def test_the_plan_of_all_members_is_made_twice_for_one_text(
     assert made == ["_lanes", "_plans"]
 
 
-def test_no_text_is_computed_twice() -> None:
-    texts = [f"{number}" for number in range(300)]
-    members = [FakeMember("first"), FakeMember("second")]
-    with group(*members) as engine:
-        engine.submit([request("bulk", *texts)])
-        outcomes(engine, 1)
-    assert sorted(text for m in members for call in m.calls for text in call) == sorted(texts)
-
-
-def test_a_query_is_not_held_up_by_a_bulk_work() -> None:
-    only = FakeMember("only", max_texts=10)
-    with group(only) as engine:
-        only.may_go.clear()
-        engine.submit([request("bulk", *(f"{number}" for number in range(500)))])
-        assert only.is_asked.wait(10)
-        engine.submit([request("query", "q")])
-        only.may_go.set()
-        outcomes(engine, 2)
-    assert "q" in only.calls[1]
-
-
 def test_queries_and_documents_of_one_step_keep_their_roles() -> None:
     def by_role(texts: Sequence[str], role: str) -> Any:
         return plain_vectors([f"{role}: {text}" for text in texts], role)
@@ -150,30 +128,6 @@ def test_no_texts_give_no_vectors_of_the_right_dimension() -> None:
 
 
 # What goes wrong.
-
-
-def test_a_member_that_raises_midway_leaves_its_part_to_the_other() -> None:
-    texts = [f"{number}" for number in range(400)]
-    broken, sound = FakeMember("broken"), FakeMember("sound")
-    with group(broken, sound) as engine:
-        broken.error = RuntimeError("device gone")
-        engine.submit([request("bulk", *texts)])
-        found = outcomes(engine, 1)["bulk"]
-        np.testing.assert_array_equal(found, plain_vectors(texts, "query"))
-
-
-def test_a_member_pauses_after_three_failed_steps_and_says_why() -> None:
-    broken, sound = FakeMember("broken"), FakeMember("sound")
-    with group(broken, sound, slo_s=60.0) as engine:
-        broken.error = RuntimeError("device gone")
-        for number in range(3):
-            engine.submit([request(f"w{number}")])
-            outcomes(engine, 1)
-        engine.submit([request("after")])
-        outcomes(engine, 1)
-        assert engine.counts["broken_failed_steps"] == 3
-        assert "broken: paused: " in engine.describe_parts()[0]
-        assert "device gone" in engine.describe_parts()[0]
 
 
 def test_a_text_that_no_member_embeds_fails_its_work_alone() -> None:
@@ -230,29 +184,6 @@ def test_bad_vectors_are_an_error_of_the_step(bad: Any, message: str) -> None:
     assert message in str(error)
 
 
-def test_what_a_lost_member_held_goes_to_another() -> None:
-    first, second = FakeMember("first"), FakeMember("second")
-    with group(first, second, slo_s=60.0) as engine:
-        first.error = EngineLostError("gone")
-        engine.submit([request("w")])
-        np.testing.assert_array_equal(outcomes(engine, 1)["w"], plain_vectors(["text w"], "query"))
-        assert engine.counts["first_left"] == 1
-
-
-def test_a_member_that_hangs_is_lost_and_its_late_result_dropped() -> None:
-    clock = ManualClock()
-    first, second = FakeMember("first"), FakeMember("second")
-    with group(first, second, slo_s=1000.0, step_timeout_s=5.0, clock=clock) as engine:
-        first.may_go.clear()
-        engine.submit([request("w")])
-        assert first.is_asked.wait(10)
-        clock.advance(6.0)
-        np.testing.assert_array_equal(outcomes(engine, 1)["w"], plain_vectors(["text w"], "query"))
-        first.may_go.set()
-        engine.submit([request("w")])
-        assert len(outcomes(engine, 1)) == 1
-
-
 def test_without_any_member_left_work_ends_with_an_error_that_says_so() -> None:
     member = FakeMember("only")
     with group(member) as engine:
@@ -300,15 +231,6 @@ def test_cancelled_work_frees_its_texts_and_reports_nothing() -> None:
         assert engine.num_unfinished == 0
 
 
-def test_an_interrupt_ends_a_waiting_step() -> None:
-    member = FakeMember("only")
-    with group(member) as engine:
-        member.may_go.clear()
-        engine.submit([request("w")])
-        engine.interrupt()
-        assert engine.step(StepBudget(None)) == []
-
-
 def test_closing_ends_the_threads_and_closes_the_members() -> None:
     members = [FakeMember("first"), FakeMember("second")]
     before = set(threading.enumerate())
@@ -319,13 +241,6 @@ def test_closing_ends_the_threads_and_closes_the_members() -> None:
     assert [member.is_closed for member in members] == [True, True]
     with pytest.raises(ClosedError):
         engine.submit([request("late")])
-
-
-def test_members_that_never_computed_are_closed_too() -> None:
-    member = FakeMember("only")
-    with group(member):
-        pass
-    assert member.is_closed
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -355,7 +270,3 @@ def test_steps_are_counted_by_member() -> None:
     assert counts["only_steps"] == 1
     assert counts["only_texts"] == 2
     assert counts["only_tokens"] == 3
-
-
-def test_a_fake_is_a_member() -> None:
-    assert isinstance(FakeMember(), Member)

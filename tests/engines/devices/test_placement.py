@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.pieces import AGEING_S, LATE_SHARE, PIECE_TOKENS
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
@@ -130,16 +129,6 @@ def test_without_any_limit_it_goes_where_it_ends_soonest() -> None:
     assert bound(placement.bind(0.0)) == {"fast": ["a"]}
     add(placement, "b", cost=20, now=0.1)
     assert bound(placement.bind(0.1)) == {"slow": ["b"]}
-
-
-def test_an_idle_member_takes_over_from_one_that_is_late() -> None:
-    placement = Placement((FAST, SLOW), limits=MemberLimits(second_try_s=9.0))
-    add(placement, "a")
-    placement.bind(0.0)
-    add(placement, "b", cost=200, now=0.1)
-    assert placement.bind(0.1) == []  # fast would have ended it at 0.5, slow at 0.9
-    assert placement.look_again_at(0.1) == pytest.approx(0.2)
-    assert bound(placement.bind(1.0)) == {"slow": ["b"]}
 
 
 def test_a_deadline_counts_less_the_learned_rest_of_the_request() -> None:
@@ -355,14 +344,6 @@ def test_a_result_of_cancelled_work_is_dropped_though_its_id_lives_again() -> No
     assert bound(placement.bind(0.2)) == {"fast": ["a"]}
 
 
-def test_without_members_nothing_is_bound() -> None:
-    placement = group(9.0, FAST)
-    add(placement, "a")
-    placement.lose("fast")
-    assert placement.bind(0.1) == []
-    assert placement.drop_all() == ("a",)
-
-
 def test_a_refused_step_goes_to_another_member_first() -> None:
     placement = group(None, FAST, SLOW)
     add(placement, "a", deadline=1e6)
@@ -378,14 +359,6 @@ def test_a_piece_that_every_member_refuses_ends_after_the_third_time() -> None:
     assert {piece.work for piece in placement.refused(only(placement.bind(2.0)), 3.0)} == {"a", "b"}
     assert placement.members == ("fast",)
     assert placement.num_work_items == 0
-
-
-def test_work_that_waits_for_a_paused_member_is_looked_at_when_its_pause_ends() -> None:
-    placement = group(100.0)
-    placement.pause("fast", 5.0)
-    add(placement, "a")
-    assert placement.bind(0.0) == []
-    assert placement.look_again_at(0.0) == 5.0
 
 
 def test_a_late_work_has_its_turn_though_new_ones_keep_coming() -> None:

@@ -293,58 +293,6 @@ def test_a_member_that_is_told_to_wait_pauses_and_others_go_on() -> None:
     assert (counts["remote_refused_steps"], counts.get("remote_left", 0)) == (1, 0)
 
 
-def test_a_server_that_refuses_for_ever_leaves_the_work_to_others() -> None:
-    with EmbeddingsServer() as server, group_beside(server, slo_s=60.0) as group:
-        server.refusals.extend([Refusal(429, "0.001")] * 1000)
-        for number in range(20):
-            group.submit([request(f"w{number}", "a")])
-            np.testing.assert_array_equal(ended(group), server_vectors(["a"]))
-        assert group.describe_parts()[0] == "remote: the first member"
-
-
-def test_a_server_alone_that_refuses_for_ever_ends_works_with_its_refusal() -> None:
-    with EmbeddingsServer() as server:
-        group = DeviceGroup([RemoteMember(server.base_url, "some-model")])
-        try:
-            server.refusals.extend([Refusal(429, "0.001")] * 1000)
-            group.submit([request("w", "a"), request("v", "b")])
-            errors = outcomes(group, 2)
-            assert {type(error) for error in errors} == {MemberPausedError}
-            assert "HTTP 429" in str(errors[0])
-            server.refusals.clear()
-            group.submit([request("later", "c")])
-            np.testing.assert_array_equal(ended(group), server_vectors(["c"]))
-        finally:
-            group.close()
-
-
-def test_a_server_that_goes_down_pauses_and_its_texts_are_embedded_here() -> None:
-    texts = [f"text {number}" for number in range(300)]
-    with EmbeddingsServer() as server, group_beside(server, slo_s=60.0) as group:
-        server.close()
-        group.submit([request("w", *texts)])
-        np.testing.assert_array_equal(ended(group), server_vectors(texts))
-        for number in range(5):
-            group.submit([request(f"w{number}", "a")])
-            assert len(ended(group)) == 1
-        assert "remote: paused: " in group.describe_parts()[0]
-        assert "no connection" in group.describe_parts()[0]
-
-
-def test_a_server_that_is_down_alone_ends_all_works_with_an_error() -> None:
-    with EmbeddingsServer() as server:
-        group = DeviceGroup([RemoteMember(server.base_url, "some-model")])
-        try:
-            server.close()
-            texts = [f"text {number}" for number in range(300)]
-            group.submit([request("w", *texts), request("v", "a")])
-            assert all(isinstance(error, EngineError) for error in outcomes(group, 2))
-            group.submit([request("later", "a")])
-            assert "no member of the device group answers" in str(ended(group))
-        finally:
-            group.close()
-
-
 def test_a_server_of_another_model_stays_out_and_its_thread_ends() -> None:
     before = set(threading.enumerate())
     transport = answering(lambda texts: rows(*[[float(len(text)), 1.0] for text in texts]))
@@ -356,16 +304,3 @@ def test_a_server_of_another_model_stays_out_and_its_thread_ends() -> None:
         assert [one.name for one in left if one.name.startswith("rag-accel")] == []
     finally:
         group.close()
-
-
-def test_a_group_that_is_closed_does_not_wait_for_a_server() -> None:
-    with EmbeddingsServer() as server:
-        group = DeviceGroup([RemoteMember(server.base_url, "some-model")])
-        server.hangs = True
-        num_calls = len(server.calls)
-        group.submit([request("w", "a")])
-        while len(server.calls) == num_calls:
-            threading.Event().wait(0.005)
-        group.close()
-        server.hangs = False
-    assert not [one for one in threading.enumerate() if one.name.startswith("rag-accel-member")]

@@ -7,17 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from embedded_texts import embedded
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
-from rag_accel.engine_api import (  # noqa: E402
-    EngineRequest,
-    PrimitiveKind,
-    StepBudget,
-    TextBatch,
-    WorkId,
-)
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
 
 TEXTS = ("a", "Who may cross the bridge in winter?")
@@ -65,19 +59,10 @@ def adapt(model: Any) -> Adapted:
     return attention.query
 
 
-def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
-    work = EngineRequest(WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(TEXTS, "query"))
-    engine.submit([work])
-    while True:
-        for output in engine.step(StepBudget(None, 2)):
-            assert output.kind == "final", output.value
-            return np.asarray(output.value)
-
-
 def used(model: Any) -> SentenceTransformerEngine:
     """Return an engine that has compiled its model, or found that it cannot be."""
     engine = SentenceTransformerEngine(model)
-    embedded(engine)
+    embedded(engine, TEXTS)
     assert engine.runtime is not None
     engine.runtime.wait(PATIENCE_S)
     return engine
@@ -91,10 +76,10 @@ def test_another_adapter_is_seen_at_the_next_call(
     engine = used(model)
     assert engine.runtime is not None
     assert "it has adapters" in engine.runtime.describe()
-    old = embedded(engine)
+    old = embedded(engine, TEXTS)
     with torch.no_grad():
         change(layer)
-    new = embedded(engine)
+    new = embedded(engine, TEXTS)
     assert np.abs(new - old).max() > 1e-3
     assert np.abs(new - model.encode(list(TEXTS))).max() <= TOLERANCE
 
@@ -103,12 +88,12 @@ def test_an_adapter_that_comes_after_the_compilation_is_seen_at_the_next_call(mo
     engine = used(model)
     assert engine.runtime is not None
     assert engine.runtime.state == "ready"
-    old = embedded(engine)
+    old = embedded(engine, TEXTS)
     layer = adapt(model)
     for change in (None, CHANGES["set_adapter"]):
         if change is not None:
             change(layer)
-        new = embedded(engine)
+        new = embedded(engine, TEXTS)
         assert np.abs(new - old).max() > 1e-3
         assert np.abs(new - model.encode(list(TEXTS))).max() <= TOLERANCE
         old = new

@@ -207,11 +207,6 @@ def test_no_texts_give_no_rows_of_the_known_dimension_without_a_call() -> None:
     assert (value.shape, value.dtype, calls.calls) == ((0, 3), np.float32, [])
 
 
-def test_an_empty_string_is_a_text_like_any_other() -> None:
-    value = run(CallableEmbeddingEngine(embed), [texts("a", "")])["a"].value
-    np.testing.assert_array_equal(value, np.array([vector_of("")]))
-
-
 def test_a_small_request_ends_in_the_step_it_joins_beside_a_bulk_load() -> None:
     engine = CallableEmbeddingEngine(embed, max_batch=2)
     engine.submit([texts("bulk", *(f"t{i}" for i in range(100)))])

@@ -12,17 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from bfloat16_kit import needs_bfloat16
+from embedded_texts import embedded
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
-from rag_accel.engine_api import (  # noqa: E402
-    EngineRequest,
-    PrimitiveKind,
-    StepBudget,
-    TextBatch,
-    WorkId,
-)
 from rag_accel.engines.compiled.compiled_forms import CompiledForm  # noqa: E402
 from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
     CompiledTransformer,
@@ -36,17 +30,6 @@ from rag_accel.engines.torch_threads import thread_count  # noqa: E402
 TEXTS = ["a", "Who may cross the bridge in winter?", "word " * 120, "0x7f", "naive cafe, 12.5 %"]
 TOLERANCE = 1e-6
 PATIENCE_S = 60.0
-
-
-def embedded(engine: SentenceTransformerEngine, texts: list[str], threads: int = 2) -> np.ndarray:
-    work = EngineRequest(
-        WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(tuple(texts), "query")
-    )
-    engine.submit([work])
-    while True:
-        for output in engine.step(StepBudget(None, threads)):
-            assert output.kind == "final", output.value
-            return np.asarray(output.value)
 
 
 def compiled_engine(model: Any, **options: Any) -> SentenceTransformerEngine:

@@ -11,17 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from embedded_texts import embedded
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
-from rag_accel.engine_api import (  # noqa: E402
-    EngineRequest,
-    PrimitiveKind,
-    StepBudget,
-    TextBatch,
-    WorkId,
-)
 from rag_accel.engines.compiled import compile_process  # noqa: E402
 from rag_accel.engines.compiled.compile_process import (  # noqa: E402
     CompileError,
@@ -110,15 +104,6 @@ def test_adapters_and_foreign_classes_are_refused_by_name(model: Any) -> None:
         CompiledTransformer(model, 1)
 
 
-def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
-    work = EngineRequest(WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(TEXTS, "query"))
-    engine.submit([work])
-    while True:
-        for output in engine.step(StepBudget(None, 2)):
-            assert output.kind == "final"
-            return np.asarray(output.value)
-
-
 @pytest.mark.processes  # the one that nobody waits for is the one in `make test`
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs limits of memory")
 def test_a_child_over_its_memory_ends_and_the_model_stays_plain(
@@ -129,12 +114,12 @@ def test_a_child_over_its_memory_ends_and_the_model_stays_plain(
     monkeypatch.setattr(compile_process, "_TRIES", 1)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     engine = SentenceTransformerEngine(model)
-    embedded(engine)
+    embedded(engine, TEXTS)
     assert engine.runtime is not None
     engine.runtime.wait(PATIENCE_S)
     assert engine.runtime.describe() == (
         "runs on torch: the process that compiles it had too little memory"
     )
-    assert np.allclose(embedded(engine), model.encode(list(TEXTS)), atol=1e-6)
+    assert np.allclose(embedded(engine, TEXTS), model.encode(list(TEXTS)), atol=1e-6)
     assert not compile_process._children.running  # pyright: ignore[reportPrivateUsage]
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,6 @@ from rag_accel.engine_api import (
     GenerationInput,
     PrimitiveKind,
     StepBudget,
-    TextBatch,
     WorkId,
 )
 from rag_accel.engines.embedding.hosted_engine import (
@@ -32,7 +31,7 @@ from rag_accel.engines.embedding.hosted_engine import (
     is_small,
     retry_delay_s,
 )
-from rag_accel.errors import ClosedError, EngineError
+from rag_accel.errors import ClosedError
 from rag_accel.testing import ManualClock
 from rag_accel.testing.conformance import EngineContract
 
@@ -271,30 +270,6 @@ def test_cancelled_work_is_not_reported_and_not_sent(
     server.gate.set()
     assert finish(engine, "kept").keys() == {"kept"}
     assert server.calls == [["sent"], ["kept"]]
-
-
-def test_an_interrupt_ends_a_step(engine: HostedEmbeddingEngine, server: Server) -> None:
-    server.gate.clear()
-    engine.submit([work("a", server=server)])
-    engine.interrupt()
-    assert engine.step(StepBudget()) == []
-    server.gate.set()
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        replace(work("a", server=Server()), kind=PrimitiveKind.SEARCHING),
-        replace(work("a", server=Server()), payload=TextBatch(("a",))),
-    ],
-)
-def test_bad_work_ends_alone(
-    engine: HostedEmbeddingEngine, server: Server, bad: EngineRequest
-) -> None:
-    engine.submit([work("good", server=server), bad])
-    found = finish(engine, "good", "a")
-    assert found["good"].kind == "final"
-    assert isinstance(found["a"].error, EngineError)
 
 
 def test_a_closed_engine_refuses_work_and_leaves_no_thread(

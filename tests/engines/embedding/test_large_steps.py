@@ -132,19 +132,3 @@ def test_an_engine_may_be_closed_while_it_computes(engine: SentenceTransformerEn
     assert engine.num_unfinished == 0
     again, _ = ended(engine, [work("b", MANY[0])])
     require_own(engine, again["b"], MANY[:1])
-
-
-def test_a_bulk_load_does_not_hold_up_a_newcomer(engine: SentenceTransformerEngine) -> None:
-    engine.submit([work("bulk", *(MANY * 20))])
-    engine.step(StepBudget(threads=2))
-    engine.submit([work("query", "one")])
-    steps = 0
-    while True:
-        steps += 1
-        ids = [str(output.id) for output in engine.step(StepBudget(threads=2))]
-        if ids:
-            break
-    assert ids == ["query"]
-    # What was in line before it are 4,096 tokens, in micro-batches of up to 640.
-    assert steps <= 20
-    engine.cancel([WorkId("bulk")])

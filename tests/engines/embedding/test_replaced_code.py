@@ -6,17 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from embedded_texts import embedded
 
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
-from rag_accel.engine_api import (  # noqa: E402
-    EngineRequest,
-    PrimitiveKind,
-    StepBudget,
-    TextBatch,
-    WorkId,
-)
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
 from rag_accel.engines.rerank.max_sim import MaxSimScorer  # noqa: E402
 
@@ -27,22 +21,11 @@ PATIENCE_S = 60.0
 WHERE = pytest.mark.parametrize("where", ["instance", "class"])
 
 
-def embedded(engine: SentenceTransformerEngine) -> np.ndarray:
-    work = EngineRequest(
-        WorkId("w"), "1", PrimitiveKind.EMBEDDING, TextBatch(tuple(TEXTS), "query")
-    )
-    engine.submit([work])
-    while True:
-        for output in engine.step(StepBudget(None, 2)):
-            assert output.kind == "final", output.value
-            return np.asarray(output.value)
-
-
 @pytest.fixture
 def engine(model: Any) -> SentenceTransformerEngine:
     """Return an engine whose model is compiled."""
     made = SentenceTransformerEngine(model)
-    embedded(made)
+    embedded(made, TEXTS)
     assert made.runtime is not None
     made.runtime.wait(PATIENCE_S)
     assert made.runtime.state == "ready", made.runtime.reason
@@ -70,9 +53,9 @@ def intermediate(model: Any) -> Any:
 def test_forward_of_an_inner_module(
     engine: SentenceTransformerEngine, model: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    old = embedded(engine)
+    old = embedded(engine, TEXTS)
     replace_forward(monkeypatch, intermediate(model), where)
-    new = embedded(engine)
+    new = embedded(engine, TEXTS)
     assert np.abs(new - old).max() > 1e-3
     assert np.abs(new - model.encode(TEXTS)).max() <= TOLERANCE
 
@@ -96,6 +79,6 @@ def test_encode_of_the_model(
         return np.full((len(args[-1]), 96), 7.0, dtype=np.float32)
 
     monkeypatch.setattr(model if where == "instance" else type(model), "encode", encode)
-    assert embedded(engine).tolist() == [[7.0] * 96] * len(TEXTS)
+    assert embedded(engine, TEXTS).tolist() == [[7.0] * 96] * len(TEXTS)
     monkeypatch.undo()
-    assert np.abs(embedded(engine) - model.encode(TEXTS)).max() <= TOLERANCE
+    assert np.abs(embedded(engine, TEXTS) - model.encode(TEXTS)).max() <= TOLERANCE

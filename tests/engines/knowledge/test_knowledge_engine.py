@@ -16,7 +16,6 @@ from rag_accel.engine_api import (
     LinkQuery,
     PrimitiveKind,
     PruneBatch,
-    StepBudget,
     WorkId,
 )
 from rag_accel.engines import KnowledgeEngine, MemoryGraph
@@ -67,13 +66,6 @@ def test_a_vector_finds_the_nearest_entities() -> None:
     assert graph.embed(embed) == 4
     (vector,) = embed(["ada lovelace"])
     assert found(KnowledgeEngine(graph), LinkQuery(1, vector=vector)) == ["Ada Lovelace"]
-
-
-def test_equal_vectors_stand_in_the_order_of_names() -> None:
-    graph = MemoryGraph([("ab", "r", "ba")])
-    graph.embed(embed)
-    query = LinkQuery(2, vector=embed(["ab"])[0])
-    assert found(KnowledgeEngine(graph), query) == ["ab", "ba"]
 
 
 def test_a_search_by_vector_without_vectors_is_a_named_error(engine: KnowledgeEngine) -> None:
@@ -208,12 +200,6 @@ def test_one_bad_search_fails_alone() -> None:
     got = outputs(KnowledgeEngine(graph), [bad, good])
     assert isinstance(got["bad"].error, GraphLinkError)
     assert got["good"].kind == "final"
-
-
-def test_cancelled_work_has_no_output(engine: KnowledgeEngine) -> None:
-    engine.submit([work("gone", LinkQuery(1, text="Ada")), work("kept", LinkQuery(1, text="Ada"))])
-    engine.cancel([WorkId("gone"), WorkId("unknown")])
-    assert [output.id for output in engine.step(StepBudget())] == ["kept"]
 
 
 @pytest.mark.parametrize(

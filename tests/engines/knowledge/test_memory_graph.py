@@ -35,23 +35,11 @@ def test_an_edit_makes_another_version() -> None:
     assert (list(before.names), names(graph)) == (["a", "b"], ["a", "b", "c"])
 
 
-def test_an_entity_is_removed_with_its_triples() -> None:
-    graph = MemoryGraph([("a", "r", "b"), ("b", "r", "c")], {"a": "first", "lonely": "alone"})
-    graph.remove(entities=["a", "lonely", "unknown"])
-    assert (len(graph), names(graph)) == (1, ["b", "c"])
-
-
 def test_a_replaced_graph_keeps_the_vectors_of_entities_that_stay() -> None:
     graph = MemoryGraph([("a", "r", "b")], {"a": "one"})
     graph.embed(embed)
     graph.replace([("b", "s", "a")], {"a": "another"})
     assert [one.id for one in graph.unembedded()] == ["a"]
-    assert len(graph) == 1
-
-
-def test_an_unknown_triple_is_removed_without_effect() -> None:
-    graph = MemoryGraph([("a", "r", "b")])
-    graph.remove([("a", "r", "c")])
     assert len(graph) == 1
 
 
@@ -142,11 +130,6 @@ def test_a_saved_graph_comes_back_with_its_names(tmp_path: Path) -> None:
     assert found == expected != []
     again.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "g").read_bytes()
-
-
-def test_an_empty_graph_comes_back(tmp_path: Path) -> None:
-    MemoryGraph().save(tmp_path / "g")
-    assert names(MemoryGraph.load(tmp_path / "g")) == []
 
 
 def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:

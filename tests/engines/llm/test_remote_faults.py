@@ -67,24 +67,6 @@ def test_a_server_that_is_down_is_asked_little_more_often_than_there_are_calls(
     assert len(naps.seconds) == 10
 
 
-def test_refused_connections_are_repeated_within_the_budget(
-    make_engine: MakeEngine, naps: Naps
-) -> None:
-    calls: list[httpx2.Request] = []
-
-    def refuse(request: httpx2.Request) -> httpx2.Response:
-        calls.append(request)
-        raise httpx2.ConnectError("refused", request=request)
-
-    options = RemoteOptions(retry_budget=10)
-    remote = make_engine(transport=httpx2.MockTransport(refuse), options=options)
-    ids = [f"w{number}" for number in range(100)]
-    remote.submit([work(id) for id in ids])
-    errors = [str(output.error) for output in finish(remote, *ids)]
-    assert len(calls) == 110
-    assert all("no connection to the server" in error for error in errors)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_answer_allows_a_further_attempt(
     make_engine: MakeEngine, server: ChatServer, naps: Naps, stream: bool
@@ -169,13 +151,6 @@ def test_malformed_json_is_a_named_error(
     assert server.num_calls == 1
 
 
-def test_a_slow_first_byte_is_waited_for(
-    remote: OpenAICompatibleEngine, server: ChatServer
-) -> None:
-    server.script(Fault("slow", delay_s=0.02))
-    assert run(remote, work()).kind == "final"
-
-
 def test_a_server_silent_for_too_long_is_a_named_error_and_not_asked_again(
     make_engine: MakeEngine, server: ChatServer
 ) -> None:
@@ -196,15 +171,6 @@ def test_a_server_that_is_not_there_is_a_named_error(
     assert "no connection to the server" in str(error)
     assert error.status is None
     assert len(naps.seconds) == 3
-
-
-def test_one_failing_request_does_not_harm_its_neighbours(
-    remote: OpenAICompatibleEngine, server: ChatServer
-) -> None:
-    server.script(Fault("status", status=400))
-    remote.submit([work(f"w{number}") for number in range(5)])
-    kinds = [output.kind for output in finish(remote, *(f"w{number}" for number in range(5)))]
-    assert sorted(kinds) == ["error"] + ["final"] * 4
 
 
 def test_an_answer_longer_than_allowed_is_a_named_error(make_engine: MakeEngine) -> None:

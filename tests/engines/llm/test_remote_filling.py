@@ -61,12 +61,6 @@ def test_each_text_is_sent_once_behind_the_head(server: VllmChatServer) -> None:
         assert body["prompt"][:head] == server.bodies[0]["prompt"][:head]
 
 
-def test_a_fill_that_was_refused_goes_on(server: VllmChatServer) -> None:
-    fill_server(server.base_url, TEXTS[:3], PROMPT)
-    report = fill_server(server.base_url, TEXTS, PROMPT)
-    assert (report.sent, report.found) == (7, 3)
-
-
 def test_a_server_without_priorities_is_sent_none(server: VllmChatServer) -> None:
     server.priority_status = 400
     report = fill_server(server.base_url, TEXTS, PROMPT, options=ServerFillOptions(concurrency=1))

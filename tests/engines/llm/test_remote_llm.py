@@ -60,13 +60,6 @@ def test_servers_share_the_requests(servers: list[NamedServer]) -> None:
     assert set(answers) == {"a", "b"}
 
 
-def test_equal_beginnings_go_to_one_server(servers: list[NamedServer]) -> None:
-    with Accelerator(llm=model(servers)) as accelerator:
-        for _ in range(3):
-            ask(accelerator, "one long prompt", "another long prompt")
-    assert all(len(set(server.prompts)) == 1 for server in servers)
-
-
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_server_that_refuses_loses_no_request(servers: list[NamedServer], status: int) -> None:
     servers[0].status = status
@@ -74,15 +67,6 @@ def test_a_server_that_refuses_loses_no_request(servers: list[NamedServer], stat
         assert ask(accelerator, *"qrstuv") == ["b"] * 6
         (llm,) = accelerator.health().parts
         assert {part.state for part in llm.parts} == {"ready", "paused"}
-
-
-def test_a_server_is_left_alone_as_long_as_it_asks(servers: list[NamedServer]) -> None:
-    servers[0].status, servers[0].retry_after = 429, "77"
-    llm = model(servers)
-    with Accelerator(llm=llm) as accelerator:
-        assert ask(accelerator, *"qrstuv") == ["b"] * 6
-        whys = [part.why for part in accelerator.health().parts[0].parts]
-    assert any("tried again in 7" in why for why in whys)
 
 
 def test_a_server_whose_answers_have_no_text_loses_no_request(servers: list[NamedServer]) -> None:

@@ -17,7 +17,6 @@ COMPLETION = {
     "choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 1},
 }
-USAGE = {"prompt_tokens": 5, "completion_tokens": 7}
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -104,21 +103,6 @@ def test_what_follows_the_end_mark_counts_for_nothing_however_it_is_cut(
         answers = Answers(whole[:cut], whole[cut:])
         engine = make_engine(transport=answers.transport())
         assert run(engine, work(stream=True)).value == GenerationOutput("hi")
-
-
-def test_counts_that_come_after_the_finish_reason_are_read(make_engine: MakeEngine) -> None:
-    usage = event({"choices": [], "usage": USAGE})
-    answers = Answers(said("hi", "length"), usage, usage, DONE)
-    output = run(make_engine(transport=answers.transport()), work(stream=True))
-    assert output.value == GenerationOutput("hi", 5, 7, "length")
-
-
-@pytest.mark.parametrize("bad", [b"data:\n\n", b"data: {\n\n", b"data: \xff\n\n", b"data: 1\n\n"])
-def test_an_event_that_is_no_chunk_is_a_named_error(make_engine: MakeEngine, bad: bytes) -> None:
-    answers = Answers(said("hi"), bad, DONE)
-    error = error_of(run(make_engine(transport=answers.transport()), work(stream=True)))
-    assert "not a chat chunk" in str(error)
-    assert answers.num_calls == 1
 
 
 def test_an_error_that_the_stream_reports_is_shown(make_engine: MakeEngine) -> None:

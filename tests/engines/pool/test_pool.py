@@ -106,14 +106,6 @@ def test_what_a_dead_member_did_not_begin_goes_elsewhere(error: Exception) -> No
         assert engine.health().is_ready
 
 
-def test_misuse_is_not_tried_elsewhere() -> None:
-    second = FakeEngine()
-    with pool(FakeEngine(faults=failing(ValueError("no such option"))), second) as engine:
-        engine.submit([request("w")])
-        assert isinstance(outcomes(engine, 1)["w"], ValueError)
-    assert second.batches == []
-
-
 DOUBTFUL = {
     **{
         f"HTTP {status}": RemoteEngineError("the server refused the request", status=status)
@@ -267,16 +259,6 @@ def test_an_unknown_handle_is_refused() -> None:
     with pool(FakeEngine(), FakeEngine()) as engine:
         engine.submit([request("w", handle="7:x"), request("v", handle="x")])
         assert all("unknown handle" in str(error) for error in outcomes(engine, 2).values())
-
-
-def test_cancelled_work_is_forgotten_and_the_others_go_on() -> None:
-    may_go = threading.Event()
-    member = FakeEngine(STEPPED, steps=2, faults=Faults(hang=may_go))
-    with pool(member) as engine:
-        engine.submit([request("a"), request("b")])
-        engine.cancel([WorkId("a")])
-        may_go.set()
-        assert set(outcomes(engine, 1)) == {"b"}
 
 
 def test_prompts_stay_where_their_beginning_was() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -128,31 +127,6 @@ def test_a_process_that_was_not_started_takes_no_work_of_the_one_before() -> Non
     host.close()
 
 
-def _in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    return thread, found
-
-
-def test_a_claimed_thread_waits_for_the_call() -> None:
-    handover, looked = CallHandover(), threading.Event()
-    call: Any = object()
-
-    def is_idle() -> bool:
-        looked.set()
-        return True
-
-    thread, found = _in_thread(lambda: handover.wait(LONG_S, is_idle))
-    looked.wait(LONG_S)
-    assert handover.claim()
-    assert not handover.claim()
-    handover.put(call)
-    thread.join(LONG_S)
-    assert found == [call]
-    assert not handover.claim()
-
-
 def test_nobody_waits_where_there_is_work_or_at_the_end() -> None:
     handover = CallHandover()
     assert handover.wait(LONG_S, lambda: False) is None
@@ -160,17 +134,3 @@ def test_nobody_waits_where_there_is_work_or_at_the_end() -> None:
     handover.end()
     assert handover.wait(LONG_S, lambda: True) is None
     assert not handover.claim()
-
-
-def test_the_end_frees_a_thread_that_waits() -> None:
-    handover, looked = CallHandover(), threading.Event()
-
-    def is_idle() -> bool:
-        looked.set()
-        return True
-
-    thread, found = _in_thread(lambda: handover.wait(LONG_S, is_idle))
-    looked.wait(LONG_S)
-    handover.end()
-    thread.join(LONG_S)
-    assert found == [None]

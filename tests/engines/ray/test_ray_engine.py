@@ -238,14 +238,6 @@ def test_a_handle_resumes_at_the_replica_that_made_it(host: Maker) -> None:
     assert len(later) <= 2 * (len(handles) + 1)
 
 
-def test_an_unknown_handle_is_an_error_of_that_work(host: Maker) -> None:
-    hosted = host()
-    hosted.engine.submit([decoding(0, handle=Handle("no such")), decoding(1)])
-    ends = hosted.ends(2)
-    assert isinstance(ends["w0"].error, EngineError)
-    assert ends["w1"].kind == "final"
-
-
 def test_cancelled_work_is_cancelled_in_the_actor(host: Maker) -> None:
     hosted = host(GATED)
     hosted.engine.submit([decoding(0, stream=True), decoding(1, stream=True)])
@@ -456,14 +448,6 @@ def test_texts_are_forgotten_by_a_process_that_starts_before_it_takes_work(host:
     assert hosted.made[1].forgotten == [(("two",), "tenant")]
     hosted.made[1].open_gate()
     hosted.ends()
-
-
-def test_work_that_never_ends_has_an_end_of_its_own(host: Maker) -> None:
-    hosted = host(GATED, options=RayOptions(work_timeout_s=0.001))
-    hosted.engine.submit([decoding(0)])
-    error = hosted.ends()["w0"].error
-    assert isinstance(error, EngineError)
-    assert "work_timeout_s" in str(error)
 
 
 def test_an_actor_that_does_not_answer_is_started_again(host: Maker) -> None:

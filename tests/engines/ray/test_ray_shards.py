@@ -194,14 +194,6 @@ def test_new_documents_go_to_the_smallest_shards(shard: Maker) -> None:
     assert [files.count for files in read_manifest(sharded.folder).shards] == [17] * 4
 
 
-def test_shards_of_a_folder_are_found_again(shard: Maker) -> None:
-    sharded = shard()
-    sharded.ingest(documents(60, 9), vectors(60, 9))
-    sharded.engine.close()
-    sharded.engine = RayShards(sharded.folder, cluster=PlainCluster())
-    assert sharded.equals()
-
-
 def test_a_shard_that_dies_reads_its_files_and_answers_equally(shard: Maker) -> None:
     sharded = shard()
     sharded.ingest(documents(60, 9), vectors(60, 9))

@@ -144,32 +144,6 @@ def test_of_two_changes_of_one_version_the_first_is_kept_whole(
     assert_tidy(folder)
 
 
-def test_the_program_whose_change_was_refused_ingests_again(folder: Path, program: Maker) -> None:
-    first, second = program(), program()
-    second.before_the_decision(lambda: first.ingest("a"))
-    assert isinstance(second.ingest("b"), ShardsChangedError)
-    assert second.ingest("b") is None
-    assert first.ingest("c") is None
-    assert first.found() == program().found() == ids("a", "b", "c")
-    assert_tidy(folder)
-
-
-def test_two_programs_that_ingest_by_turns_both_go_on(folder: Path, program: Maker) -> None:
-    programs = [program(), program()]
-    names = [f"n{turn}-" for turn in range(6)]
-    for turn, name in enumerate(names):
-        assert programs[turn % 2].ingest(name) is None
-    assert programs[1].found() == program().found() == ids(*names)
-    assert_tidy(folder)
-
-
-def test_a_document_that_another_program_added_is_replaced_where_it_is(program: Maker) -> None:
-    first, second = program(), program()
-    assert first.ingest("a") is None
-    assert second.ingest("a") is None
-    assert second.found() == program().found() == ids("a")
-
-
 def test_a_program_answers_from_its_version_until_it_changes_the_folder(program: Maker) -> None:
     first, second = program(), program()
     assert second.ingest("b") is None

@@ -93,21 +93,6 @@ def test_a_file_replaced_while_it_is_read_gives_the_old_index_whole(
     assert len(load_index(path, fingerprint="new")) == 9
 
 
-@pytest.mark.parametrize(
-    ("expected", "found"),
-    [({"fingerprint": "old"}, "embedder 'new'"), ({"dimension": 4}, "dimension 5")],
-)
-def test_a_file_replaced_by_one_that_does_not_fit_is_refused_by_name(
-    path: Path, expected: dict[str, Any], found: str
-) -> None:
-    engine = RetrievalEngine(load_index(path, **expected))
-    _replace_in_another_process(path, dimension=5)
-    with pytest.raises(IndexFileError, match=f"found {found}") as caught:
-        load_index(path, **expected)
-    assert caught.value.where == str(path)
-    assert len(_ids(engine)) == 4
-
-
 def test_a_loaded_index_knows_the_fields_of_its_documents(path: Path) -> None:
     index = load_index(path)
     assert index.fields == {"of"}

@@ -12,7 +12,6 @@ import pytest
 from rag_accel.engine_api import (
     Document,
     EngineRequest,
-    IngestBatch,
     PrimitiveKind,
     SearchQuery,
     StepBudget,
@@ -30,7 +29,6 @@ from rag_accel.engines.retrieval import (
 from rag_accel.engines.retrieval.index.file_format import write_parts
 from rag_accel.engines.retrieval.vectors.checks import MAX_NORM
 from rag_accel.errors import ConfigError, IndexFileError
-from rag_accel.testing import EngineContract
 
 COUNT, DIMENSION, NPROBE = 2000, 16, 4
 HERE = Path(__file__).parent
@@ -211,33 +209,3 @@ def test_a_file_from_before_there_were_codes_is_loaded() -> None:
     )
     (hits,) = index.search([[3.0, 4.0, 5.0]], 2, nprobe=2)
     assert [(hit.document.id, hit.score) for hit in hits] == [("1", 0.0), ("0", -27.0)]
-
-
-class TestContract(EngineContract):
-    """Run the rules of every engine."""
-
-    def make_engine(self) -> RetrievalEngine:
-        return RetrievalEngine(filled(Metric.L2, codes="sq8"))
-
-    def make_request(self, number: int) -> EngineRequest:
-        query = SearchQuery(drawn(1, number)[0], 2 + number)
-        return EngineRequest(WorkId(f"w{number}"), "r", PrimitiveKind.SEARCHING, query)
-
-    def make_bad_request(self) -> EngineRequest:
-        query = SearchQuery(np.ones(DIMENSION + 1), 3)
-        return EngineRequest(WorkId("bad"), "r", PrimitiveKind.SEARCHING, query)
-
-
-class TestIngestionContract(TestContract):
-    """Run the rules of every engine on ingestion."""
-
-    def make_request(self, number: int) -> EngineRequest:
-        return _ingestion(f"w{number}", drawn(1, number))
-
-    def make_bad_request(self) -> EngineRequest:
-        return _ingestion("bad", np.full((1, DIMENSION), np.nan))
-
-
-def _ingestion(id: str, vectors: Any) -> EngineRequest:
-    batch = IngestBatch((Document(f"new {id}", ""),), vectors)
-    return EngineRequest(WorkId(id), "r", PrimitiveKind.INGESTION, batch)

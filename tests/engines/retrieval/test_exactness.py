@@ -104,17 +104,6 @@ def test_the_order_survives_float32_sums_that_cancel(found: Maker) -> None:
     assert [[int(hit.document.id) for hit in row] for row in rows] == expected.tolist()
 
 
-@pytest.mark.usefixtures("blas_in_batches")
-def test_a_query_visits_the_same_clusters_alone_and_in_a_batch(found: Maker) -> None:
-    # The same cancellation, now in the distances to the clusters.
-    random = np.random.default_rng(0)
-    vectors = (1000 + random.standard_normal((400, 64))).astype(np.float32)
-    queries = (1000 + random.standard_normal((40, 64))).astype(np.float32)
-    index = _index(Metric.L2, IndexKind.IVF, vectors)
-    alone = [found(index.search(query[None], 5))[0] for query in queries]
-    assert found(index.search(queries, 5)) == alone
-
-
 def test_an_ordinary_search_fetches_once(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2000, 64)).astype(np.float32)

@@ -50,36 +50,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def test_a_loaded_index_answers_as_the_saved_one(
-    make_index: Maker, make_vectors: Maker, found: Maker, path: Path
-) -> None:
-    index = make_index(60)
-    index.delete(["d3", "d17"])
-    index.add([Document("late", "", {"number": 1}), Document("d5", "changed")], np.ones((2, 6)))
-    save_index(index, path, "embedder 1")
-    loaded = load_index(path)
-    queries = make_vectors(20, seed=1)
-    assert (loaded.spec, len(loaded)) == (index.spec, len(index))
-    assert loaded.is_trained == index.is_trained
-    for where in (None, {"number": 1}):
-        expected = found(index.search(queries, 9, where))
-        assert found(loaded.search(queries, 9, where)) == expected
-    assert loaded.get(["d5", "late"]) == index.get(["d5", "late"])
-
-
-def test_a_loaded_index_can_be_changed(
-    make_index: Maker, make_vectors: Maker, found: Maker, path: Path
-) -> None:
-    index = make_index(60)
-    save_index(index, path, "")
-    loaded = load_index(path)
-    for each in (index, loaded):
-        each.delete(["d1"])
-        each.add([Document("new", ""), Document("d2", "")], make_vectors(2, seed=9))
-    queries = make_vectors(9, seed=1)
-    assert found(loaded.search(queries, 9)) == found(index.search(queries, 9))
-
-
 @pytest.mark.parametrize("emptied", [False, True])
 def test_an_empty_index_is_saved_and_loaded(
     make_index: Maker, make_documents: Maker, make_vectors: Maker, path: Path, emptied: bool

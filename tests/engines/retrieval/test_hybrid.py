@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from rag_accel.engine_api import (
     EngineRequest,
     HybridQuery,
     PrimitiveKind,
-    SearchQuery,
     StepBudget,
 )
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, RetrievalEngine
@@ -92,15 +90,6 @@ def test_every_search_is_the_fusion_of_both_rankings(
         assert [hit.document for hit in outputs[request.id].value] == documents
 
 
-def test_every_search_of_a_step_finds_what_it_finds_alone(
-    engine: HybridEngine, make_vectors: Maker
-) -> None:
-    work = _requests(make_vectors)
-    together = _step(engine, *work)
-    for request in work:
-        assert _step(engine, request)[request.id].value == together[request.id].value
-
-
 def test_a_document_that_only_one_ranking_knows_is_found() -> None:
     index = DocumentIndex(IndexSpec(2))
     near = [Document(f"near{i}", "about animals") for i in range(9)]
@@ -109,30 +98,6 @@ def test_a_document_that_only_one_ranking_knows_is_found() -> None:
     engine = HybridEngine(index, HybridSpec(dense_depth=5))
     assert "code" not in [hit.document.id for hit in index.search([[1, 0]], 5)[0]]
     assert _ids(_step(engine, search)["s"]) == ["near0", "code", "near1"]
-
-
-@pytest.mark.parametrize("text", ["", "??", "unknown"])
-def test_a_text_without_a_known_word_leaves_the_order_of_the_vectors(
-    engine: HybridEngine, text: str
-) -> None:
-    vector = np.arange(6)
-    (dense,) = engine.index.search([vector], 8)
-    found = _ids(_step(engine, _search("s", text, vector, k=8))["s"])
-    assert found == [hit.document.id for hit in dense]
-
-
-@pytest.mark.parametrize(
-    ("weights", "expected"), [((1, 0), ["near", "both"]), ((0, 1), ["both", "word"])]
-)
-def test_a_ranking_of_weight_0_counts_for_nothing(
-    weights: tuple[float, float], expected: list[str]
-) -> None:
-    index = DocumentIndex(IndexSpec(1))
-    texts = {"near": "x", "both": "ant ant", "word": "ant"}
-    index.add([Document(id, text) for id, text in texts.items()], [[3], [2], [-1]])
-    spec = HybridSpec(2, 2, dense_weight=weights[0], lexical_weight=weights[1])
-    outputs = _step(HybridEngine(index, spec), _search("s", "ant", [1], k=2))
-    assert _ids(outputs["s"]) == expected
 
 
 def test_searches_that_agree_share_one_call_by_vector(
@@ -188,15 +153,6 @@ def test_an_engine_that_searches_by_vector_alone_takes_the_same_query(
     engine.submit([_work("s", query)])
     (output,) = engine.step(StepBudget())
     assert output.value == tuple(index.search([query.vector], 4, {"m": 1})[0])
-
-
-def test_a_query_says_its_text_by_name_and_survives_a_pickle() -> None:
-    query = HybridQuery((1.0,), 4, text="ant")
-    assert pickle.loads(pickle.dumps(query)) == query
-    assert query != HybridQuery((1.0,), 4, text="bee")
-    assert query != SearchQuery((1.0,), 4)
-    with pytest.raises(TypeError):
-        HybridQuery((1.0,), 4)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from rag_accel.engine_api import (
     Document,
     EngineRequest,
     HybridQuery,
-    PrimitiveKind,
     SearchQuery,
     TextBatch,
 )
@@ -135,20 +134,6 @@ def test_a_search_that_fails_while_words_are_ranked_fails_alone(
     assert isinstance(outputs["bad"].error, MemoryError)
 
 
-def test_a_bad_ingestion_takes_nothing_and_its_neighbours_are_taken(engine: HybridEngine) -> None:
-    wrong = HybridQuery(np.ones(6), 1, text="ant")
-    outputs = _step(
-        engine,
-        _ingest("nan", Document("nan", ""), np.full(6, np.nan)),
-        _ingest("good", Document("good", ""), np.ones(6)),
-        _work("wrong", wrong, PrimitiveKind.INGESTION),
-    )
-    assert isinstance(outputs["nan"].error, EngineOutputError)
-    assert isinstance(outputs["wrong"].error, ConfigError)
-    assert outputs["good"].value == ("good",)
-    assert len(engine.index) == 61
-
-
 def test_a_ranking_that_cannot_be_built_fails_searches_and_no_ingestion(
     engine: HybridEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,20 +160,6 @@ def test_a_search_sees_the_documents_as_they_were_when_its_step_began(
     search = _search("s", "zebra", far, k=60)
     assert "new" not in _ids(_step(engine, _ingest("i", new, far), search)["s"])
     assert _ids(_step(engine, search)["s"])[0] == "new"
-
-
-def test_documents_changed_beside_the_engine_are_seen_by_the_next_step(
-    engine: HybridEngine,
-) -> None:
-    far = np.full(6, 50.0)
-    search = _search("s", "zebra", -far, k=1)
-    before = _ids(_step(engine, search)["s"])
-    engine.index.add([Document("new", "zebra")], [-far])
-    assert _ids(_step(engine, search)["s"]) == ["new"]
-    engine.index.add([Document("new", "yak")], [far])
-    assert _ids(_step(engine, search)["s"]) == before
-    engine.index.delete(["new"])
-    assert _ids(_step(engine, _search("s", "yak", far, k=1))["s"]) != ["new"]
 
 
 @pytest.mark.parametrize("when", ["by words", "by vector"])

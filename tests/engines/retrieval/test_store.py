@@ -16,17 +16,6 @@ MakeIndex = Callable[..., DocumentIndex]
 Maker = Callable[..., Any]
 
 
-def test_a_search_finds_what_comparing_with_every_vector_finds(
-    make_index: MakeIndex, make_vectors: Maker, reference: Maker, found: Maker
-) -> None:
-    index = make_index(60)
-    vectors, queries = make_vectors(60), make_vectors(9, seed=1)
-    ids = [f"d{number}" for number in range(60)]
-    rows = index.search(queries, 7, nprobe=8)
-    expected = [reference(ids, vectors, query, 7, index.spec.metric) for query in queries]
-    assert found(rows) == expected
-
-
 def test_a_search_in_one_cluster_finds_the_best_of_that_cluster_only(
     make_documents: Maker, found: Maker
 ) -> None:
@@ -58,13 +47,6 @@ def test_an_l2_score_is_the_negated_squared_distance() -> None:
     assert index.spec.metric.raw_score(far.score) == 25.0
 
 
-def test_an_empty_index_finds_nothing(spec: IndexSpec) -> None:
-    index = DocumentIndex(spec)
-    assert index.search(np.zeros((3, spec.dimension), dtype=np.float32), 5) == [[], [], []]
-    assert index.get(["a"]) == []
-    assert len(index) == 0
-
-
 def test_no_queries_find_no_rows(make_index: MakeIndex) -> None:
     index = make_index()
     assert index.search([], 5) == []
@@ -89,24 +71,6 @@ def test_each_query_may_ask_for_its_own_number(make_index: MakeIndex) -> None:
     assert [len(row) for row in rows] == [3, 0, 60, 1]
 
 
-def test_a_filter_counts_matching_documents_only(make_index: MakeIndex) -> None:
-    rows = make_index(60).search(np.ones((2, 6)), 12, where={"number": 1})
-    assert [len(row) for row in rows] == [12, 12]
-    assert {hit.document.metadata["number"] for row in rows for hit in row} == {1}
-
-
-def test_a_filtered_search_equals_a_search_of_the_matching_documents_alone(
-    make_index: MakeIndex, make_documents: Maker, make_vectors: Maker, found: Maker
-) -> None:
-    index, alone = make_index(60), DocumentIndex(IndexSpec(6, make_index(0).spec.metric))
-    matching = [number for number in range(60) if number % 3 == 2]
-    documents = make_documents(60)
-    alone.add([documents[number] for number in matching], make_vectors(60)[matching])
-    queries = make_vectors(9, seed=1)
-    expected = found(alone.search(queries, 7))
-    assert found(index.search(queries, 7, where={"number": 2})) == expected
-
-
 @pytest.mark.parametrize(
     "where",
     [{"absent": 1}, {"absent": None}, {"number": 7}, {"number": [1]}, {"number": 1, "a": 2}],
@@ -121,12 +85,6 @@ def test_an_empty_filter_is_no_filter(make_index: MakeIndex, found: Maker) -> No
     index = make_index()
     query = np.ones((1, 6))
     assert found(index.search(query, 5, where={})) == found(index.search(query, 5))
-
-
-def test_a_present_none_matches_none() -> None:
-    index = DocumentIndex(IndexSpec(1))
-    index.add([Document("a", "", {"x": None}), Document("b", "")], [[1], [1]])
-    assert [hit.document.id for hit in index.search([[1]], 5, where={"x": None})[0]] == ["a"]
 
 
 def test_values_are_compared_with_equality_whatever_their_type() -> None:
@@ -150,61 +108,6 @@ def test_values_are_compared_with_equality_whatever_their_type() -> None:
     assert matching({"y": 1}) == "5"
     assert matching(("x",)) == "6"
     assert matching(values[8]) == ""
-
-
-def test_a_filter_follows_additions_replacements_and_deletions() -> None:
-    index = DocumentIndex(IndexSpec(1))
-
-    def matching(value: object) -> list[str]:
-        return [hit.document.id for hit in index.search([[1]], 9, where={"x": value})[0]]
-
-    index.add([Document("a", "", {"x": 1}), Document("b", "", {"x": [1]})], [[1], [1]])
-    assert (matching(1), matching([1])) == (["a"], ["b"])
-    index.add([Document("a", "", {"x": [1]}), Document("c", "", {"x": 1})], [[1], [1]])
-    assert (matching(1), matching([1])) == (["c"], ["a", "b"])
-    index.delete(["c", "b"])
-    index.add([Document("a", "")], [[1]])
-    assert (matching(1), matching([1])) == ([], [])
-
-
-def test_adding_a_known_id_replaces_text_metadata_and_vector(make_index: MakeIndex) -> None:
-    index = make_index(60)
-    far = np.full((1, 6), 50.0, dtype=np.float32)
-    index.add([Document("d7", "new text", {"fresh": True})], far)
-    assert len(index) == 60
-    assert index.get(["d7"]) == [Document("d7", "new text", {"fresh": True})]
-    (hit,) = index.search(far, 1)[0]
-    assert hit.document.text == "new text"
-
-
-def test_a_replaced_document_keeps_its_place_among_equal_scores(spec: IndexSpec) -> None:
-    index = DocumentIndex(spec)
-    same = np.ones((50, spec.dimension), dtype=np.float32)
-    index.add([Document(str(number), "") for number in range(50)], same)
-    index.add([Document("3", "changed")], same[:1])
-    hits = index.search(same[:1], 5)[0]
-    assert [hit.document.id for hit in hits] == ["0", "1", "2", "3", "4"]
-
-
-def test_of_equal_ids_in_one_call_the_last_counts(spec: IndexSpec) -> None:
-    index = DocumentIndex(spec)
-    first, last = np.ones((2, spec.dimension)) * [[1.0], [2.0]]
-    index.add(
-        [Document("a", "first"), Document("b", ""), Document("a", "last")], [first, first, last]
-    )
-    assert [document.text for document in index.get(["a"])] == ["last"]
-    assert len(index) == 2
-    (hit,) = index.search([last], 1)[0]
-    assert hit.document.text == "last"
-
-
-def test_deleted_documents_are_gone(make_index: MakeIndex) -> None:
-    index = make_index(60)
-    gone = [f"d{number}" for number in range(0, 60, 2)]
-    assert index.delete([*gone, "unknown", "d0"]) == 30
-    assert index.get(gone) == []
-    (row,) = index.search(np.ones((1, 6)), 100)
-    assert {hit.document.id for hit in row} == {f"d{number}" for number in range(1, 60, 2)}
 
 
 def test_an_index_emptied_by_deletion_can_be_filled_again(
@@ -316,11 +219,6 @@ def test_a_bad_document_is_refused_by_place(
 ) -> None:
     with pytest.raises(ConfigError, match=place):
         make_index().add([document], np.ones((1, 6)))
-
-
-def test_one_text_is_not_taken_for_several_ids(make_index: MakeIndex) -> None:
-    with pytest.raises(ConfigError, match="at ids"):
-        make_index().delete("d1")
 
 
 def test_changing_what_was_handed_in_or_out_does_not_change_the_index() -> None:

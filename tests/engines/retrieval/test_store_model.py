@@ -26,7 +26,6 @@ _IDS = st.sampled_from([f"d{number}" for number in range(12)])
 _VECTOR = st.tuples(*[st.integers(-2, 2)] * 3)
 _FIELD = st.sampled_from([0, 1, None, [0], "missing"])
 _ENTRY = st.tuples(_IDS, _VECTOR, _FIELD)
-_ALL = 10**6
 
 
 class IndexAgainstDictionary(RuleBasedStateMachine):

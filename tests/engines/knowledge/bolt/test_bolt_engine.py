@@ -61,16 +61,6 @@ def linked(engine: Engine, *names: str) -> list[Paths]:
     return [output.value for output in outputs]
 
 
-def test_a_wave_of_sixteen_requests_needs_a_query_for_the_links_and_one_a_hop() -> None:
-    driver = FakeDriver(TRIPLES)
-    engine = BoltGraph(driver).as_engine()
-    paths = linked(engine, *"abcd" * 4)
-    for _ in range(2):
-        paths = [output.value for output in stepped(engine, [ExpandBatch(one) for one in paths])]
-    assert len(driver.sent) == 3
-    assert paths[0].texts() == ("a -> r -> b", "a -> r -> b -> r -> c")
-
-
 def test_tenants_of_one_graph_share_no_query() -> None:
     driver = FakeDriver(TRIPLES)
     engine = BoltGraph(driver).as_engine()

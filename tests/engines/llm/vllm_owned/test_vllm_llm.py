@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -49,11 +48,6 @@ def test_a_stage_a_chat_model_and_an_llm_share_one_engine(
     assert (len(installed.calls), installed.shutdowns) == (3, 1)
 
 
-def test_a_stage_streams(installed: FakeVllm, folder: Path) -> None:
-    with Accelerator(llm=VllmLLM(folder)) as accelerator:
-        assert list(accelerator.stream(answer_graph(), input="what is rag")) == [" 5", " 6", " 7"]
-
-
 def test_what_a_component_names_goes_over_the_object_it_holds(folder: Path) -> None:
     held = VllmLLM(folder, kv_reuse="full", kv_folder="texts")
     over = held.with_named(kv_reuse="exact", dtype=None)
@@ -87,12 +81,6 @@ def test_equal_models_are_one_until_files_change(tmp_path: Path) -> None:
     assert VllmLLM(tmp_path, engine_args={"max_model_len": 9}).resolved({}) is not first
     (tmp_path / "config.json").write_text('{"changed": 1}')
     assert VllmLLM(tmp_path).resolved({}) is not first
-
-
-def test_it_may_be_sent_elsewhere(folder: Path) -> None:
-    sent = pickle.loads(pickle.dumps(VllmLLM(folder, dtype="float32", max_requests=3)))
-    assert sent.is_same_model(VllmLLM(folder, dtype="float32"))
-    assert sent.named == {"max_requests": 3}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""An engine in an actor, as a stage of a graph and behind a framework's component."""
+"""Engines in actors as stages of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import Document, EngineRequest
+from rag_accel.engine_api import Document
 from rag_accel.engines import DocumentIndex, IndexSpec, SentenceTransformerEngine
 from rag_accel.engines.ray import RayEngine, RayOptions, RayShards, split_index, write_shards
 
@@ -59,24 +58,3 @@ def test_stages_of_a_graph_run_in_actors(cluster: Any, tmp_path: Path) -> None:
                 [hit.score for hit in hits], [hit.score for hit in expected], atol=1e-5
             )
         assert hosted.health().is_ready
-
-
-def test_a_component_of_a_framework_embeds_in_an_actor(cluster: Any) -> None:
-    from langchain_rag_accel import RagAccelEmbeddings
-
-    engine = RayEngine("embedding", {"runtime": "torch"}, RayOptions(num_cpus=0.5))
-    sent: list[str] = []
-    submit = engine.submit
-
-    def noting(work: Sequence[EngineRequest]) -> None:
-        sent.extend(text for request in work for text in request.payload.texts)
-        submit(work)
-
-    engine.submit = noting  # type: ignore[method-assign]
-    with Accelerator(embedder=[engine]) as accelerator:
-        embeddings = RagAccelEmbeddings(accelerator=accelerator)
-        plain = embeddings.model.encode(TEXTS)
-        while not set(TEXTS) <= set(sent):  # it serves once its vectors have shown to be equal
-            np.testing.assert_allclose(embeddings.embed_documents(TEXTS), plain, atol=1e-6)
-        np.testing.assert_allclose(embeddings.embed_documents(TEXTS), plain, atol=1e-6)
-        assert "RayEngine" in embeddings.explain_on(accelerator)

@@ -97,18 +97,6 @@ def test_the_text_is_that_of_a_plain_loop(engine: LocalLLMEngine, runner: FakeRu
     assert value(finish(engine, "a"), "a").text == text_of(runner, HEAD)
 
 
-@pytest.mark.parametrize("step_tokens", [1, 3, 16, 500])
-@pytest.mark.parametrize("pool_size", [120, 300, 5000])
-def test_works_together_write_what_each_writes_alone(step_tokens: int, pool_size: int) -> None:
-    runner = FakeRunner(pool_size)
-    engine = make(runner, step_tokens=step_tokens, prefix_lanes=2)
-    texts = [HEAD[: 10 * at + 3] + f" {at}" for at in range(8)]
-    engine.submit([work(str(at), text, max_tokens=at + 1) for at, text in enumerate(texts)])
-    outputs = finish(engine, *map(str, range(8)))
-    for at, text in enumerate(texts):
-        assert value(outputs, str(at)).text == text_of(runner, text, count=at + 1)
-
-
 def test_what_is_done_to_the_tokenizer_later_changes_nothing(runner: FakeRunner) -> None:
     mine = copy.deepcopy(tokenizer())
     engine = LocalLLMEngine(runner, mine, eos=())
@@ -421,17 +409,6 @@ def test_two_thousand_cancelled_works_hold_nothing() -> None:
         engine.release([one.handle for one in outputs if one.handle is not None])
         assert engine.held_bytes == base
     assert not engine.step(StepBudget())
-
-
-def test_cancelled_works_hold_nothing_beside_what_ended_ones_left(engine: LocalLLMEngine) -> None:
-    engine.submit([work("a", HEAD)])
-    finish(engine, "a")
-    base = engine.held_bytes
-    for at in range(50):
-        engine.submit([work(f"w{at}", f"{at} {HEAD}", stream=True)])
-        engine.step(StepBudget())
-        engine.cancel([WorkId(f"w{at}")])
-    assert engine.held_bytes == base
 
 
 def test_a_cancelled_beginning_is_not_reported(runner: FakeRunner) -> None:

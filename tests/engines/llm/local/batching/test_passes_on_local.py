@@ -175,14 +175,3 @@ def test_a_list_is_read_while_the_model_writes_it() -> None:
         found = accelerator.run(graph, **inputs_of(graph))
     assert [one.stream for one in engine.asked if "expand" in one.id] == [True]
     assert found == run(graph, Watched(), "none")
-
-
-def test_requests_together_write_what_each_writes_alone() -> None:
-    graph, engine = WORKFLOWS["search_backed"](), Watched()
-    questions = [f"Which of the documents says {number}?" for number in range(3)]
-    with Accelerator(llm=engine, **searching()) as accelerator:
-        handles = [accelerator.submit(graph, input=question) for question in questions]
-        together = [handle.result(PATIENCE_S) for handle in handles]
-    with Accelerator(llm=Watched(), passes="none", **searching()) as accelerator:
-        assert together == [accelerator.run(graph, input=question) for question in questions]
-    assert engine.held_bytes == 0

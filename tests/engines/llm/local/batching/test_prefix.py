@@ -23,34 +23,6 @@ def tree_of(*texts: str) -> tuple[RadixTree, list[Lane]]:
     return tree, lanes
 
 
-@pytest.mark.parametrize(
-    ("asked", "length"),
-    [("", 0), ("x", 0), ("a", 1), ("abc", 3), ("abcd", 4), ("abcde", 4), ("abx", 2), ("abyz", 4)],
-)
-def test_the_longest_beginning_is_found(asked: str, length: int) -> None:
-    tree, _ = tree_of("abcd", "abyz", "ab")
-    lane, common = tree.longest(ids(asked))
-    assert common == length
-    assert (lane is None) == (length == 0)
-    if lane is not None:
-        assert lane.ids[:length] == ids(asked)[:length]
-
-
-def test_a_lane_that_has_grown_is_found_by_what_it_holds_now() -> None:
-    tree, (lane,) = tree_of("ab")
-    lane.ids = ids("abcd")
-    tree.put(lane)
-    assert tree.longest(ids("abcde")) == (lane, 4)
-    assert len(tree) == 1
-
-
-def test_a_removed_lane_is_not_found() -> None:
-    tree, (one, other) = tree_of("abcd", "abyz")
-    tree.remove(one)
-    tree.remove(one)
-    assert tree.longest(ids("abcd")) == (other, 2)
-
-
 def test_lanes_that_a_sequence_covers_are_found() -> None:
     tree, lanes = tree_of("a", "abc", "abd", "abcd", "abcde")
     assert list(tree.before(ids("abcd"))) == [lanes[0], lanes[1], lanes[3]]

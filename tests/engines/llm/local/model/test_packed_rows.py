@@ -9,7 +9,6 @@ import torch
 from tiny_models import (
     MODELS,
     VOCABULARY,
-    WINDOW,
     fresh,
     ids_of,
     own_logits,
@@ -31,13 +30,6 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Return by how much logits differ at most."""
     assert found.shape == expected.shape
     return float((found - expected).abs().max())
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_whole_prompt(name: str) -> None:
-    runner = runner_for(shared(name))
-    found = runner.run([part(runner.pool.take(70), A, 0, 70)])
-    assert difference(found, own_logits(shared(name), A)) <= CLOSE
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -64,21 +56,6 @@ def test_sequences_that_decode_together(name: str) -> None:
     assert difference(found[1], own_logits(shared(name), A)[60:65]) <= CLOSE
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_greedy_tokens_are_those_that_the_model_generates(name: str) -> None:
-    model, runner = shared(name), runner_for(shared(name))
-    inputs = torch.tensor([A])
-    kept = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    expected = model.generate(inputs, attention_mask=torch.ones_like(inputs), **kept)[0].tolist()
-    ids, lane = list(A), runner.pool.take(80)
-    start = 0
-    while len(ids) < len(expected):
-        logits = runner.run([part(lane, ids, start, len(ids))])
-        start = len(ids)
-        ids.append(int(logits[-1].argmax()))
-    assert ids == expected
-
-
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_a_model_whose_own_attention_is_eager(name: str) -> None:
     model = fresh(name)
@@ -95,26 +72,6 @@ def test_a_lane_between_those_that_decode_is_passed_over() -> None:
     found = runner.run([part(last, B, 36, 37), part(first, A, 40, 41)])
     expected = [own_logits(shared("llama"), B)[36], own_logits(shared("llama"), A)[40]]
     assert difference(found, torch.stack(expected)) <= CLOSE
-
-
-@pytest.mark.parametrize("name", ["mistral", "qwen2_mixed"])
-def test_a_decoding_row_sees_its_window_only(name: str) -> None:
-    runner = runner_for(shared(name))
-    lane = runner.pool.take(70)
-    runner.run([part(lane, A, 0, 69)])
-    found = runner.run([part(lane, A, 69, 70)])
-    assert difference(found, own_logits(shared(name), A)[69:]) <= CLOSE
-
-
-def test_what_is_behind_every_window_does_not_matter() -> None:
-    # Three layers see three windows back.
-    other = [*reversed(A[:20]), *A[20:]]
-    last = []
-    for ids in (A, other):
-        runner = runner_for(shared("mistral"))
-        last.append(runner.run([part(runner.pool.take(70), ids, 0, 70)])[-1:])
-    assert len(A) > 20 + 3 * WINDOW
-    assert difference(*last) <= CLOSE
 
 
 @pytest.mark.parametrize("name", MODELS)

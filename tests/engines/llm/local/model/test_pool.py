@@ -119,45 +119,6 @@ def test_a_sequence_longer_than_the_context_does_not_fit() -> None:
     assert not pool_of(3000, context=100).fits(101)
 
 
-def test_there_is_no_room_until_a_lane_is_given_back() -> None:
-    pool = pool_of(800)
-    lane = pool.take(500)
-    assert lane is not None
-    assert pool.take(500) is None
-    pool.free(lane)
-    assert pool.take(500) is not None
-
-
-def test_slots_double_and_keep_what_is_held() -> None:
-    pool = pool_of(3000)
-    lane = pool.take(200)
-    assert lane is not None
-    write(pool, lane, 200, 3.0)
-    assert pool.slots == 256
-    assert pool.take(300) is not None
-    assert pool.slots == 512
-    assert holds(pool, lane, 200, 3.0)
-
-
-def test_slots_shrink_for_more_lanes_once_no_sequence_needs_them() -> None:
-    pool = pool_of(1600)
-    long = pool.take(1500)
-    assert long is not None
-    assert pool.take(100) is None
-    pool.free(long)
-    assert [pool.take(100) for _ in range(6)] == list(range(6))
-
-
-def test_the_bytes_of_taken_lanes_are_held() -> None:
-    pool = pool_of(3000)
-    assert pool.held_bytes == 0
-    lane = pool.take(10)
-    assert lane is not None
-    assert pool.held_bytes == 256 * SLOT_BYTES
-    pool.free(lane)
-    assert pool.held_bytes == 0
-
-
 def test_a_bound_below_one_slot_is_refused() -> None:
     with pytest.raises(ConfigError, match="do not fit"):
         pool_of(0)

@@ -270,11 +270,6 @@ def test_on_one_usable_core_the_form_for_one_thread_is_the_only_one(
     assert "compiled for 1 thread, with a copy" in chosen.describe()
 
 
-def test_the_faster_runner_is_taken() -> None:
-    chosen = loaded("auto").chosen
-    assert "measured on 2 threads" in chosen.reason
-
-
 def test_a_small_model_stays_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert "gains nothing by another" in loaded("auto").chosen.reason

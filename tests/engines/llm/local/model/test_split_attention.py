@@ -9,10 +9,7 @@ import pytest
 import torch
 from tiny_models import ids_of, own_logits, part, runner_for, shared
 
-from rag_accel.engines.llm.local.batching.rows import SequenceRows
 from rag_accel.engines.llm.local.model import attention, split_attention
-from rag_accel.engines.llm.local.model.attention import Packed
-from rag_accel.engines.llm.local.model.pool import TensorPool
 from rag_accel.engines.llm.local.model.self_check import BOUNDS
 
 Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -171,41 +168,3 @@ def test_few_rows_keep_the_mask_however_much_lies_before(
     for start, end, products in ((0, 32, 0), (32, 39, 0), (39, 47, runner.layers)):
         runner.run([part(lane, ids, start, end)])
         assert counted.count == products
-
-
-def outputs(positions: list[int], slots: list[int], held: list[int]) -> torch.Tensor:
-    """Attend by rows of a lane whose first slots hold other rows, at their positions."""
-    pool = TensorPool(layers=1, heads=1, dim=8, context=64, limit_bytes=1 << 20)
-    lane = pool.take(64)
-    assert lane is not None
-    made = torch.Generator().manual_seed(3)
-    for at, places in ((range(len(held)), held), (slots, positions)):
-        packed = Packed(pool, [SequenceRows(lane, [0] * len(places), at, places)])
-        packed.write(0, *torch.randn(2, 1, len(places), 8, generator=made))
-    return packed.attend(0, torch.randn(2, len(slots), 8, generator=made), None, None)
-
-
-@pytest.mark.parametrize(
-    ("positions", "slots", "held", "is_split"),
-    [
-        ([8, 9, 10], [8, 9, 10], [0, 1, 2, 3, 4, 5, 6, 7], True),
-        ([8, 9, 10], [8, 9, 10], [0, 1, 2, 3, 4, 5, 6, 9], False),
-        ([8, 9, 11], [8, 9, 11], [0, 1, 2, 3, 4, 5, 6, 7], False),
-        ([5, 6], [5, 6], [0, 1, 2, 3, 4, 5, 6, 7], True),
-        ([5, 7], [5, 7], [0, 1, 2, 3, 4, 5, 6, 7], False),
-    ],
-    ids=["behind all", "behind a later position", "with a gap", "written again", "scattered"],
-)
-def test_rows_that_do_not_see_all_before_them_keep_the_mask(
-    positions: list[int],
-    slots: list[int],
-    held: list[int],
-    is_split: bool,
-    counted: Counted,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = outputs(positions, slots, held)
-    assert counted.count == is_split
-    monkeypatch.setattr(attention, "can_split", lambda *_: False)
-    assert (found - outputs(positions, slots, held)).abs().max() <= 1e-5
-    assert counted.count == is_split

@@ -64,18 +64,6 @@ def test_all_rows_of_reused_texts_computed_again_are_the_whole_prompt() -> None:
     assert difference(runner.run([part(second, A, 60, 70)]), own_logits(model, A)[60:]) <= CLOSE
 
 
-def test_a_lane_that_was_given_back_leaves_nothing() -> None:
-    model = shared("qwen3")
-    runner = paged_runner_for(model)
-    for ids in (A, B):
-        lane = runner.pool.take(len(ids))
-        assert (
-            difference(runner.run([part(lane, ids, 0, len(ids))]), own_logits(model, ids)) <= CLOSE
-        )
-        assert lane is not None
-        runner.pool.free(lane)
-
-
 def test_rows_without_logits_are_computed_all_the_same() -> None:
     model = shared("qwen3")
     runner = paged_runner_for(model)

@@ -306,13 +306,6 @@ def test_the_command_lists_and_forgets(child: Child, capsys: pytest.CaptureFixtu
     assert list(topology.kept_folder().iterdir()) == []
 
 
-def test_the_command_finds_nothing_where_nothing_was_traced(
-    child: Child, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["cache", "list"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "0 traced models, 0.0 MiB"
-
-
 def test_the_list_is_there_for_machines(child: Child, capsys: pytest.CaptureFixture[str]) -> None:
     kept = traced(spec(1)).parent
     assert main(["cache", "list", "--json"]) == 0

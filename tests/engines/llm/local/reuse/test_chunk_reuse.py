@@ -9,11 +9,9 @@ from fake_runner import FakeRunner, error, finish, tokenizer, value
 from tiny_chat import model
 
 from rag_accel.engine_api import (
-    ChunkSpan,
     EngineRequest,
     GenerationInput,
     Message,
-    PromptUse,
     StepBudget,
     WorkId,
 )
@@ -57,13 +55,6 @@ def test_the_lane_of_a_prompt_holds_its_own_tokens(
     assert again.text == whole.text
 
 
-def test_every_token_of_a_prompt_is_counted_once(engine: LocalLLMEngine) -> None:
-    answer(engine, asked("one", A, B))
-    done = answer(engine, asked("two", B, C, A))
-    use = done.use or PromptUse()
-    assert use.computed + use.from_prefix + use.from_chunks == done.prompt_tokens
-
-
 def test_texts_encoded_for_this_very_prompt_are_approximate_too(engine: LocalLLMEngine) -> None:
     first = answer(engine, asked("one", A, B, C))
     second = answer(engine, asked("two", C, A, B))
@@ -71,13 +62,6 @@ def test_texts_encoded_for_this_very_prompt_are_approximate_too(engine: LocalLLM
         assert done.use is not None
         assert done.use.approximate == ALL
         assert not done.use.is_exact
-
-
-def test_a_prompt_without_texts_is_exact(engine: LocalLLMEngine) -> None:
-    done = answer(engine, asked("one"))
-    assert done.use is not None
-    assert done.use.approximate == 0
-    assert done.use.is_exact
 
 
 def test_a_head_computed_for_this_prompts_texts_is_not_left_by_an_earlier_one(
@@ -183,17 +167,6 @@ def test_a_text_that_does_not_fit_the_pool_ends_its_prompts_only() -> None:
     outputs = finish(engine, "long", "short")
     assert isinstance(error(outputs, "long"), EngineError)
     assert value(outputs, "short").completion_tokens == 6
-
-
-def test_a_passage_outside_its_message_is_ignored(engine: LocalLLMEngine) -> None:
-    work = asked("one", A)
-    payload = GenerationInput(
-        work.payload.messages,
-        max_tokens=6,
-        chunk_spans=(ChunkSpan(1, 0, 10_000), ChunkSpan(7, 0, 3)),
-    )
-    done = answer(engine, EngineRequest(work.id, "one", work.kind, payload))
-    assert done.completion_tokens == 6
 
 
 # Numerics, on a tiny model of random weights

@@ -143,18 +143,6 @@ def test_a_hint_of_another_tenant_reads_nothing(engine: LocalLLMEngine, reads: R
     assert reads.found == [False, False, True]
 
 
-def test_a_hint_after_close_does_nothing(engine: LocalLLMEngine, reads: Reads) -> None:
-    engine.close()
-    engine.hint(TEXTS)
-    assert reads.found == []
-
-
-def test_many_hints_at_once_return(engine: LocalLLMEngine, reads: Reads) -> None:
-    for _ in range(10_000):
-        engine.hint(TEXTS)
-    assert reused(answer(engine, *TEXTS)) == tokens(*TEXTS)
-
-
 @pytest.mark.parametrize("options", [{"kv_reuse": "exact"}, {"kv_folder": None}])
 def test_an_engine_that_reads_nothing_slow_takes_no_hints(
     make: Make, options: dict[str, Any]

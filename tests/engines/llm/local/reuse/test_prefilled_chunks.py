@@ -124,17 +124,6 @@ def test_a_beginning_before_the_texts_is_computed_once() -> None:
     assert use_of(done) == use_of(alone.answers()[0][1])
 
 
-def test_a_beginning_left_by_an_earlier_request_counts_as_taken_over() -> None:
-    engine, graph = HeldEngine(), answering(LONG + "{docs}\n\n{input}")
-    first, second = run_ahead(engine, graph, drafted=False)
-    assert first == second
-    before, after = [use_of(done) for _, done in engine.answers()]
-    assert before.from_prefix == 0
-    assert before.from_chunks == 0
-    assert after.from_prefix >= tokens(LONG)
-    assert after.from_chunks == tokens(*TEXTS[:2])
-
-
 def test_a_beginning_with_texts_stops_before_the_first() -> None:
     engine, graph = HeldEngine(), drafting(LONG + "{docs}\n\n{input}\n\n{draft}")
     first, second = run_ahead(engine, graph, drafted=True)
@@ -174,15 +163,6 @@ def test_short_texts_are_prefilled_with_the_rest() -> None:
     assert use_of(done) == PromptUse(computed=done.prompt_tokens)
     extra = engine.runner.computed - done.prompt_tokens - done.completion_tokens
     assert extra <= 2
-
-
-def test_an_engine_without_reuse_prefills_as_before() -> None:
-    exact = HeldEngine(kv_reuse="exact")
-    graph = drafting(LONG + "{docs}\n\n{input}\n\n{draft}")
-    run_ahead(exact, graph, drafted=True, runs=1)
-    ((_, done),) = exact.answers()
-    assert use_of(done) == PromptUse(computed=done.prompt_tokens)
-    assert exact.runner.computed - done.prompt_tokens - done.completion_tokens <= 2
 
 
 @pytest.mark.parametrize("kv_reuse", ["full", "fused"])

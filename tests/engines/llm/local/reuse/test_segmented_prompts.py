@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from fake_runner import TEMPLATE, FakeRunner, finish, tokenizer, value
+from fake_runner import TEMPLATE, tokenizer
 
 from rag_accel.engine_api import (
     ChunkSpan,
-    EngineRequest,
-    GenerationInput,
     Message,
-    PrimitiveKind,
-    WorkId,
 )
-from rag_accel.engines.llm.local.engine import LocalLLMEngine
-from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
 
 A = "The height of Mount Fuji is 3776 metres."
@@ -177,58 +169,3 @@ def test_passages_outside_their_messages_are_none(outside: ChunkSpan) -> None:
     beside = prompting.segmented(messages, [outside, *passages(messages)], 4)
     assert beside
     assert [tokenizer().decode(one.ids) for one in beside.chunks] == [A]
-
-
-# Through the engine
-
-
-def answer(engine: LocalLLMEngine, id: str, *turns: tuple[str, str]) -> Any:
-    messages = [Message(role, content) for role, content in turns]  # type: ignore[arg-type]
-    payload = GenerationInput(tuple(messages), max_tokens=4, chunk_spans=tuple(passages(messages)))
-    engine.submit([EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload)])
-    return value(finish(engine, id), id)
-
-
-def make(template: str) -> LocalLLMEngine:
-    options = LocalOptions(kv_reuse="full")
-    return LocalLLMEngine(FakeRunner(), tokenizer(), template=template, options=options)
-
-
-def tokens(*texts: str) -> int:
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
-
-
-@pytest.mark.parametrize("template", [TEMPLATE, WITH_DEFAULT, WITH_DATE, STRIPPING, FOLDING, BARE])
-def test_texts_are_reused_behind_any_head(template: str) -> None:
-    engine = make(template)
-    answer(engine, "one", ("user", f"{A}\n\n{B}\n\nWell?"))
-    done = answer(engine, "two", ("user", f"{B}\n\n{A}\n\nAnd this?"))
-    assert done.use.from_chunks == tokens(A, B)
-
-
-def test_a_system_turn_that_changes_is_another_head() -> None:
-    engine = make(TEMPLATE)
-    answer(engine, "one", ("system", "It is the 1st."), ("user", f"{A} Well?"))
-    done = answer(engine, "two", ("system", "It is the 2nd."), ("user", f"{A} Well?"))
-    assert done.use.from_chunks == 0
-
-
-def test_a_question_that_stands_first_is_no_other_head() -> None:
-    engine = make(TEMPLATE)
-    answer(engine, "one", ("system", "Be short."), ("user", f"Well?\n{A}"))
-    done = answer(engine, "two", ("system", "Be short."), ("user", f"Who says so?\n{A}"))
-    assert done.use.from_chunks == tokens(A)
-
-
-def test_what_a_systems_turn_says_before_its_texts_is_no_other_head() -> None:
-    engine = make(TEMPLATE)
-    answer(engine, "one", ("system", f"It is the 1st.\n{A}"), ("user", "Well?"))
-    done = answer(engine, "two", ("system", f"It is the 2nd.\n{A}"), ("user", "Well?"))
-    assert done.use.from_chunks == tokens(A)
-
-
-@pytest.mark.parametrize("turns", [[("user", A)], [("user", f"{A}\n{B}")]])
-def test_a_prompt_of_texts_only_is_computed(turns: list[tuple[str, str]]) -> None:
-    engine = make(TEMPLATE)
-    for id in ("one", "two"):
-        assert answer(engine, id, *turns).use.from_chunks == 0

@@ -43,14 +43,3 @@ def test_a_traced_generation_tells_its_tokens_before_it_ends() -> None:
     (told,) = [one for one in events if isinstance(one, TokensUsed)]
     assert (told.request_id, told.node) == (ends[-1].request_id, ends[-1].node)
     assert events.index(told) < events.index(ends[-1])
-
-
-def test_without_reuse_nothing_is_approximate() -> None:
-    engine, graph = WatchedEngine(kv_reuse="exact"), WORKFLOWS["irg"](max_tokens=6)
-    with Accelerator(llm=engine, **searching()) as accelerator:
-        handle = accelerator.submit(graph, **inputs_of(graph))
-        handle.result(PATIENCE_S)
-        engines: Any = accelerator.metrics.snapshot()["engines"]
-    assert handle.usage.prompt.is_exact
-    assert engines["llm"]["prompt_tokens_approximate"] == 0
-    assert engines["llm"]["prompt_tokens_recomputed"] == 0

@@ -69,19 +69,6 @@ def test_a_path_of_hundreds_of_tokens_is_computed(engine: LocalLLMEngine) -> Non
     assert answer(engine, work).text == masked_answer(work)
 
 
-def test_sixteen_at_once_answer_as_each_alone(engine: LocalLLMEngine) -> None:
-    works = [
-        asked(
-            str(at), *(FUJI, LANE, FUJI[:2] + LANE[1:], LANE + FUJI)[at % 4], question=f"\n\n{at}?"
-        )
-        for at in range(16)
-    ]
-    engine.submit(works)
-    outputs = finish(engine, *(str(work.id) for work in works))
-    for work in works:
-        assert value(outputs, str(work.id)).text == masked_answer(work)
-
-
 def test_lines_that_share_nothing_stay_as_they_are(engine: LocalLLMEngine) -> None:
     work = asked("1", FUJI[0], LANE[0])
     plain = engine_on("torch", kv_reuse="exact")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from chunk_prompts import answer
-from graph_texts import PATIENCE_S
-from path_graphs import OTHER, QUESTION, ask, local, over_graph, walking
+from path_graphs import ask, local, over_graph, walking
 from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
 
 from rag_accel.errors import ConfigError
@@ -37,15 +36,6 @@ def test_a_victim_that_is_not_kept_changes_no_answer(
     assert engine.counts["chunk_memory_bytes"] <= 20_000
     engine.close()
     assert [record.name for record in caplog.records] == ["rag_accel.llm"]
-
-
-def test_requests_at_once_over_a_faulty_policy_are_all_answered() -> None:
-    questions = [QUESTION, OTHER] * 6
-    with walking(local()) as accelerator:
-        texts = [ask(accelerator, over_graph(), question)[0] for question in questions[:2]]
-    with walking(local(eviction=Unknown(), chunk_bytes=4_000)) as accelerator:
-        handles = [accelerator.submit(over_graph(), input=question) for question in questions]
-        assert [handle.result(PATIENCE_S) for handle in handles] == texts * 6
 
 
 def test_two_accelerators_with_one_policy_are_refused() -> None:

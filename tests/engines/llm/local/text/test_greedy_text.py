@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -12,7 +11,6 @@ from fake_runner import finish, prompt_ids, tokenizer, value, work
 from tiny_models import LLAMA3, MIXED, SIZES
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.loading import load
@@ -71,15 +69,6 @@ def test_eight_together(family: str, step_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_streamed(family: str) -> None:
-    engine = engine_of(family)
-    engine.submit([work("a", HEAD, max_tokens=TOKENS, stream=True)])
-    pieces = [one.value for one in finish(engine, "a") if one.kind == "partial"]
-    assert "".join(pieces) == generated(family, HEAD)
-    assert len(pieces) > 5
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_after_another_prompt_that_begins_alike(family: str) -> None:
     engine = engine_of(family)
     engine.submit([work("a", HEAD, max_tokens=TOKENS)])
@@ -88,18 +77,6 @@ def test_after_another_prompt_that_begins_alike(family: str) -> None:
     found = value(finish(engine, "b"), "b")
     assert found.text == generated(family, HEAD, "And then?")
     assert found.use.from_prefix >= len(prompt_ids(HEAD)) - 10
-
-
-def test_through_an_accelerator() -> None:
-    graph = RAGraph().add_generation("answer", "Say {input}", max_tokens=TOKENS)
-    graph.add_edge(START, "answer").add_edge("answer", END)
-    engine = engine_of("llama")
-    with Accelerator(llm=engine) as accelerator, ThreadPoolExecutor(4) as callers:
-        made = callers.map(lambda at: accelerator.run(graph, input=f"hello {at}"), range(8))
-        assert list(made) == [generated("llama", f"Say hello {at}") for at in range(8)]
-        pieces = list(accelerator.stream(graph, input="hello"))
-    assert "".join(pieces) == generated("llama", "Say hello")
-    assert engine.held_bytes == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,11 +1,10 @@
-"""The tokens of generations, summed for each request and for each engine."""
+"""The tokens of generations, summed for each request."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fake_runner import prompt_ids, tokenizer
-from idle_accelerators import soon_idle
 from tiny_chat import TOKENS, model
 
 from rag_accel import END, START, Accelerator, RAGraph
@@ -30,11 +29,6 @@ def twice() -> RAGraph:
     return graph
 
 
-def tokens_of(accelerator: Accelerator) -> dict[str, Any]:
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    return {name: count for name, count in engines["llm"].items() if "tokens" in name}
-
-
 def test_a_request_sums_the_tokens_of_its_generations() -> None:
     with Accelerator(llm=engine()) as accelerator:
         handle = accelerator.submit(twice(), input="How high is it?")
@@ -46,29 +40,6 @@ def test_a_request_sums_the_tokens_of_its_generations() -> None:
     assert used.prompt.computed + used.prompt.from_prefix == sum(map(len, asked))
     assert used.prompt.from_prefix > 0
     assert (used.completion_tokens, used.generations) == (2 * TOKENS, 2)
-
-
-def test_an_engine_sums_the_tokens_of_all_requests() -> None:
-    with Accelerator(llm=engine()) as accelerator:
-        handles = [accelerator.submit(twice(), input=f"What is {at}?") for at in range(4)]
-        for handle in handles:
-            handle.result(PATIENCE_S)
-        used = sum((handle.usage for handle in handles), TokenUsage())
-        assert tokens_of(accelerator) == {
-            "prompt_tokens_computed": used.prompt.computed,
-            "prompt_tokens_from_prefix": used.prompt.from_prefix,
-            "prompt_tokens_from_chunks": 0,
-            "prompt_tokens_recomputed": 0,
-            "prompt_tokens_approximate": 0,
-            "completion_tokens": 8 * TOKENS,
-        }
-        assert soon_idle(accelerator)
-
-
-def test_a_stream_counts_alike() -> None:
-    with Accelerator(llm=engine()) as accelerator:
-        list(accelerator.stream(twice(), input="How high is it?"))
-        assert tokens_of(accelerator)["completion_tokens"] == 2 * TOKENS
 
 
 def test_a_served_result_tells_its_tokens() -> None:
