@@ -182,6 +182,16 @@ def test_on_one_thread_the_step_computes_itself(make: Make, model: Model) -> Non
     assert set(model.threads) == {threading.current_thread().name}
 
 
+def test_a_text_that_raises_fails_its_own_request_only(make: Make, model: Model) -> None:
+    engine = make(model)
+    engine.submit(
+        [work(engine, name, text) for name, text in (("a", "x"), ("b", "bad"), ("c", "z"))]
+    )
+    outputs = ended(engine, 3)
+    assert (outputs["a"].kind, outputs["b"].kind, outputs["c"].kind) == ("final", "error", "final")
+    assert isinstance(outputs["b"].error, ValueError)
+
+
 def test_cancelled_work_reports_nothing_and_its_neighbour_is_not_computed_twice(
     make: Make, model: Model
 ) -> None:

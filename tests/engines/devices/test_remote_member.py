@@ -28,7 +28,6 @@ from rag_accel.errors import (
     MemberPausedError,
     RemoteEngineError,
 )
-from rag_accel.testing import ManualClock
 
 KEY = "sk-very-secret-0123456789"
 URL = "http://server.test/v1"
@@ -262,35 +261,6 @@ def test_close_ends_a_running_call_and_the_thread() -> None:
 
 
 # In a group.
-
-
-@contextmanager
-def group_beside(server: EmbeddingsServer, **more: Any) -> Iterator[DeviceGroup]:
-    """Open a group of a server and a member here, with the server preferred."""
-    others = [FakeMember("here", vectors=server_vectors)]
-    group = DeviceGroup([RemoteMember(server.base_url, "some-model"), *others], **more)
-    try:
-        yield group
-    finally:
-        group.close()
-
-
-def test_a_member_that_is_told_to_wait_pauses_and_others_go_on() -> None:
-    clock = ManualClock()
-    with EmbeddingsServer() as server, group_beside(server, slo_s=30.0, clock=clock) as group:
-        server.refusals.append(Refusal(429, "60"))
-        group.submit([request("w", "a", "b")])
-        np.testing.assert_array_equal(ended(group), server_vectors(["a", "b"]))
-        num_calls = len(server.calls)
-        group.submit([request("during", "c")])
-        np.testing.assert_array_equal(ended(group), server_vectors(["c"]))
-        assert len(server.calls) == num_calls
-        clock.advance(61)
-        group.submit([request("after", "d")])
-        np.testing.assert_array_equal(ended(group), server_vectors(["d"]))
-        assert server.calls[-1] == ["d"]
-        counts = group.counts
-    assert (counts["remote_refused_steps"], counts.get("remote_left", 0)) == (1, 0)
 
 
 def test_a_server_of_another_model_stays_out_and_its_thread_ends() -> None:

@@ -85,22 +85,6 @@ def test_work_of_a_group_whose_only_member_is_away_is_computed_once_it_is_back()
     np.testing.assert_array_equal(found[1], plain_vectors(["text queued"], "query"))
 
 
-def test_while_no_member_answers_callers_are_told_why_and_the_group_goes_on_afterwards() -> None:
-    limits = MemberLimits(first_pause_s=0.01, longest_pause_s=0.02, absent_s=0.0)
-    only = FakeMember("only")
-    with group(only, limits=limits) as engine:
-        fail(engine, only)
-        error = ended(engine, request("w"))
-        assert isinstance(error, EngineLostError)
-        assert "no member of the device group answers" in str(error)
-        assert engine.health().state == "paused"
-        only.error = None
-        wait_until_ready(engine, "only")
-        np.testing.assert_array_equal(
-            ended(engine, request("v")), plain_vectors(["text v"], "query")
-        )
-
-
 def test_a_member_that_is_gone_for_good_leaves() -> None:
     gone, here = FakeMember("gone"), FakeMember("here")
     with group(gone, here, slo_s=60.0) as engine:

@@ -69,6 +69,15 @@ def test_a_server_that_refuses_loses_no_request(servers: list[NamedServer], stat
         assert {part.state for part in llm.parts} == {"ready", "paused"}
 
 
+def test_a_server_is_left_alone_as_long_as_it_asks(servers: list[NamedServer]) -> None:
+    servers[0].status, servers[0].retry_after = 429, "77"
+    llm = model(servers)
+    with Accelerator(llm=llm) as accelerator:
+        assert ask(accelerator, *"qrstuv") == ["b"] * 6
+        whys = [part.why for part in accelerator.health().parts[0].parts]
+    assert any("tried again in 7" in why for why in whys)
+
+
 def test_a_server_whose_answers_have_no_text_loses_no_request(servers: list[NamedServer]) -> None:
     servers[0].name = None
     with Accelerator(llm=model(servers)) as accelerator:

@@ -105,6 +105,14 @@ def test_what_follows_the_end_mark_counts_for_nothing_however_it_is_cut(
         assert run(engine, work(stream=True)).value == GenerationOutput("hi")
 
 
+@pytest.mark.parametrize("bad", [b"data:\n\n", b"data: {\n\n", b"data: \xff\n\n", b"data: 1\n\n"])
+def test_an_event_that_is_no_chunk_is_a_named_error(make_engine: MakeEngine, bad: bytes) -> None:
+    answers = Answers(said("hi"), bad, DONE)
+    error = error_of(run(make_engine(transport=answers.transport()), work(stream=True)))
+    assert "not a chat chunk" in str(error)
+    assert answers.num_calls == 1
+
+
 def test_an_error_that_the_stream_reports_is_shown(make_engine: MakeEngine) -> None:
     answers = Answers(said("hi"), event({"error": {"message": "overloaded"}}), DONE)
     error = error_of(run(make_engine(transport=answers.transport()), work(stream=True)))
