@@ -252,6 +252,19 @@ def test_a_text_of_a_class_of_the_callers_is_its_string() -> None:
 # In a group.
 
 
+def test_pieces_of_a_killed_child_run_on_another_member() -> None:
+    with process() as member:
+        group = DeviceGroup([member, FakeMember("other")], slo_s=60.0)
+        try:
+            assert member.pid is not None
+            os.kill(member.pid, signal.SIGKILL)
+            group.submit([request("w", "a", "b")])
+            np.testing.assert_array_equal(ended(group), plain_vectors(["a", "b"], "query"))
+            assert "signal 9" in group.describe_parts()[0]
+        finally:
+            group.close()
+
+
 @pytest.mark.processes
 def test_twenty_kills_leave_no_process_no_file_and_no_thread() -> None:
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
@@ -295,6 +308,25 @@ def test_a_child_that_hangs_is_ended_when_its_group_gives_it_up() -> None:
         await_end(pid)
     finally:
         group.close()
+
+
+def test_a_model_of_other_vectors_stays_out_and_its_child_ends() -> None:
+    member = ProcessMember(child_models.shifted)
+    group = DeviceGroup([FakeMember("first"), member])
+    try:
+        assert "process: stays out: other vectors" in group.describe_parts()[1]
+        assert member.pid is not None
+        assert not is_there(member.pid)
+    finally:
+        group.close()
+
+
+def test_a_first_member_without_a_model_is_refused_and_its_child_ends() -> None:
+    member = ProcessMember(child_models.broken)
+    with pytest.raises(ConfigError, match=r"cannot embed.*no such model"):
+        DeviceGroup([member])
+    assert member.pid is not None
+    assert not is_there(member.pid)
 
 
 # What is refused.

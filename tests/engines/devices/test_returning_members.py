@@ -27,6 +27,7 @@ from rag_accel.engine_api import Health, ReportingEngine
 from rag_accel.engines import MemberLimits, RemoteMember
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.group import DeviceGroup
+from rag_accel.engines.devices.members import MemberChangedError
 from rag_accel.errors import ConfigError, EngineLostError, RemoteEngineError
 from rag_accel.testing import ManualClock
 
@@ -83,6 +84,22 @@ def test_work_of_a_group_whose_only_member_is_away_is_computed_once_it_is_back()
         found = outcomes(engine, "third", "queued")
     np.testing.assert_array_equal(found[0], plain_vectors(["text third"], "query"))
     np.testing.assert_array_equal(found[1], plain_vectors(["text queued"], "query"))
+
+
+def test_while_no_member_answers_callers_are_told_why_and_the_group_goes_on_afterwards() -> None:
+    limits = MemberLimits(first_pause_s=0.01, longest_pause_s=0.02, absent_s=0.0)
+    only = FakeMember("only")
+    with group(only, limits=limits) as engine:
+        fail(engine, only)
+        error = ended(engine, request("w"))
+        assert isinstance(error, EngineLostError)
+        assert "no member of the device group answers" in str(error)
+        assert engine.health().state == "paused"
+        only.error = None
+        wait_until_ready(engine, "only")
+        np.testing.assert_array_equal(
+            ended(engine, request("v")), plain_vectors(["text v"], "query")
+        )
 
 
 def test_a_member_that_is_gone_for_good_leaves() -> None:
@@ -199,6 +216,19 @@ def test_without_a_limit_too_silent_servers_are_given_up_and_asked_again() -> No
             assert engine.num_unfinished == 0
 
 
+def test_a_lone_silent_server_is_given_up_without_a_limit() -> None:
+    limits = MemberLimits(0.01, 0.02, probe_s=0.2, silent_without_slo_s=0.2, absent_s=20.0)
+    with (
+        EmbeddingsServer() as server,
+        group(RemoteMember(server.base_url, "m"), limits=limits) as engine,
+    ):
+        server.hangs = True
+        assert "did not answer in time" in str(ended(engine, request("w")))
+        server.hangs = False
+        wait_until_ready(engine, "remote")
+        assert isinstance(ended(engine, request("v")), np.ndarray)
+
+
 def test_a_call_that_is_interrupted_ends_and_later_ones_are_answered() -> None:
     with EmbeddingsServer() as server:
         member = RemoteMember(server.base_url, "m")
@@ -257,6 +287,18 @@ def test_no_vector_of_an_answer_of_another_model_is_used_until_the_first_one_is_
         server.answers_as = None
         wait_until_ready(engine, "remote")
         assert here.calls == [["text w"]]
+
+
+def test_a_server_that_names_another_model_raises_a_named_error() -> None:
+    with EmbeddingsServer() as server:
+        member = RemoteMember(server.base_url, "m")
+        try:
+            member.embed(["a"], "query", 0)
+            server.answers_as = "n"
+            with pytest.raises(MemberChangedError, match="another model than before"):
+                member.embed(["a"], "query", 0)
+        finally:
+            member.close()
 
 
 @pytest.mark.parametrize("after", ["some time", "a failure"])

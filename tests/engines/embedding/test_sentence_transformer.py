@@ -211,6 +211,12 @@ def test_a_text_the_tokenizer_refuses_fails_its_own_work_with_the_tokenizers_err
     assert outputs["a"].kind == "final"
 
 
+def test_no_texts_give_no_rows(small_model: Any) -> None:
+    value = run(SentenceTransformerEngine(small_model), [texts("a")])["a"].value
+    assert value.shape == (0, 96)
+    assert value.tolist() == small_model.encode([]).tolist()
+
+
 def test_the_default_model_is_the_packaged_one(minilm: Any) -> None:
     engine = SentenceTransformerEngine()
     value = run(engine, [texts("a", "one two three")])["a"].value
@@ -229,6 +235,29 @@ def test_the_padded_tokens_of_a_call_are_bounded() -> None:
     run(SentenceTransformerEngine(model, limits=limits), [texts("a", *["x" * 32] * 9)])
     # 32 characters are estimated at 10 tokens.
     assert [len(call[0]) for call in model.calls] == [4, 4, 1]
+
+
+def test_fakes_get_the_arguments_of_their_role() -> None:
+    model = FakeModel()
+    engine = SentenceTransformerEngine(model, query_kwargs={"prompt_name": "query"})
+    run(engine, [texts("q", "one"), texts("d", "two", role="document")])
+    assert {call[0][0]: call[1].get("prompt_name") for call in model.calls} == {
+        "one": "query",
+        "two": None,
+    }
+
+
+def test_a_text_that_makes_the_model_raise_fails_its_own_work_only() -> None:
+    requests = [texts("a", "one"), texts("b", "x", "boom"), texts("c", "two")]
+    outputs = run(SentenceTransformerEngine(FakeModel()), requests)
+    assert isinstance(outputs["b"].error, RuntimeError)
+    assert [outputs[name].kind for name in "ac"] == ["final", "final"]
+
+
+def test_a_nan_vector_is_an_output_error_for_its_own_work_only() -> None:
+    outputs = run(SentenceTransformerEngine(FakeModel()), [texts("a", "nan"), texts("b", "one")])
+    assert isinstance(outputs["a"].error, EngineOutputError)
+    assert outputs["b"].kind == "final"
 
 
 def test_a_vector_of_another_dimension_than_the_models_is_an_output_error() -> None:
@@ -301,6 +330,16 @@ def test_a_step_computes_on_the_granted_threads_and_leaves_every_other_thread_al
     assert torch_threads.get_num_threads() == 2
     assert thread_numbers() == before
     assert in_new_thread(thread_numbers) == before
+
+
+def test_a_step_in_the_callers_thread_puts_its_number_back_even_after_a_failure(
+    torch_threads: Any,
+) -> None:
+    before = thread_numbers()
+    model = FakeModel()
+    run(SentenceTransformerEngine(model), [texts("a", "boom")], threads=1)
+    assert model.threads == [before.replace("2", "1")]
+    assert thread_numbers() == before
 
 
 def test_no_more_threads_are_used_than_the_profile_names(torch_threads: Any) -> None:

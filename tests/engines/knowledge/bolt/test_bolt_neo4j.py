@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import neo4j
 import numpy as np
 import pytest
-from neo4j.exceptions import AuthError, ClientError
+from neo4j.exceptions import AuthError, ClientError, ServiceUnavailable, SessionExpired
+from neo4j_server import BoltServer
+from relay import Relay
 from triples import (
     ODD_NAMES,
     edges_by_definition,
@@ -34,6 +37,15 @@ def indexed(neo4j_driver: Any) -> Any:
     """Return the driver of an empty database that knows entities by name."""
     run(neo4j_driver, "CREATE CONSTRAINT FOR (n:__Entity__) REQUIRE n.id IS UNIQUE")
     return neo4j_driver
+
+
+@pytest.fixture
+def relay(neo4j_server: BoltServer) -> Iterator[Relay]:
+    """Yield a way to the server that can be cut."""
+    host, _, port = neo4j_server.uri.rpartition("//")[2].partition(":")
+    relay = Relay((host, int(port)))
+    yield relay
+    relay.cut()
 
 
 def run(driver: Any, text: str, **parameters: Any) -> list[Any]:
@@ -79,6 +91,17 @@ def test_edges_are_chosen_in_the_order_of_code_points(indexed: Any) -> None:
     assert named_edges(view, [asked]) == [expected]
 
 
+def test_a_hub_gives_its_first_edges(indexed: Any) -> None:
+    run(
+        indexed,
+        "CREATE (hub:__Entity__ {id: 'hub'}) WITH hub UNWIND range(0, 19999) AS i "
+        "CREATE (hub)-[:HAS]->(:__Entity__ {id: 'leaf ' + i})",
+    )
+    (paths,) = walk(BoltGraph(indexed).view(), [["hub"]], ExpandBatch(None, fan_out=8), 1)
+    leaves = sorted(f"leaf {i}" for i in range(20_000))[:8]
+    assert [path.text for path in paths] == [f"hub -> HAS -> {leaf}" for leaf in leaves]
+
+
 def test_only_named_nodes_with_the_label_are_entities(neo4j_driver: Any) -> None:
     run(
         neo4j_driver,
@@ -89,6 +112,14 @@ def test_only_named_nodes_with_the_label_are_entities(neo4j_driver: Any) -> None
     graph = BoltGraph(neo4j_driver, label="My `Thing", name="the name")
     (paths,) = walk(graph.view(), [["a", "c"]], ALL, 2)
     assert [path.text for path in paths] == ["a -> R -> b"]
+
+
+def test_an_edit_is_seen_by_the_next_request(indexed: Any) -> None:
+    fill(indexed, [("a", "r", "b")])
+    graph = BoltGraph(indexed)
+    walk(graph.view(), [["a"]], ALL, 1)
+    run(indexed, "MATCH (:__Entity__ {id: 'a'})-[r]->() DELETE r")
+    assert walk(graph.view(), [["a"]], ALL, 1) == [()]
 
 
 def test_texts_of_entities_are_read_from_their_property(indexed: Any) -> None:
@@ -143,6 +174,15 @@ def test_links_of_all_kinds_share_a_round_trip(searched: BoltGraph) -> None:
     assert (found, searched.trips) == ([["red car"], ["blue car"], ["red car"]], 1)
 
 
+@pytest.mark.parametrize(
+    "query", [LinkQuery(1, text="car"), LinkQuery(1, vector=[1.0, 0.0])], ids=["text", "vector"]
+)
+def test_a_missing_index_is_named_by_the_server(indexed: Any, query: LinkQuery) -> None:
+    graph = BoltGraph(indexed, text_index="gone", vector_index="gone")
+    with pytest.raises(ClientError, match="gone"):
+        entities(graph, query)
+
+
 # What is the caller's stays so, and what fails says why.
 
 
@@ -173,3 +213,28 @@ def test_a_refused_login_is_the_drivers_error_and_shows_no_password(neo4j_driver
     with pytest.raises(AuthError) as raised:
         entities(graph, LinkQuery(1, names=("a",)))
     assert "hidden" not in f"{raised.value} {raised.value.__notes__}"
+
+
+def test_an_unknown_database_is_named_by_the_server(neo4j_driver: Any) -> None:
+    with pytest.raises(ClientError, match="nowhere"):
+        entities(BoltGraph(neo4j_driver, database="nowhere"), LinkQuery(1, names=("a",)))
+
+
+def test_a_server_that_is_gone_midway_ends_with_the_drivers_error(
+    indexed: Any, neo4j_server: BoltServer, relay: Relay
+) -> None:
+    fill(indexed, [("a", "r", "b")])
+    login = neo4j.basic_auth(neo4j_server.user, neo4j_server.password)
+    with neo4j.GraphDatabase.driver(relay.uri, auth=login) as driver:
+        view = BoltGraph(driver).view()
+        found = view.find([LinkQuery(1, names=("a",))])[0]
+        relay.cut()
+        with pytest.raises((ServiceUnavailable, SessionExpired)):
+            view.expand([Expansion(found)])
+
+
+def test_a_closed_driver_is_the_drivers_error(neo4j_server: BoltServer) -> None:
+    driver = neo4j_server.driver()
+    driver.close()
+    with pytest.raises(Exception, match="closed"):
+        entities(BoltGraph(driver), LinkQuery(1, names=("a",)))

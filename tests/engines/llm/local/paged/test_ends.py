@@ -1,4 +1,4 @@
-"""A process that runs a model on paged attention ends as a plain program does."""
+"""A process that traces or runs a model on paged attention ends as a plain program does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +15,10 @@ import fake_runner
 import pytest
 
 pytest.importorskip("openvino")
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
+]
 
 PATIENCE_S = 50.0
 #: Asks for ever, in its main thread or in one that no exit waits for.
@@ -25,9 +29,11 @@ from fake_runner import tokenizer
 from tiny_chat import model
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engines import LocalLLM
-from rag_accel.engines.llm.local.paged import runner
+from rag_accel.engines.llm.local.paged import runner, trace_program
 
-(place,) = sys.argv[1:]
+place, program = sys.argv[1:]
+if program:
+    trace_program.__file__ = program
 graph = RAGraph().add_generation("answer", "{input}", max_tokens=400)
 graph.add_edge(START, "answer").add_edge("answer", END)
 accelerator = Accelerator(llm=LocalLLM(model(), tokenizer(), runner="paged", pool_bytes=1 << 24))
@@ -49,16 +55,35 @@ if place == "main":
 threading.Thread(target=ask, daemon=True).start()
 assert runs.wait(60)
 """
+#: Has a model traced in the background, and ends.
+TRACING = """
+import sys, time, pathlib
+from tiny_chat import model
+from rag_accel.engines.llm.local.paged import making, topology, trace_program
+
+program, begun = sys.argv[1:]
+trace_program.__file__ = program
+topology.trace_in_background(making.trace_spec(model()))
+while not (pathlib.Path(begun).exists() and pathlib.Path(begun).read_text()):
+    time.sleep(0.01)
+"""
+ENDLESS = """
+import os, pathlib, time
+
+def convert(folder, spec):
+    pathlib.Path({begun!r}).write_text(str(os.getpid()))
+    time.sleep(600)
+"""
 #: what a terminal sends, and what a supervisor does
 SIGNALS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM}
 
 
 @contextmanager
-def started(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(code: str, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     paths = os.pathsep.join([str(Path(fake_runner.__file__).parent), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,9 +104,78 @@ def require_plain_end(process: subprocess.Popen[str], how: signal.Signals) -> No
     assert last == (["KeyboardInterrupt"] if how is signal.SIGINT else [])
 
 
+def wait_for(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended may wait for its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+class Tracing:
+    """A trace that never ends by itself, with folders of its own.
+
+    Args:
+        folder: holds all of it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.program, self.begun = folder / "program.py", folder / "begun"
+        self.program.write_text(ENDLESS.format(begun=str(self.begun)))
+        self._temporary, self._cache = folder / "temporary", folder / "cache"
+        self._temporary.mkdir()
+        self.folders = {"TMPDIR": str(self._temporary), "XDG_CACHE_HOME": str(self._cache)}
+
+    def wait(self) -> None:
+        """Wait until the child runs."""
+        wait_for(lambda: self.begun.exists() and self.begun.read_text())
+
+    def require_gone(self) -> None:
+        """Check that neither the child nor a file of it is there, and no trace."""
+        child = int(self.begun.read_text())
+        wait_for(lambda: not runs(child))
+        wait_for(lambda: not list(self._temporary.glob("rag-accel-compile-*")))
+        names = [path.name for path in (self._cache / "rag_accel" / "paged").iterdir()]
+        assert [name for name in names if not name.startswith(".")] == []
+
+
+@pytest.fixture
+def tracing(tmp_path: Path) -> Tracing:
+    return Tracing(tmp_path)
+
+
+@pytest.mark.parametrize("how", SIGNALS.values(), ids=SIGNALS)
+def test_a_signal_while_a_model_is_traced_leaves_no_child_and_no_trace(
+    how: signal.Signals, tracing: Tracing
+) -> None:
+    with started(PROGRAM, "main", str(tracing.program), **tracing.folders) as process:
+        tracing.wait()
+        os.killpg(process.pid, how)
+        require_plain_end(process, how)
+        tracing.require_gone()
+
+
+def test_an_interpreter_that_ends_while_a_model_is_traced_leaves_no_child_and_no_trace(
+    tracing: Tracing,
+) -> None:
+    arguments = (str(tracing.program), str(tracing.begun))
+    with started(TRACING, *arguments, **tracing.folders) as process:
+        said = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, *said) == (0, "", "")
+        tracing.require_gone()
+
+
 @pytest.mark.parametrize("how", SIGNALS.values(), ids=SIGNALS)
 def test_a_signal_during_a_forward_ends_the_process(how: signal.Signals) -> None:
-    with started(PROGRAM, "main") as process:
+    with started(PROGRAM, "main", "") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "runs\n"
         os.killpg(process.pid, how)
@@ -89,6 +183,6 @@ def test_a_signal_during_a_forward_ends_the_process(how: signal.Signals) -> None
 
 
 def test_an_interpreter_ends_during_a_forward() -> None:
-    with started(PROGRAM, "thread") as process:
+    with started(PROGRAM, "thread", "") as process:
         said = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, *said) == (0, "runs\n", "")

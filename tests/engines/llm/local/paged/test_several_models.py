@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tiny_models import paged_runner_for
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import GenerationOutput, StepBudget
+from rag_accel.engine_api import GenerationOutput, StepBudget, WorkId
 from rag_accel.engines import LocalLLM
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -209,3 +209,23 @@ def test_tenants_with_the_same_prompt_have_blocks_of_their_own() -> None:
     assert from_prefix[2] > 0
     engine.close()
     assert engine.held_bytes == 0
+
+
+def test_a_request_cancelled_in_its_prompt_frees_its_blocks_and_changes_no_neighbour() -> None:
+    engine = engine_of(step_tokens=16, prefix_lanes=0)
+    neighbours = {f"neighbour {at}": question for at, question in enumerate(QUESTIONS)}
+    engine.submit([work("gone", LONG)])
+    engine.step(ONE)
+    held = engine.held_bytes
+    assert held > 0
+    engine.submit([work(id, text, max_tokens=tiny_chat.TOKENS) for id, text in neighbours.items()])
+    engine.step(ONE)
+    before = engine.held_bytes
+    engine.cancel([WorkId("gone")])
+    assert engine.held_bytes == before - held
+    engine.submit([work("next", LONG, max_tokens=tiny_chat.TOKENS)])  # in the blocks that it had
+    found = outputs(engine, len(neighbours) + 1)
+    for id, text in {**neighbours, "next": LONG}.items():
+        assert found[id].text == tiny_chat.generated_by(tiny_chat.model(), text)
+    assert engine.held_bytes == 0
+    engine.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fake_runner import finish, value
 from kept_engines import TEXTS, Make, answer, asked, engine_over, reused, tokens
 from tiny_chat import model
@@ -86,6 +87,15 @@ def test_damaged_files_are_computed_again(make: Make, tmp_path: Path) -> None:
     assert reused(answer(make(), *TEXTS)) == tokens(*TEXTS)
 
 
+def test_a_file_of_wrong_numbers_never_reaches_a_prompt(make: Make, tmp_path: Path) -> None:
+    first = filled(make)
+    for path in (tmp_path / "kept").glob("*.kv"):
+        content = bytearray(path.read_bytes())
+        content[-2] ^= 0x40
+        path.write_bytes(content)
+    assert answer(make(), *TEXTS).text == first.text
+
+
 def test_no_folder_is_made_where_every_prompt_is_computed(make: Make, tmp_path: Path) -> None:
     answer(make(kv_reuse="exact"), *TEXTS)
     assert not (tmp_path / "kept").exists()
@@ -148,6 +158,14 @@ def test_work_is_cancelled_while_its_texts_are_looked_for(
     assert engine.step(StepBudget()) == []
 
 
+def test_prompts_that_wait_for_one_text_encode_it_once(make: Make, gate: threading.Event) -> None:
+    engine = make()
+    engine.submit([asked("one", *TEXTS), asked("two", *TEXTS)])
+    gate.set()
+    outputs = finish(engine, "one", "two")
+    assert sorted(reused(value(outputs, id)) for id in ("one", "two")) == [0, tokens(*TEXTS)]
+
+
 def test_texts_are_computed_if_the_disk_does_not_answer(make: Make, gate: threading.Event) -> None:
     clock = ManualClock()
     engine = make(clock=clock)
@@ -182,3 +200,13 @@ def test_a_disk_that_answers_again_is_asked_again(make: Make, gate: threading.Ev
 def test_bounds_below_zero_are_refused(kind: Any, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         kind(**{name: -1})
+
+
+def test_state_in_bfloat16_comes_back(make: Make) -> None:
+    half = copy.deepcopy(model()).to(torch.bfloat16)
+    engine = make(half)
+    first = answer(engine, *TEXTS)
+    engine.close()
+    found = answer(make(half), *TEXTS)
+    assert reused(found) == tokens(*TEXTS)
+    assert found.text == first.text

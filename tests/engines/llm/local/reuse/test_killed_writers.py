@@ -76,3 +76,20 @@ def test_what_was_kept_is_used_and_the_rest_computed(
     ]
     assert engine.counts["chunk_files_refused"] == 0
     plain.close()
+
+
+def test_entries_damaged_beside_it_are_computed_again(make: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    killed(folder, "written")
+    first, second, *_ = files(folder)
+    first.write_bytes(first.read_bytes()[:-7])
+    second.write_bytes(b"")
+    engine = make()
+    again = [reused(answer(engine, text)) for text in NUMBERED[:2]]
+    assert again == [0, 0]
+    assert engine.counts["chunk_files_refused"] == 2
+    engine.close()
+    engine = make()
+    assert [reused(answer(engine, text)) for text in NUMBERED[:2]] == [
+        tokens(text) for text in NUMBERED[:2]
+    ]
