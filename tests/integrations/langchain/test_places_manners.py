@@ -19,7 +19,6 @@ pytest.importorskip("langgraph")
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
-from langgraph.func import entrypoint, task
 from lc_fakes import SyncChat, SyncRetriever
 from places_kit import QUESTION, Kit, State, Update
 from places_leaves import Tally, ask
@@ -62,11 +61,7 @@ async def _all_of(items: Any) -> list[Any]:
 
 UNTHREADED: dict[str, Callable[[Any], Any]] = {
     "invoke": lambda graph: graph.invoke(GIVEN),
-    "stream": lambda graph: list(graph.stream(GIVEN)),
-    "batch": lambda graph: graph.batch([GIVEN]),
-    "ainvoke": lambda graph: asyncio.run(graph.ainvoke(GIVEN)),
     "astream": lambda graph: asyncio.run(_all_of(graph.astream(GIVEN))),
-    "astream_events": lambda graph: asyncio.run(_all_of(graph.astream_events(GIVEN, version="v2"))),
 }
 
 
@@ -153,39 +148,9 @@ def _looking_around(seen: list[RunnableConfig]) -> Any:
     return Kit("chat", Tally()).line(answer=answer)
 
 
-def _looking_in_a_task(seen: list[RunnableConfig]) -> Any:
-    """Return a function whose task keeps the config it is given."""
-
-    @task
-    def look(config: RunnableConfig) -> None:
-        seen.append(config)
-
-    @entrypoint()
-    def flow(given: Any) -> None:
-        look().result()  # type: ignore[call-arg]
-
-    return flow
-
-
-def _looking_at_an_edge(seen: list[RunnableConfig]) -> Any:
-    """Return a graph whose conditional edge keeps the config it is given."""
-
-    def route(state: State, config: RunnableConfig) -> str:
-        seen.append(config)
-        return "last"
-
-    kit = Kit("chat", Tally())
-    graph = kit.builder()
-    graph.add_node("last", lambda state: {})
-    graph.add_conditional_edges("begin", route, ["last"])
-    return kit.compiled(graph)
-
-
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("given", [None, {"configurable": {"tenant": "a"}, "tags": ["b"]}])
-@pytest.mark.parametrize(
-    "build", [_looking, _looking_around, _looking_in_a_task, _looking_at_an_edge]
-)
+@pytest.mark.parametrize("build", [_looking, _looking_around])
 def test_user_code_sees_the_config_of_the_plain_program(
     build: Callable[[list[Any]], Any], given: Any, arm: str, accelerator: Accelerator
 ) -> None:
