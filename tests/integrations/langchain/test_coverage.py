@@ -66,13 +66,6 @@ def test_an_error_of_ours_is_a_reason() -> None:
     assert seen.passed_by == 1
 
 
-def test_what_activate_sees_counts(accelerator: Accelerator) -> None:
-    program = model_chain()
-    with activate(accelerator), coverage(program) as seen:
-        program.invoke(INPUT)
-    assert (seen.borrowed, seen.passed_by) == (1, 0)
-
-
 def test_blocks_of_one_view_add_up_and_leave_no_patch(accelerator: Accelerator) -> None:
     model = SyncChat()
     before = SyncChat._generate
@@ -199,18 +192,6 @@ def test_an_option_that_no_part_reads_is_printed_if_it_was_given() -> None:
 
 def test_without_a_program_no_option_is_told() -> None:
     assert coverage().options == ()
-
-
-def test_langgraph_reads_no_mode() -> None:
-    graphs = pytest.importorskip("langgraph.graph")
-
-    class State(TypedDict):
-        answer: str
-
-    builder = graphs.StateGraph(State).add_node("ask", lambda state: {"answer": "x"})
-    graph: Any = builder.add_edge(graphs.START, "ask").compile()
-    parts = {one.option: one.parts for one in coverage(graph).options}
-    assert parts["mode"] == ()
 
 
 def test_the_name_stays_a_function_whatever_is_imported() -> None:

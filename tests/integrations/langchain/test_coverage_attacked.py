@@ -10,9 +10,8 @@ from langchain_core.runnables import RunnableLambda
 from lc_fakes import AsyncChat, FakeEmbeddings
 from lc_programs import model_chain
 
-from langchain_rag_accel import accelerate, activate, coverage
+from langchain_rag_accel import accelerate, coverage
 from rag_accel import Accelerator
-from rag_accel.interception.patches import patches
 
 INPUT = {"input": "question one"}
 
@@ -83,22 +82,3 @@ def test_accelerated_inside_of_plain_is_scheduled_as_without_a_view(
     with coverage() as seen:
         Outer().embed_query("x")
     assert (seen.borrowed, seen.passed_by) == (1, 1)
-
-
-def test_two_tenants_are_counted_apart() -> None:
-    counts = []
-    for tenant in ("a", "b"):
-        with Accelerator(strict=True, namespace=tenant) as accelerator:
-            fast = accelerate(model_chain(), accelerator=accelerator)
-            with coverage(fast) as seen:
-                fast.invoke(INPUT)
-            counts.append(seen.borrowed)
-    assert counts == [1, 1]
-
-
-def test_a_view_that_is_left_gives_its_patches_back() -> None:
-    with coverage(), activate():
-        pass
-    with coverage():
-        assert patches.patched()
-    assert patches.patched() == []

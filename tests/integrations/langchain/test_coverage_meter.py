@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
-from lc_fakes import FakeEmbeddings, FakeLLM, SyncChat, SyncRetriever
-from lc_programs import ensemble, model_chain, retrieval_chain
+from lc_fakes import FakeEmbeddings, FakeLLM, SyncRetriever
+from lc_programs import ensemble, model_chain
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import CoverageRow, coverage
 from rag_accel import Accelerator
 
 INPUT = {"input": "question one"}
-
-
-async def test_what_is_intercepted_is_what_was_seen(accelerator: Accelerator) -> None:
-    fast = accelerate(retrieval_chain(), accelerator=accelerator)
-    with coverage() as meter:
-        await asyncio.gather(*(fast.ainvoke(INPUT) for _ in range(5)))
-    assert meter.rows() == [CoverageRow("chat model", 5, 0, 5), CoverageRow("retriever", 5, 0, 5)]
-
-
-def test_a_model_made_where_it_cannot_be_found_is_scheduled(accelerator: Accelerator) -> None:
-    def make_and_call(given: dict[str, str]) -> Any:
-        class Unfound(SyncChat):
-            def _generate(self, *args: Any, **kwargs: Any) -> Any:
-                return super()._generate(*args, **kwargs)
-
-        return Unfound().invoke(given["input"]).content
-
-    fast = accelerate(RunnableLambda(make_and_call), accelerator=accelerator)
-    with coverage() as meter:
-        fast.invoke(INPUT)
-    assert meter.rows() == [CoverageRow("chat model", 1, 0, 1)]
-    assert meter.passed_by == 0
 
 
 def test_calls_that_wait_for_their_turn_are_told_apart() -> None:
@@ -57,15 +34,6 @@ def test_each_prompt_of_a_completion_model_counts(accelerator: Accelerator) -> N
     with coverage() as meter:
         accelerate(FakeLLM(), accelerator=accelerator).generate(["one", "two", "three"])
     assert meter.rows() == [CoverageRow("language model", 3, 0, 3)]
-
-
-def test_leaves_without_callbacks_are_known_from_their_wrappers(accelerator: Accelerator) -> None:
-    embeddings = FakeEmbeddings()
-    fast = accelerate(embeddings, accelerator=accelerator)
-    with coverage() as meter:
-        fast.embed_query("x")
-        fast.embed_documents(["x", "y"])
-    assert meter.rows() == [CoverageRow("embeddings", 2, 0, 2)]
 
 
 def test_the_report_names_what_was_borrowed_and_what_passed_by(accelerator: Accelerator) -> None:

@@ -175,22 +175,6 @@ async def test_a_deadline_is_the_users_own_and_raised() -> None:
         assert accelerator.bypassed == {}
 
 
-def test_a_full_accelerator_makes_its_callers_wait() -> None:
-    with Accelerator(strict=True, max_requests=1) as accelerator:
-        fast, bare = accelerate(model_chain(), accelerator=accelerator), model_chain()
-        found: dict[int, str] = {}
-
-        def ask(number: int) -> None:
-            found[number] = fast.invoke({"input": str(number)})
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10.0)
-        assert found == {number: bare.invoke({"input": str(number)}) for number in range(8)}
-
-
 async def test_a_full_accelerator_refuses_if_it_was_asked_to() -> None:
     with Accelerator(max_requests=1, on_full="raise") as accelerator:
         gate = asyncio.Event()

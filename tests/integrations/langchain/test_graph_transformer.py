@@ -178,24 +178,6 @@ def test_schemas_and_single_documents_are_the_plain_ones(accelerator: Accelerato
     assert made.process_response(first).relationships == []
 
 
-def test_a_running_loop_sees_the_documents_in_order(accelerator: Accelerator) -> None:
-    chat = GraphChat()
-    made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
-
-    async def convert() -> Any:
-        return made.convert_to_graph_documents(texts())
-
-    assert len(asyncio.run(convert())) == NUMBER
-    assert len({thread for thread, _ in chat.seen}) == 1
-
-
-def test_fewer_calls_run_at_once_where_the_config_says_so(accelerator: Accelerator) -> None:
-    chat = GraphChat()
-    made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
-    made.convert_to_graph_documents(texts(), config={"max_concurrency": 1})
-    assert {thread for thread, _ in chat.seen} == {threading.get_ident()}
-
-
 def test_upstream_is_what_is_known() -> None:
     assert composite_of(llm.LLMGraphTransformer.convert_to_graph_documents) is not None
 

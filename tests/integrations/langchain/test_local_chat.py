@@ -311,15 +311,6 @@ def test_a_model_in_a_folder_answers_as_its_object(
     assert found == generated(QUESTIONS[7])
 
 
-def test_a_pool_that_is_bounded_refuses_what_it_cannot_hold(accelerator: Accelerator) -> None:
-    given = {"model": model(), "tokenizer": tokenizer(), "accelerator": accelerator}
-    small = ChatRagAccel(**given, pool_bytes=1 << 18, max_tokens=TOKENS)
-    assert small.invoke(QUESTIONS[0]).content == generated(QUESTIONS[0])
-    with pytest.raises(EngineError, match="larger than the pool"):
-        small.invoke(QUESTIONS[0] * 60)
-    ChatRagAccel(**given, max_tokens=2).invoke(QUESTIONS[0] * 60)
-
-
 def test_components_with_other_bounds_of_one_model_have_an_engine_each(
     accelerator: Accelerator,
 ) -> None:

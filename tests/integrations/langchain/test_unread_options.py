@@ -153,14 +153,6 @@ def test_a_warning_as_an_error_is_the_users_choice() -> None:
         assert accelerate(program, accelerator=accelerator).invoke(INPUT)
 
 
-def test_the_environment_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_ACCEL_KV_REUSE", "full")
-    with pytest.warns(UnreadOptionWarning, match="kv_reuse"):
-        accelerate(SyncChat())
-    monkeypatch.setenv("RAG_ACCEL_KV_REUSE", "exact")
-    accelerate(SyncChat())
-
-
 def test_nothing_is_said_where_all_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAG_ACCEL", "0")
     with Accelerator(kv_reuse="full") as accelerator:
