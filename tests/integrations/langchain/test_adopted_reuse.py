@@ -6,7 +6,6 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from lc_reuse_programs import PROGRAMS, TEXTS, Orders, Program, joined
+from reuse_kit import num_tokens, reused
 
 from langchain_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator, UncheckedReuseWarning
@@ -63,14 +63,8 @@ def fast(program: Program, accelerator: Accelerator) -> Any:
     return accelerate(program, accelerator=accelerator)
 
 
-def reused(accelerator: Accelerator) -> int:
-    engines = accelerator.metrics.snapshot()["engines"].values()
-    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
-
-
 def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+    return num_tokens(*(TEXTS[name] for name in names))
 
 
 class Infos(BaseCallbackHandler):
@@ -144,17 +138,6 @@ def test_all_ways_of_calling_reuse_texts(llm: HuggingFacePipeline, reusing: Acce
 
 async def _astreamed(made: Any, query: str) -> list[Any]:
     return [piece async for piece in made.astream(query)]
-
-
-def test_threads_and_batches_reuse_what_others_computed(
-    llm: HuggingFacePipeline, reusing: Accelerator
-) -> None:
-    made = fast(chain(llm), reusing)
-    made.invoke("abc")
-    made.batch(["ab", "bc"])
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(made.invoke, ["ca", "cb"]))
-    assert reused(reusing) == tokens(*"abbccacb")
 
 
 # What was reused is said

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import tiny_chat
 from fake_runner import tokenizer
-from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from lc_reuse_programs import TEXTS, Orders, joined
+from reuse_kit import num_tokens
 
 from langchain_rag_accel import ChatRagAccel, RagAccelVectorStore, accelerate
 from rag_accel import Accelerator
@@ -25,24 +26,10 @@ from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.store import HostStore
 from rag_accel.testing import FakeEngine
 
-TEXTS = {
-    "a": "The height of Mount Fuji is 3776 metres.",
-    "b": "A lane holds keys and values of one sequence.",
-    "c": "The guide said which of the documents it is.",
-}
 PROMPT = ChatPromptTemplate.from_messages(
     [("system", "Answer by the documents."), ("user", "{context}\n\nWhich says {question}?")]
 )
 WAIT_S = 30.0
-
-
-class Orders(BaseRetriever):
-    """Returns the documents that a query names, in its order."""
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        return [Document(id=name, page_content=TEXTS[name]) for name in query]
 
 
 class Reranker(BaseDocumentCompressor):
@@ -99,13 +86,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return made
 
 
-def joined(documents: Sequence[Document]) -> str:
-    return "\n\n".join(one.page_content for one in documents)
-
-
 def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+    return num_tokens(*(TEXTS[name] for name in names))
 
 
 def build(
