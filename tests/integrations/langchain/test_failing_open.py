@@ -16,11 +16,11 @@ from lc_waiting import wait_until
 
 from langchain_rag_accel import RagAccelEmbeddings, RagAccelVectorStore, accelerate
 from langchain_rag_accel.coverage import coverage
-from rag_accel import END, START, Accelerator, BusyError, ClosedError, DeadlineError, RAGraph
+from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError
 from rag_accel.errors import EngineLostError, SchedulingError
 from rag_accel.scheduler import transitions
 from rag_accel.scheduler.driver import handling
-from rag_accel.scheduler.messages import LeafArrived, RequestArrived, StepEnded, Tick
+from rag_accel.scheduler.messages import LeafArrived, StepEnded, Tick
 
 INPUT = {"input": "question one"}
 
@@ -277,15 +277,3 @@ def test_a_scheduler_that_fails_is_an_error_when_strict(
         with pytest.raises(SchedulingError, match="a bug"):
             fast.embed_query("one")
         assert accelerator.bypassed == {}
-
-
-def test_a_scheduler_that_fails_ends_a_graphs_request_with_an_error_and_the_next_one_works(
-    fail_once: Callable[[type, Accelerator], None],
-) -> None:
-    graph = RAGraph().add_generation("answer", "Say {input}")
-    graph.add_edge(START, "answer").add_edge("answer", END)
-    with Accelerator(llm=lambda prompt: f"<{prompt}>") as accelerator:
-        fail_once(RequestArrived, accelerator)
-        with pytest.raises(SchedulingError, match="a bug"):
-            accelerator.run(graph, input="one")
-        assert accelerator.run(graph, input="two") == "<Say two>"

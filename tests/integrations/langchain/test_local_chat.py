@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import numpy as np
 import torch
 from fake_runner import tokenizer
 from langchain_core.caches import InMemoryCache
@@ -94,8 +93,6 @@ def test_sixteen_together_are_answered_alike_and_share_steps(
 
 
 class _Ends(BaseCallbackHandler):
-    """What LangChain tells of each run."""
-
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
 
@@ -266,13 +263,6 @@ def test_what_makes_another_of_it_has_all_its_arguments() -> None:
         Own.model_validate_json(chat.model_dump_json()),
     ):
         assert (again.model, again.mark, again._llm.name) == ("some/model", "m", "some/model")
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    chat = ChatRagAccel(
-        model="some/model", max_tokens=np.int64(3), temperature=np.float32(0.5), top_p=1
-    )
-    assert (chat.max_tokens, chat.temperature, chat.top_p) == (3, 0.5, 1.0)
 
 
 def test_it_is_pickled_by_the_name_of_its_model() -> None:
