@@ -42,7 +42,6 @@ Program = Callable[[], Runnable[Any, Any]]
 
 
 def joined(found: list[Document]) -> str:
-    """Return the texts of documents."""
     return " + ".join(document.page_content for document in found)
 
 

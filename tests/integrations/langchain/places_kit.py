@@ -113,7 +113,6 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Return the name of the place."""
         return self.build.__name__
 
 

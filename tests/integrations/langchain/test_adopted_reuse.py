@@ -68,8 +68,6 @@ def tokens(*names: str) -> int:
 
 
 class Infos(BaseCallbackHandler):
-    """A callback that keeps what each answer of a model says of itself."""
-
     def __init__(self) -> None:
         self.found: list[Any] = []
 

@@ -35,7 +35,6 @@ def vector(*values: float) -> list[float]:
 
 
 def store_of(vectors: Sequence[Sequence[float]]) -> InMemoryVectorStore:
-    """Return a store that holds these vectors, by number."""
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=DIMENSION))
     for number, one in enumerate(vectors):
         put(store, str(number), list(one))
@@ -95,12 +94,10 @@ ASYNC: dict[str, Find] = {
 
 
 def queries(count: int = 4) -> list[list[float]]:
-    """Return random queries."""
     return np.random.default_rng(6).normal(size=(count, DIMENSION)).tolist()
 
 
 def engines(accelerator: Accelerator) -> dict[str, Any]:
-    """Return what was measured of the engines that search."""
     assert soon_idle(accelerator)
     found: Any = accelerator.metrics.snapshot().get("engines", {})
     return {name: engine for name, engine in found.items() if name.startswith("retrieval#")}
@@ -273,7 +270,6 @@ def test_a_store_that_cannot_be_copied_answers_for_itself(
 
 
 def outcome(store: InMemoryVectorStore, query: Any, k: Any) -> Any:
-    """Return what a search finds, or how it fails."""
     try:
         return store.similarity_search_with_score_by_vector(query, k)
     except Exception as error:

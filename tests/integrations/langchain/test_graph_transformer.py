@@ -85,7 +85,6 @@ def transformer(chat: GraphChat | None = None, *, by_tool: bool, **more: Any) ->
 
 
 def texts(*more: str) -> list[Document]:
-    """Return documents of which each tells of a path."""
     told = [f"Pump {place} feeds tank {place + 1}." for place in range(NUMBER)]
     return [Document(text, metadata={"page": place}) for place, text in enumerate((*told, *more))]
 

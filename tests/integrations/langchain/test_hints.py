@@ -185,8 +185,6 @@ def test_what_an_owned_store_found_is_read_ahead(
 
 
 class Failing(FakeEngine):
-    """An engine that hints make fail."""
-
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
         super().hint(documents, namespace)
         raise RuntimeError("no hints today")

@@ -34,7 +34,6 @@ TEXTS = [f"{TENANTS[number % 4]} asks {number}" for number in range(NUM_CALLERS)
 
 @pytest.fixture
 def server() -> Iterator[EmbeddingsServer]:
-    """Yield a loopback server of embeddings."""
     with EmbeddingsServer() as made:
         yield made
 
@@ -61,7 +60,6 @@ class Opened:
         return made
 
     async def close(self) -> None:
-        """Close the clients."""
         for resource in self.objects:
             if isinstance(resource, AsyncEmbeddings):
                 await resource._client.close()
@@ -135,8 +133,6 @@ class Users(OpenAIEmbeddings):
 
 
 class Headers(Mapping[str, str]):
-    """Headers that depend on the caller."""
-
     def __getitem__(self, name: str) -> str:
         return tenant.get()
 
@@ -148,8 +144,6 @@ class Headers(Mapping[str, str]):
 
 
 class Gateway(openai.OpenAI):
-    """A client that adds the tenant to each call."""
-
     def _prepare_options(self, options: Any) -> Any:
         options = super()._prepare_options(options)
         options.headers = {**(options.headers or {}), "x-tenant": tenant.get()}

@@ -39,7 +39,6 @@ def store_of(embeddings: Embeddings, **options: Any) -> RagAccelVectorStore:
 
 @pytest.fixture
 def store(accelerator: Accelerator) -> RagAccelVectorStore:
-    """Give a store of documents of two words, whose vectors know nothing of the words."""
     return store_of(FakeEmbeddings(), accelerator=accelerator)
 
 

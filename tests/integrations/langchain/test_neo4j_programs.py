@@ -42,7 +42,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def graph(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[CountedGraph]:
-    """Yield LangChain's graph of a small database."""
     neo4j_driver.execute_query(FILL, names=ODD)
     with graph_at(neo4j_server, CountedGraph) as made:
         yield made

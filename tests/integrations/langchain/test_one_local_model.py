@@ -36,7 +36,6 @@ def rerank(query: str, texts: Sequence[str]) -> list[float]:
 
 
 def graph() -> RAGraph:
-    """Search, rerank, generate."""
     made = RAGraph(("input",))
     made.add_retrieval("search", query="input", top_k=3, output="found")
     made.add_rerank("rank", query="input", documents="found", top_n=3, output="docs")

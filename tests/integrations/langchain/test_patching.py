@@ -353,8 +353,6 @@ def test_a_model_made_in_a_block_works_after_it(accelerator: Accelerator) -> Non
 
 
 class Sealed(ABCMeta):
-    """Make classes whose methods nobody may set."""
-
     def __setattr__(cls, name: str, value: Any) -> None:
         if "embed" in name:
             raise TypeError("sealed")

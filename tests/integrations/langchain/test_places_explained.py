@@ -26,12 +26,10 @@ INTERNALS = (
 
 
 def explained(build: Callable[[Kit], Any], kind: str) -> str:
-    """Return the explanation of a program of the set."""
     return explain(accelerate(build(Kit(kind, Tally()))))
 
 
 def lines_of(text: str, leaf: str) -> list[str]:
-    """Return the lines that speak of a leaf's class."""
     return [line for line in text.splitlines() if leaf in line]
 
 

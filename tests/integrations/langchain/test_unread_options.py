@@ -24,7 +24,6 @@ INPUT = {"input": "question one"}
 
 
 def graph() -> Any:
-    """Return a compiled LangGraph that asks a model."""
     graphs = pytest.importorskip("langgraph.graph")
     model = SyncChat()
 
