@@ -28,9 +28,8 @@ from lc_reuse_programs import PROGRAMS, TEXTS, Orders, Program, joined
 from reuse_kit import num_tokens, reused
 
 from langchain_rag_accel import accelerate, activate, explain
-from rag_accel import Accelerator, UncheckedReuseWarning
+from rag_accel import Accelerator
 from rag_accel.engines import LocalLLM
-from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
@@ -229,22 +228,6 @@ def test_the_accelerators_own_model_says_the_bounds_of_the_same_object(
         assert reused(accelerator) == tokens(*long)
         other: Any = own_model()
         assert accelerator.local_llms.bounds(other).kv_reuse == "exact"
-
-
-def test_fused_reuse_that_was_not_checked_is_warned_of_once(
-    llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
-    for name, text in TEXTS.items():  # so long that two passes over the prompt pay
-        monkeypatch.setitem(TEXTS, name, " ".join([text] * 8))
-    with Accelerator(kv_reuse="fused", strict=True) as accelerator:
-        made = fast(chain(llm), accelerator)
-        with pytest.warns(UncheckedReuseWarning) as warned:
-            made.invoke("abc")
-        assert len(warned) == 1
-        made.invoke("cab")
-        assert 0 < reused(accelerator) < tokens(*"abc")
 
 
 # Folders, tenants, changes

@@ -20,7 +20,6 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel import Accelerator
 from rag_accel.recognition import store_copies
@@ -366,16 +365,6 @@ def test_only_stores_that_search_as_langchains_are_recognised(accelerator: Accel
     with activate(accelerator):
         assert is_recognised(InMemoryVectorStore)
         assert not is_recognised(Other)
-
-
-async def test_a_retriever_over_a_recognised_store_is_seen_once(
-    store: InMemoryVectorStore, accelerator: Accelerator
-) -> None:
-    retriever = accelerate(store.as_retriever(), accelerator=accelerator)
-    with coverage() as meter:
-        retriever.invoke("x")
-        await retriever.ainvoke("x")
-    assert meter.passed_by == 0
 
 
 def test_a_store_and_its_copy_go_together(accelerator: Accelerator) -> None:

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
-from langchain_rag_accel import accelerate, activate, explain
+from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator, ConfigError
 from rag_accel.recognition.known_classes import full_name
 from rag_accel_adapters.langchain.composites import composite_of
@@ -150,14 +150,6 @@ def test_a_model_that_is_not_known_to_be_thread_safe_keeps_the_order(by_tool: bo
         assert f"in order: {full_name(GraphChat)} is not known" in explain(made)
     asked = [re.findall(r"Pump (\d+) feeds", text)[-1] for _, text in chat.seen]
     assert (asked, most) == (["0", "1", "2", "3", "4"], 1)
-
-
-@in_both_ways
-def test_activated_calls_give_the_plain_graphs(by_tool: bool, accelerator: Accelerator) -> None:
-    made = transformer(by_tool=by_tool)
-    plain = made.convert_to_graph_documents(texts())
-    with activate(accelerator):
-        assert made.convert_to_graph_documents(texts()) == plain
 
 
 @in_both_ways

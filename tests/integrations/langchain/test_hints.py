@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -159,17 +158,6 @@ async def test_a_chain_on_a_loop_is_read_ahead_for(
     chain = warmed(accelerator, folder, log)
     assert reused(await chain.ainvoke("ab")) == tokens("a", "b")
     assert log.events.index("reranked") < log.events.index("submitted")
-
-
-def test_a_chain_on_a_loop_of_another_thread_is_read_ahead_for(
-    accelerator: Accelerator, folder: Path, log: Log
-) -> None:
-    chain = warmed(accelerator, folder, log)
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(asyncio.run(chain.ainvoke("ab"))))
-    thread.start()
-    thread.join()
-    assert reused(found[0]) == tokens("a", "b")
 
 
 def test_what_an_owned_store_found_is_read_ahead(

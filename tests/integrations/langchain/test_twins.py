@@ -34,7 +34,7 @@ from pydantic import BaseModel
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import Coverage, coverage
-from rag_accel import Accelerator, ConfigError
+from rag_accel import Accelerator
 
 
 def _store() -> InMemoryVectorStore:
@@ -271,13 +271,3 @@ def test_a_twin_in_a_program_belongs_to_the_programs_run(accelerator: Accelerato
     assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot()["engines"]
     assert [engine["steps"] for engine in engines.values()] == [1]
-
-
-def test_what_cannot_be_accelerated_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"builtins\.int"):
-        accelerate(3)
-
-
-def test_an_accelerator_and_options_exclude_each_other(accelerator: Accelerator) -> None:
-    with pytest.raises(ConfigError, match="not both"):
-        accelerate(SyncChat(), accelerator=accelerator, options=accelerator.options)
