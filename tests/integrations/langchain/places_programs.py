@@ -75,8 +75,26 @@ def _tool(kit: Kit, leaf: Any) -> BaseTool:
 
 
 def tool_decorator(kit: Kit) -> Any:
-    made = _tool(kit, kit.leaf())
+    return _calling(kit, _tool(kit, kit.leaf()))
 
+
+class _Lookup(BaseTool):
+    name: str = "lookup"
+    description: str = "Look something up."
+    leaf: Any = None
+
+    def _run(self, query: str) -> str:
+        return ask(self.leaf, query)
+
+    async def _arun(self, query: str) -> str:
+        return await aask(self.leaf, query)
+
+
+def tool_field(kit: Kit) -> Any:
+    return _calling(kit, _Lookup(leaf=kit.leaf()))
+
+
+def _calling(kit: Kit, made: BaseTool) -> Any:
     def answer(state: State) -> Update:
         return _as_answer(made.invoke({"query": state["question"]}))
 
@@ -261,6 +279,7 @@ PROGRAMS = (
     Program(retries, ("chat", "retriever"), error=OSError, once=True),
     Program(store_as_retriever, ("retriever",)),
     Program(tool_decorator),
+    Program(tool_field),
     Program(react_agent),
     Program(conditional_edge),
     Program(send, is_ordered=False),

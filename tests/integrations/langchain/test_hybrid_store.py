@@ -21,6 +21,7 @@ from langchain_rag_accel.coverage import coverage
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import current_request
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
@@ -174,6 +175,16 @@ async def test_the_next_search_sees_what_was_added_changed_and_deleted(
     assert "zebra" not in ids(await store.asearch("yak", "hybrid", k=500))
     store.delete(TEXTS)
     assert store.search("bee fox", "hybrid") == []
+
+
+async def test_a_score_is_higher_for_the_better_whatever_the_metric(
+    accelerator: Accelerator,
+) -> None:
+    index = DocumentIndex(IndexSpec(4, metric=Metric.L2))
+    store = store_of(FakeEmbeddings(), index=index, normalize=False, accelerator=accelerator)
+    scores = [score for _, score in store.hybrid_search_with_score("bee fox", k=9)]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 0
 
 
 async def test_a_cancelled_caller_leaves_the_others_their_documents(

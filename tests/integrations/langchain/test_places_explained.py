@@ -43,6 +43,7 @@ def lines_of(text: str, leaf: str) -> list[str]:
         (places_programs.conditional_edge, "chat", "Chat", ["begin", "route"]),
         (places_programs.subgraph_node, "chat", "Chat", ["inner", "deep"]),
         (places_programs.tool_decorator, "chat", "Chat", ["answer", "lookup"]),
+        (places_programs.tool_field, "chat", "Chat", ["answer", "lookup"]),
         (places_programs.react_agent, "retriever", "Chat", ["agent"]),
         (places_programs.react_agent, "retriever", "Retriever", ["tools", "lookup"]),
         (places_programs.task_function, "chat", "Chat", ["flow", "look"]),

@@ -60,6 +60,12 @@ def deep_branch(error: Exception) -> Runnable[Any, Any]:
     return RunnablePassthrough.assign(found=outer, more=_slow()) | RunnablePick("found")
 
 
+def behind_a_join(error: Exception) -> Runnable[Any, Any]:
+    inner = RunnableParallel(x=_slow(), y=_slow()) | _raising(error)
+    again = inner | RunnableParallel(p=len, q=len)
+    return RunnableParallel(a=again, b=_slow()) | RunnablePick("a")
+
+
 PROGRAMS: dict[str, Program] = {
     function.__name__.replace("_", " "): function
     for function in (
@@ -67,6 +73,7 @@ PROGRAMS: dict[str, Program] = {
         retriever,
         last_branch,
         deep_branch,
+        behind_a_join,
     )
 }
 
