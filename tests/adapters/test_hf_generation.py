@@ -30,7 +30,6 @@ def model() -> Any:
 
 
 def read(model: Any, **kwargs: Any) -> GreedyCall | None:
-    """Read a call of one prompt."""
     given = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), **kwargs}
     return read_greedy(stop_tokens, model, given)
 

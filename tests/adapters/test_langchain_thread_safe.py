@@ -39,7 +39,6 @@ openai_errors = pytest.importorskip("openai")
 
 
 def is_safe(obj: Any, *named: str) -> bool:
-    """Tell whether an object is known to be thread-safe."""
     return not isinstance(THREAD_SAFETY.check([obj], named, plain_class), str)
 
 
@@ -68,7 +67,6 @@ def extracting() -> Any:
 
 
 def own(given: Any) -> Any:
-    """Return what is given."""
     return given
 
 

@@ -54,12 +54,10 @@ ALONE = replace(THREAD_SAFETY, shared=tuple)
 
 
 def is_safe(obj: Any, *named: str) -> bool:
-    """Tell whether an object is known to be thread-safe."""
     return not isinstance(ALONE.check([obj], named, lambda cls: cls), str)
 
 
 def retriever() -> Any:
-    """Return a retriever over one node."""
     index = VectorStoreIndex([TextNode(text="a")], embed_model=MockEmbedding(embed_dim=2))
     return index.as_retriever()
 

@@ -36,7 +36,6 @@ def edges_of(
 
 
 def shown(view: TripletView, edges: Edges) -> list[list[Edge]]:
-    """Return the edges of each entity."""
     others = view.entity_names(edges.others)
     flat = list(zip(edges.relations.tolist(), others, edges.forward.tolist(), strict=True))
     bounds = edges.offsets.tolist()

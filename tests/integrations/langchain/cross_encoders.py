@@ -27,7 +27,6 @@ def reranker_of(model: Any, top_n: int = 3) -> Any:
 
 
 def passages(number: int, count: int = 12) -> list[Document]:
-    """Return some documents of different lengths."""
     chance = np.random.default_rng(number)
     sizes = chance.integers(1, 40, size=count)
     return [

@@ -75,5 +75,4 @@ def run_three_ways(
 
 
 def numbered(questions: int) -> Sequence[str]:
-    """Return different questions."""
     return [f"question {number}" for number in range(questions)]

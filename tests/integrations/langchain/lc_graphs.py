@@ -72,7 +72,6 @@ def retriever(accelerator: Accelerator | None = None, **options: Any) -> RagAcce
 
 
 def texts(found: Sequence[Document]) -> list[str]:
-    """Return the texts of documents."""
     return [document.page_content for document in found]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
     EnsembleRetriever,
-    MergerRetriever,
-    MultiQueryRetriever,
 )
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.documents import Document
@@ -44,7 +42,6 @@ Program = Callable[[], Runnable[Any, Any]]
 
 
 def joined(found: list[Document]) -> str:
-    """Return the texts of documents."""
     return " + ".join(document.page_content for document in found)
 
 
@@ -136,19 +133,9 @@ def nested() -> Runnable[Any, Any]:
     return RunnablePassthrough.assign(draft=inner) | itemgetter("draft") | RunnableLambda(len)
 
 
-def multi_query() -> Runnable[Any, Any]:
-    retriever = MultiQueryRetriever.from_llm(retriever=AsyncRetriever(), llm=AsyncChat())
-    return itemgetter("input") | retriever
-
-
 def ensemble() -> Runnable[Any, Any]:
     parts = [SyncRetriever(prefix="a"), AsyncRetriever(prefix="b")]
     return itemgetter("input") | EnsembleRetriever(retrievers=parts, weights=[0.6, 0.4])
-
-
-def merged() -> Runnable[Any, Any]:
-    parts = [SyncRetriever(prefix="a"), AsyncRetriever(prefix="b")]
-    return itemgetter("input") | MergerRetriever(retrievers=parts)
 
 
 def compressed() -> Runnable[Any, Any]:
@@ -232,9 +219,7 @@ PROGRAMS: dict[str, Program] = {
     "retrieval chain": retrieval_chain,
     "nested": nested,
     "parallel": parallel_chain,
-    "multi-query": multi_query,
     "ensemble": ensemble,
-    "merger": merged,
     "compression": compressed,
     "map": each_input,
 }

@@ -49,7 +49,6 @@ class Runs(BaseCallbackHandler):
         self.order: list[tuple[str, UUID]] = []
 
     def tell(self, event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note one callback."""
         run, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
         kwargs["tags"] = sorted(kwargs.get("tags") or [])
         with self._lock:
@@ -95,7 +94,6 @@ for _event in (*_STARTS, *_OTHERS):
 
 
 def translated(program: Runnable[Any, Any], accelerator: Accelerator) -> Any:
-    """Return a program translated."""
     return TranslatedRunnable.wrap(program, accelerator)
 
 

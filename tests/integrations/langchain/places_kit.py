@@ -37,7 +37,6 @@ class Kit:
         saver: the checkpointer, if the program is to have one.
         given: the input.
         configurable: what the caller puts into the config.
-        context: what the caller passes as context.
         resume: what the second call resumes with, if the first is interrupted.
     """
 
@@ -47,7 +46,6 @@ class Kit:
     saver: Any = None
     given: Any = field(default_factory=lambda: {"question": QUESTION})
     configurable: dict[str, Any] = field(default_factory=dict)
-    context: Any = None
     resume: Any = None
 
     def leaf(self) -> Any:
@@ -100,8 +98,8 @@ class Program:
         build: makes a fresh program.
         kinds: the kinds of leaves that can stand there.
         is_ordered: whether two runs stream their items in the same order.
-        saving: whether the program needs a checkpointer (True), cannot have one (False), or runs
-            with one wherever what is streamed needs it (None).
+        saving: whether the program needs a checkpointer; any other has one where what is streamed
+            needs it.
         error: the class of what its leaves raise.
         once: whether only the first call raises it.
     """
@@ -109,13 +107,12 @@ class Program:
     build: Callable[[Kit], Any]
     kinds: tuple[str, ...] = ("chat", "embeddings", "retriever")
     is_ordered: bool = True
-    saving: bool | None = None
+    saving: bool = False
     error: type[Exception] | None = None
     once: bool = False
 
     @property
     def name(self) -> str:
-        """Return the name of the place."""
         return self.build.__name__
 
 

@@ -79,8 +79,8 @@ class Outcome:
 def run(program: Program, kind: str, entry: Entry, arm: Arm) -> Outcome:
     """Make a fresh program, run it, and forget it."""
     tally = Tally(program.error, program.once)
-    saves = entry.saving if program.saving is None else program.saving
-    kit = Kit(kind, tally, entry.coroutines, InMemorySaver() if saves else None)
+    saver = InMemorySaver() if entry.saving or program.saving else None
+    kit = Kit(kind, tally, entry.coroutines, saver)
     with Accelerator(strict=True) as accelerator:
         with _prepared(program.build(kit), accelerator, arm) as graph, coverage() as meter:
             items = _called(graph, kit, entry)
@@ -112,10 +112,9 @@ def _prepared(graph: Any, accelerator: Accelerator, arm: Arm) -> Iterator[Any]:
 def _called(graph: Any, kit: Kit, entry: Entry) -> list[str]:
     """Return what a graph hands over, and what it does when it is resumed."""
     items: list[str] = []
-    call = {"config": _config(kit), **({"context": kit.context} if kit.context else {})}
     for given in [kit.given] if kit.resume is None else [kit.given, Command(resume=kit.resume)]:
         try:
-            made = entry.call(graph, {"input": given, **call})
+            made = entry.call(graph, {"input": given, "config": _config(kit)})
             items += map(settled, asyncio.run(made) if entry.is_async else made)
         except Exception as error:
             items.append(f"raised {type(error).__name__}: {error}")

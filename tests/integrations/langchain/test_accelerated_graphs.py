@@ -29,8 +29,6 @@ def _joined(old: list[str], new: list[str]) -> list[str]:
 
 
 class State(TypedDict, total=False):
-    """What the graphs work on."""
-
     said: Annotated[list[str], _joined]
 
 
@@ -38,12 +36,10 @@ MODEL = FakeListChatModel(responses=["one answer"])
 
 
 def answer(state: State) -> State:
-    """Ask the model."""
     return {"said": [MODEL.invoke("how?").content]}
 
 
 def asks(state: State) -> State:
-    """Wait for a person."""
     return {"said": [interrupt("well?")]}
 
 
@@ -63,7 +59,6 @@ def spread(state: State) -> list[Send]:
 
 
 def outer(part: Any, **how: Any) -> Any:
-    """Return a graph with a graph in it."""
     graph = StateGraph(State)
     graph.add_node("first", answer)
     graph.add_node("part", part)
@@ -85,7 +80,6 @@ def both(accelerator: Accelerator) -> tuple[Any, Any]:
 
 
 def thread(name: str = "1") -> dict[str, Any]:
-    """Return the config of a thread."""
     return {"configurable": {"thread_id": name}}
 
 

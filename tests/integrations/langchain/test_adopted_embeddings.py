@@ -98,24 +98,6 @@ async def test_other_settings_are_another_engine(
     assert len(_embedding_engines(accelerator)) == 2
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"multi_process": True}, {"encode_kwargs": {"precision": "int8"}}],
-    ids=["multi_process", "precision"],
-)
-def test_settings_an_engine_cannot_honour_stay_borrowed(
-    change: dict[str, Any], plain: HuggingFaceEmbeddings, accelerator: Accelerator
-) -> None:
-    other = plain.model_copy(update=change)
-
-    def embed(texts: list[str], kwargs: Any) -> list[list[float]]:
-        return [[1.0] for _ in texts]
-
-    object.__setattr__(other, "_embed", embed)
-    assert accelerate(other, accelerator=accelerator).embed_query("x") == [1.0]
-    assert _embedding_engines(accelerator) == {}
-
-
 def test_a_subclass_that_changes_nothing_is_recognised(
     plain: HuggingFaceEmbeddings, accelerator: Accelerator
 ) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,11 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from lc_reuse_programs import PROGRAMS, TEXTS, Orders, Program, joined
+from reuse_kit import num_tokens, reused
 
 from langchain_rag_accel import accelerate, activate, explain
-from rag_accel import Accelerator, UncheckedReuseWarning
+from rag_accel import Accelerator
 from rag_accel.engines import LocalLLM
-from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.errors import ConfigError
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
@@ -63,19 +62,11 @@ def fast(program: Program, accelerator: Accelerator) -> Any:
     return accelerate(program, accelerator=accelerator)
 
 
-def reused(accelerator: Accelerator) -> int:
-    engines = accelerator.metrics.snapshot()["engines"].values()
-    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
-
-
 def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+    return num_tokens(*(TEXTS[name] for name in names))
 
 
 class Infos(BaseCallbackHandler):
-    """A callback that keeps what each answer of a model says of itself."""
-
     def __init__(self) -> None:
         self.found: list[Any] = []
 
@@ -144,17 +135,6 @@ def test_all_ways_of_calling_reuse_texts(llm: HuggingFacePipeline, reusing: Acce
 
 async def _astreamed(made: Any, query: str) -> list[Any]:
     return [piece async for piece in made.astream(query)]
-
-
-def test_threads_and_batches_reuse_what_others_computed(
-    llm: HuggingFacePipeline, reusing: Accelerator
-) -> None:
-    made = fast(chain(llm), reusing)
-    made.invoke("abc")
-    made.batch(["ab", "bc"])
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(made.invoke, ["ca", "cb"]))
-    assert reused(reusing) == tokens(*"abbccacb")
 
 
 # What was reused is said
@@ -248,22 +228,6 @@ def test_the_accelerators_own_model_says_the_bounds_of_the_same_object(
         assert reused(accelerator) == tokens(*long)
         other: Any = own_model()
         assert accelerator.local_llms.bounds(other).kv_reuse == "exact"
-
-
-def test_fused_reuse_that_was_not_checked_is_warned_of_once(
-    llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())
-    for name, text in TEXTS.items():  # so long that two passes over the prompt pay
-        monkeypatch.setitem(TEXTS, name, " ".join([text] * 8))
-    with Accelerator(kv_reuse="fused", strict=True) as accelerator:
-        made = fast(chain(llm), accelerator)
-        with pytest.warns(UncheckedReuseWarning) as warned:
-            made.invoke("abc")
-        assert len(warned) == 1
-        made.invoke("cab")
-        assert 0 < reused(accelerator) < tokens(*"abc")
 
 
 # Folders, tenants, changes

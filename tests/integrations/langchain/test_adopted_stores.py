@@ -20,7 +20,6 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel import Accelerator
 from rag_accel.recognition import store_copies
@@ -35,7 +34,6 @@ def vector(*values: float) -> list[float]:
 
 
 def store_of(vectors: Sequence[Sequence[float]]) -> InMemoryVectorStore:
-    """Return a store that holds these vectors, by number."""
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=DIMENSION))
     for number, one in enumerate(vectors):
         put(store, str(number), list(one))
@@ -95,12 +93,10 @@ ASYNC: dict[str, Find] = {
 
 
 def queries(count: int = 4) -> list[list[float]]:
-    """Return random queries."""
     return np.random.default_rng(6).normal(size=(count, DIMENSION)).tolist()
 
 
 def engines(accelerator: Accelerator) -> dict[str, Any]:
-    """Return what was measured of the engines that search."""
     assert soon_idle(accelerator)
     found: Any = accelerator.metrics.snapshot().get("engines", {})
     return {name: engine for name, engine in found.items() if name.startswith("retrieval#")}
@@ -273,7 +269,6 @@ def test_a_store_that_cannot_be_copied_answers_for_itself(
 
 
 def outcome(store: InMemoryVectorStore, query: Any, k: Any) -> Any:
-    """Return what a search finds, or how it fails."""
     try:
         return store.similarity_search_with_score_by_vector(query, k)
     except Exception as error:
@@ -370,16 +365,6 @@ def test_only_stores_that_search_as_langchains_are_recognised(accelerator: Accel
     with activate(accelerator):
         assert is_recognised(InMemoryVectorStore)
         assert not is_recognised(Other)
-
-
-async def test_a_retriever_over_a_recognised_store_is_seen_once(
-    store: InMemoryVectorStore, accelerator: Accelerator
-) -> None:
-    retriever = accelerate(store.as_retriever(), accelerator=accelerator)
-    with coverage() as meter:
-        retriever.invoke("x")
-        await retriever.ainvoke("x")
-    assert meter.passed_by == 0
 
 
 def test_a_store_and_its_copy_go_together(accelerator: Accelerator) -> None:

@@ -48,7 +48,6 @@ def put(store: InMemoryVectorStore, id: str, vector: Any) -> None:
 
 
 def searched(accelerator: Accelerator) -> int:
-    """Return how many searches an owned engine has done."""
     assert soon_idle(accelerator)
     found: Any = accelerator.metrics.snapshot().get("engines", {})
     return sum(one["items"] for name, one in found.items() if name.startswith("retrieval#"))

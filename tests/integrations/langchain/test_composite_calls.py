@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -40,7 +39,6 @@ from rag_accel.interception.parallel_calls import MAX_AT_ONCE
 from rag_accel.recognition.known_classes import full_name
 
 QUESTION = "question one"
-VAR: ContextVar[str] = ContextVar("var", default="unset")
 
 
 class MeetingChat(AsyncChat):
@@ -266,13 +264,6 @@ def test_under_activate_they_overlap_too(accelerator: Accelerator) -> None:
         assert retriever.invoke(QUESTION) == queries(2, found).invoke(QUESTION)
 
 
-def test_never_more_than_the_bound_run_at_once(accelerator: Accelerator) -> None:
-    retriever = queries(2 * MAX_AT_ONCE, Meeting(MAX_AT_ONCE))
-    fast = accelerate(retriever, accelerator=accelerator)
-    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == MAX_AT_ONCE - 1
-    assert retriever.retriever.journal.peak == MAX_AT_ONCE
-
-
 def test_the_first_call_is_made_in_the_callers_thread(accelerator: Accelerator) -> None:
     threads: dict[str, str] = {}
     meeting = Meeting(2)
@@ -301,17 +292,6 @@ def test_composites_in_composites_end_with_any_number_of_threads(
         assert fast.batch(inputs) == program.batch(inputs)
 
 
-def test_without_free_threads_the_caller_does_all() -> None:
-    with Accelerator(strict=True, mode="translate", call_threads=1) as accelerator:
-        release = threading.Event()
-        accelerator.calls.submit(lambda: release.wait(10.0))
-        retriever = queries(4, found)
-        fast = accelerate(retriever, accelerator=accelerator)
-        assert fast.invoke(QUESTION) == retriever.invoke(QUESTION)
-        assert retriever.retriever.journal.peak == 1
-        release.set()
-
-
 def test_without_threads_the_caller_does_all_and_it_is_counted() -> None:
     accelerator = Accelerator(mode="translate")
     retriever = queries(3, found)
@@ -320,23 +300,6 @@ def test_without_threads_the_caller_does_all_and_it_is_counted() -> None:
     assert fast.invoke(QUESTION) == retriever.invoke(QUESTION)
     assert sum(accelerator.bypassed.values()) == 1
     accelerator.close()
-
-
-def test_calls_see_the_callers_context_and_set_what_they_would_set(
-    accelerator: Accelerator,
-) -> None:
-    def find(query: str) -> list[Document]:
-        seen = Document(f"{query} {VAR.get()}")
-        if query != "3":
-            VAR.set(query)
-        return [seen]
-
-    fast = accelerate(queries(4, find), accelerator=accelerator)
-    VAR.set("callers")
-    texts = [document.page_content for document in fast.invoke(QUESTION)]
-    assert texts[0] == "0 callers"
-    assert texts == ["0 callers", "1 callers", "2 callers", "3 callers"]
-    assert VAR.get() == "2"
 
 
 @pytest.mark.filterwarnings("ignore:`langchain-community` is being:DeprecationWarning")

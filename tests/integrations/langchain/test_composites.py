@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from langchain_classic.retrievers import ParentDocumentRetriever
 from langchain_classic.storage import InMemoryStore
-from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
@@ -23,7 +22,6 @@ from lc_composites import (
     HISTORY,
     RETRIEVERS,
     FirstCompressor,
-    Make,
     branching,
     compression,
     ensemble,
@@ -143,20 +141,6 @@ async def test_results_types_callbacks_and_coverage(
     assert of_fast.open() == []
     assert meter.passed_by == 0, str(meter)
     assert sum(row.scheduled for row in meter.rows()) > 0
-
-
-@pytest.mark.parametrize("name", RETRIEVERS)
-async def test_documents_are_langchains_own(name: str, either: Accelerator) -> None:
-    bare: Make = RETRIEVERS[name]
-    fast = accelerate(bare(), accelerator=either)
-    assert isinstance(fast, type(bare()))
-    expected = bare().invoke(QUESTIONS[0])
-    assert expected
-    for found in (fast.invoke(QUESTIONS[0]), await fast.ainvoke(QUESTIONS[0])):
-        assert type(found) is list
-        assert found == expected
-        assert list(map(type, found)) == list(map(type, expected))
-        assert all(isinstance(document, Document) for document in found)
 
 
 def _embedding(embeddings: Any) -> dict[str, Callable[[], Any]]:

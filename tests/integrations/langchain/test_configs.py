@@ -183,24 +183,6 @@ async def test_the_newer_event_stream_answers_alike(accelerator: Accelerator) ->
     assert [row.scheduled for row in meter.rows()] == [2]
 
 
-def test_threads_at_once_get_their_own_answers(fast: Any) -> None:
-    bare = model_chain()
-    together = threading.Barrier(8)
-    found: dict[int, list[str]] = {}
-
-    def work(number: int) -> None:
-        together.wait(5.0)
-        found[number] = [fast.invoke({"input": f"{number}-{turn}"}) for turn in range(5)]
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, answers in found.items():
-        assert answers == [bare.invoke({"input": f"{number}-{turn}"}) for turn in range(5)]
-
-
 def test_loops_in_several_threads_share_a_program(accelerator: Accelerator) -> None:
     fast, bare = accelerate(retrieval_chain(), accelerator=accelerator), retrieval_chain()
     found: dict[int, Any] = {}
@@ -228,8 +210,3 @@ async def test_a_sync_call_inside_a_running_loop_works_as_in_a_notebook(
         fast = accelerate(program(), accelerator=accelerator)
         assert fast.invoke(INPUT) == program().invoke(INPUT)
         assert list(fast.stream(INPUT))[-1]
-
-
-def test_one_program_serves_one_loop_after_another(fast: Any) -> None:
-    answers = {asyncio.run(fast.ainvoke(INPUT)) for _ in range(3)}
-    assert answers == {model_chain().invoke(INPUT)}

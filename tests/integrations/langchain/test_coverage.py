@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
-from lc_fakes import FakeEmbeddings, SyncChat
-from lc_programs import model_chain, retrieval_chain
+from lc_fakes import AsyncChat, FakeEmbeddings, FakeLLM, SyncChat, SyncRetriever
+from lc_programs import ensemble, model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, coverage
-from langchain_rag_accel.coverage import Coverage
+from langchain_rag_accel.coverage import Coverage, CoverageRow
 from rag_accel import Accelerator
 
 INPUT = {"input": "question one"}
@@ -66,13 +67,6 @@ def test_an_error_of_ours_is_a_reason() -> None:
     assert seen.passed_by == 1
 
 
-def test_what_activate_sees_counts(accelerator: Accelerator) -> None:
-    program = model_chain()
-    with activate(accelerator), coverage(program) as seen:
-        program.invoke(INPUT)
-    assert (seen.borrowed, seen.passed_by) == (1, 0)
-
-
 def test_blocks_of_one_view_add_up_and_leave_no_patch(accelerator: Accelerator) -> None:
     model = SyncChat()
     before = SyncChat._generate
@@ -115,14 +109,12 @@ class Asked(TypedDict):
 
 
 def graph() -> Any:
-    """Return a graph of one node, which asks a model."""
     made: Any = StateGraph(Asked)
     made.add_node("ask", lambda state: {"input": SyncChat().invoke(state["input"]).content})
     return made.add_edge(START, "ask").compile()
 
 
 def ask(*programs: Any) -> None:
-    """Call each of these twice in threads of their own."""
     with ThreadPoolExecutor(2) as pool:
         for program in programs:
             list(pool.map(program.invoke, [INPUT] * 2))
@@ -201,19 +193,136 @@ def test_without_a_program_no_option_is_told() -> None:
     assert coverage().options == ()
 
 
-def test_langgraph_reads_no_mode() -> None:
-    graphs = pytest.importorskip("langgraph.graph")
-
-    class State(TypedDict):
-        answer: str
-
-    builder = graphs.StateGraph(State).add_node("ask", lambda state: {"answer": "x"})
-    graph: Any = builder.add_edge(graphs.START, "ask").compile()
-    parts = {one.option: one.parts for one in coverage(graph).options}
-    assert parts["mode"] == ()
-
-
 def test_the_name_stays_a_function_whatever_is_imported() -> None:
     meters = importlib.import_module("langchain_rag_accel.coverage")
     package = importlib.import_module("langchain_rag_accel")
     assert package.coverage is meters.coverage is coverage
+
+
+# What is counted --------------------------------------------------------------------------------
+
+
+def test_calls_that_wait_for_their_turn_are_told_apart() -> None:
+    with Accelerator(strict=True, max_requests=1) as accelerator:
+        fast = accelerate(model_chain(), accelerator=accelerator)
+        with coverage() as meter:
+            fast.invoke(INPUT)
+    assert meter.rows() == [CoverageRow("chat model", 1, 1, 0)]
+
+
+def test_a_retriever_of_retrievers_is_not_counted(accelerator: Accelerator) -> None:
+    fast = accelerate(ensemble(), accelerator=accelerator)
+    with coverage() as meter:
+        fast.invoke(INPUT)
+    assert meter.rows() == [CoverageRow("retriever", 2, 0, 2)]
+
+
+def test_each_prompt_of_a_completion_model_counts(accelerator: Accelerator) -> None:
+    with coverage() as meter:
+        accelerate(FakeLLM(), accelerator=accelerator).generate(["one", "two", "three"])
+    assert meter.rows() == [CoverageRow("language model", 3, 0, 3)]
+
+
+def test_the_report_names_what_was_borrowed_and_what_passed_by(accelerator: Accelerator) -> None:
+    fast = accelerate(SyncRetriever(), accelerator=accelerator)
+    with coverage() as meter:
+        fast.invoke("x")
+        SyncRetriever().invoke("x")
+    head, *lines = str(meter).splitlines()
+    assert head.startswith("calls: 0 scheduled (queued on an owned engine), 1 borrowed")
+    assert head.endswith("1 passed by")
+    method = "SyncRetriever._get_relevant_documents"
+    assert lines == [
+        f"  {method}: 1 borrowed",
+        f"  {method}: 1 passed by: outside of an accelerated program and of activate()",
+    ]
+
+
+def test_a_bound_method_taken_before_anything_was_accelerated_passes_by(
+    accelerator: Accelerator,
+) -> None:
+    class Own(FakeEmbeddings):
+        def embed_query(self, text: str) -> list[float]:
+            return [float(len(text))]
+
+    embeddings = Own()
+    program = RunnableLambda(embeddings.embed_query)
+    fast = accelerate(program, accelerator=accelerator)
+    assert fast.invoke("x") == embeddings.embed_query("x")
+    assert sum(len(cells) for cells in _engines(accelerator).values()) == 0
+
+
+def _engines(accelerator: Accelerator) -> dict[str, Any]:
+    found: Any = accelerator.metrics.snapshot().get("engines", {})
+    return {name: cells for name, cells in found.items() if cells["steps"]}
+
+
+# Cancelled callers, and views inside of each other ----------------------------------------------
+
+
+async def test_a_cancelled_caller_leaves_its_block(accelerator: Accelerator) -> None:
+    begun = asyncio.Event()
+
+    async def wait(given: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    fast = accelerate(RunnableLambda(wait), accelerator=accelerator)
+    seen = coverage(fast)
+
+    async def ask() -> None:
+        with seen:
+            await fast.ainvoke("x")
+
+    task = asyncio.create_task(ask())
+    await asyncio.wait_for(begun.wait(), 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await AsyncChat().ainvoke("x")
+    assert seen.passed_by == 0
+
+
+async def test_a_plain_coroutine_that_is_cancelled_hides_no_later_call() -> None:
+    begun = asyncio.Event()
+
+    class Slow(FakeEmbeddings):
+        async def aembed_query(self, text: str) -> list[float]:
+            begun.set()
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    embeddings = Slow()
+    with coverage() as seen:
+        task = asyncio.create_task(embeddings.aembed_query("x"))
+        await asyncio.wait_for(begun.wait(), 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        embeddings.embed_query("x")
+    assert [(one.method, one.passed_by) for one in seen.calls] == [
+        ("aembed_query", 1),
+        ("embed_query", 1),
+    ]
+
+
+def test_an_inner_block_takes_its_calls_from_the_outer(accelerator: Accelerator) -> None:
+    fast = accelerate(model_chain(), accelerator=accelerator)
+    with coverage(fast) as outer:
+        with coverage(fast) as inner:
+            fast.invoke(INPUT)
+        fast.invoke(INPUT)
+    assert (outer.borrowed, inner.borrowed) == (1, 1)
+
+
+def test_accelerated_inside_of_plain_is_scheduled_as_without_a_view(
+    accelerator: Accelerator,
+) -> None:
+    inner = accelerate(FakeEmbeddings(), accelerator=accelerator)
+
+    class Outer(FakeEmbeddings):
+        def embed_query(self, text: str) -> list[float]:
+            return inner.embed_query(text)
+
+    with coverage() as seen:
+        Outer().embed_query("x")
+    assert (seen.borrowed, seen.passed_by) == (1, 1)

@@ -21,7 +21,6 @@ from rag_accel.engines import LocalLLM
 
 
 def parts(program: Any) -> dict[str, tuple[str, ...]]:
-    """Return the parts that read each option."""
     return {one.option: one.parts for one in coverage(program).options}
 
 

@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lc_reuse_programs as programs
 import pytest
 import tiny_chat
 from fake_runner import tokenizer
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.messages import HumanMessage, SystemMessage
+from reuse_kit import num_tokens
 
 from langchain_rag_accel import ChatRagAccel, RagAccelVectorStore
 from rag_accel import Accelerator
 
-TEXTS = {
-    "a": "The height of Mount Fuji is 3776 metres.",
-    "b": "A lane holds keys and values of one sequence.",
-}
+TEXTS = {name: programs.TEXTS[name] for name in "ab"}
 MESSAGES = [SystemMessage("Be brief."), HumanMessage(f"{TEXTS['a']} {TEXTS['b']} Well?")]
 Make = Callable[..., Accelerator]
 
@@ -58,9 +57,8 @@ def reused(model: ChatRagAccel) -> int:
     return message.response_metadata["kv_reuse"]["reused_tokens"]
 
 
-def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+def tokens(name: str) -> int:
+    return num_tokens(TEXTS[name])
 
 
 def test_a_deleted_text_is_computed_again(make: Make) -> None:
@@ -94,7 +92,7 @@ def test_a_text_of_another_namespace_stays(make: Make) -> None:
     model = chat(theirs)
     reused(model)
     filled_store(mine).delete(["a"])
-    assert reused(model) == tokens("a", "b")
+    assert reused(model) == num_tokens(*TEXTS.values())
 
 
 def test_a_store_without_an_accelerator_has_every_engine_forget(make: Make) -> None:

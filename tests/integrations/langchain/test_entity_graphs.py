@@ -42,7 +42,6 @@ WRITTEN = {
 
 
 def graph_of(triples: list[tuple[str, str, str]] = TRIPLES) -> NetworkxEntityGraph:
-    """Return a graph of these triples."""
     graph = NetworkxEntityGraph()
     for triple in triples:
         graph.add_triple(KnowledgeTriple(*triple))
@@ -50,7 +49,6 @@ def graph_of(triples: list[tuple[str, str, str]] = TRIPLES) -> NetworkxEntityGra
 
 
 def chain_over(graph: Any, meeting: Any = None) -> GraphQAChain:
-    """Return a chain that asks a graph about the entities of a question."""
     return GraphQAChain.from_llm(QueryWriter(written=WRITTEN, meeting=meeting), graph=graph)
 
 

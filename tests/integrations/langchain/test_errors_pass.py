@@ -33,7 +33,6 @@ class UsersError(Exception):
 
 
 def failing_leaves() -> dict[str, Callable[[Exception], Any]]:
-    """Return programs by what fails in them."""
     return {
         "sync model": lambda error: QUESTION | SyncChat(error=error),
         "streaming model": lambda error: QUESTION | StreamingChat(error=error),

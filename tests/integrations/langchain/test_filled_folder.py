@@ -15,6 +15,8 @@ from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
+from lc_reuse_programs import joined
+from reuse_kit import num_tokens
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import Accelerator
@@ -38,10 +40,6 @@ class All(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:
         return [Document(page_content=text) for text in reversed(TEXTS)]
-
-
-def joined(documents: list[Document]) -> str:
-    return "\n\n".join(one.page_content for one in documents)
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +95,6 @@ def ask(saved: Path, folder: Path, messages: list[tuple[str, str]], **options: A
         return answer.response_metadata["kv_reuse"]
 
 
-def tokens() -> int:
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in TEXTS)
-
-
 def test_the_first_question_computes_no_token_of_the_documents(
     fill: Fill, saved: Path, tmp_path: Path
 ) -> None:
@@ -110,10 +104,10 @@ def test_the_first_question_computes_no_token_of_the_documents(
         "mode": "full",
         "recipe": "alone",
         "ratio": 0.0,
-        "reused_tokens": tokens(),
+        "reused_tokens": num_tokens(*TEXTS),
         "recomputed_tokens": 0,
         "preprocessed_tokens": 0,
-        "approximate_tokens": tokens(),
+        "approximate_tokens": num_tokens(*TEXTS),
         "exact": False,
     }
 
@@ -123,5 +117,5 @@ def test_it_does_so_with_neighbours(fill: Fill, saved: Path, tmp_path: Path) -> 
     fill("--system", "system", "--neighbours", "2")
     messages = [("system", SYSTEM), ("user", USER)]
     used = ask(saved, tmp_path / "kept", messages, kv_recipe="neighbours")
-    assert (used["recipe"], used["reused_tokens"]) == ("neighbours", tokens())
-    assert used["preprocessed_tokens"] == tokens()
+    assert (used["recipe"], used["reused_tokens"]) == ("neighbours", num_tokens(*TEXTS))
+    assert used["preprocessed_tokens"] == num_tokens(*TEXTS)

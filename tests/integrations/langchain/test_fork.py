@@ -18,7 +18,6 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """Return what all checks found."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(CHECKS)], capture_output=True, text=True, check=False
     )

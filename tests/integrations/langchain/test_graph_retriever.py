@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -97,15 +96,4 @@ async def test_callers_of_one_loop_share_every_hop() -> None:
         found = await asyncio.gather(*map(made.ainvoke, questions))
     assert [texts(one) for one in found] == [[CHAIN]] * NUM_CALLERS
     assert engine.counts["hop_requests"] == 2 * NUM_CALLERS
-    assert (engine.counts["link_calls"], engine.counts["hop_calls"]) == (1, 2)
-
-
-def test_callers_in_threads_share_the_hops_that_wait_together() -> None:
-    engine = Gathering(facts(), NUM_CALLERS, SEARCHING, EXPANDING)
-    with Accelerator(graph=engine, strict=True) as accelerator:
-        made = retriever(accelerator, graph=engine, k=1)
-        questions = [f"{QUESTION} {number}" for number in range(NUM_CALLERS)]
-        with ThreadPoolExecutor(NUM_CALLERS) as pool:
-            found = list(pool.map(made.invoke, questions))
-    assert [texts(one) for one in found] == [[CHAIN]] * NUM_CALLERS
     assert (engine.counts["link_calls"], engine.counts["hop_calls"]) == (1, 2)

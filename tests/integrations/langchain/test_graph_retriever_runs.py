@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -113,17 +112,6 @@ def test_each_tenant_reads_a_graph_of_its_own() -> None:
         made.scheduled_by(nobody).invoke("a")
 
 
-def test_loops_that_begin_and_end_share_one_retriever(accelerator: Accelerator) -> None:
-    made = retriever(accelerator, k=1)
-
-    async def several() -> list[list[Document]]:
-        return await asyncio.gather(*(made.ainvoke(QUESTION) for _ in range(4)))
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: asyncio.run(several()), range(8)))
-    assert [texts(one) for four in found for one in four] == [[CHAIN]] * 32
-
-
 @pytest.mark.parametrize("link", ["vector", "words"])
 async def test_a_cancelled_caller_leaves_the_others_their_paths(
     link: str, accelerator: Accelerator
@@ -138,19 +126,6 @@ async def test_a_cancelled_caller_leaves_the_others_their_paths(
         await gone
     embeddings.opened.set()
     assert texts(await kept) == [CHAIN]
-
-
-async def test_an_edit_between_two_questions_is_seen_by_the_second(
-    accelerator: Accelerator,
-) -> None:
-    graph = MemoryGraph([("a", "r", "b")])
-    made = retriever(accelerator, graph=graph, link="words", hops=1)
-    assert texts(made.invoke("a")) == ["a -> r -> b"]
-    graph.remove([("a", "r", "b")])
-    graph.add([("a", "s", "c")])
-    assert texts(made.invoke("a")) == ["a -> s -> c"]
-    graph.replace([("a", "t", "d")])
-    assert texts(await made.ainvoke("a")) == ["a -> t -> d"]
 
 
 def test_the_switch_turns_the_scheduler_off_but_no_retriever(

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
-from langchain_rag_accel import accelerate, activate, explain
+from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator, ConfigError
 from rag_accel.recognition.known_classes import full_name
 from rag_accel_adapters.langchain.composites import composite_of
@@ -85,7 +85,6 @@ def transformer(chat: GraphChat | None = None, *, by_tool: bool, **more: Any) ->
 
 
 def texts(*more: str) -> list[Document]:
-    """Return documents of which each tells of a path."""
     told = [f"Pump {place} feeds tank {place + 1}." for place in range(NUMBER)]
     return [Document(text, metadata={"page": place}) for place, text in enumerate((*told, *more))]
 
@@ -154,14 +153,6 @@ def test_a_model_that_is_not_known_to_be_thread_safe_keeps_the_order(by_tool: bo
 
 
 @in_both_ways
-def test_activated_calls_give_the_plain_graphs(by_tool: bool, accelerator: Accelerator) -> None:
-    made = transformer(by_tool=by_tool)
-    plain = made.convert_to_graph_documents(texts())
-    with activate(accelerator):
-        assert made.convert_to_graph_documents(texts()) == plain
-
-
-@in_both_ways
 def test_coroutines_give_the_plain_graphs(by_tool: bool, accelerator: Accelerator) -> None:
     plain = transformer(by_tool=by_tool).convert_to_graph_documents(texts())
     made = accelerate(transformer(by_tool=by_tool), accelerator=accelerator)
@@ -176,24 +167,6 @@ def test_schemas_and_single_documents_are_the_plain_ones(accelerator: Accelerato
     (first, *_) = texts()
     assert made.process_response(first) == plain.process_response(first)
     assert made.process_response(first).relationships == []
-
-
-def test_a_running_loop_sees_the_documents_in_order(accelerator: Accelerator) -> None:
-    chat = GraphChat()
-    made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
-
-    async def convert() -> Any:
-        return made.convert_to_graph_documents(texts())
-
-    assert len(asyncio.run(convert())) == NUMBER
-    assert len({thread for thread, _ in chat.seen}) == 1
-
-
-def test_fewer_calls_run_at_once_where_the_config_says_so(accelerator: Accelerator) -> None:
-    chat = GraphChat()
-    made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
-    made.convert_to_graph_documents(texts(), config={"max_concurrency": 1})
-    assert {thread for thread, _ in chat.seen} == {threading.get_ident()}
 
 
 def test_upstream_is_what_is_known() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 import pytest
 import tiny_chat
 from fake_runner import tokenizer
-from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from lc_reuse_programs import TEXTS, Orders, joined
+from reuse_kit import num_tokens
 
 from langchain_rag_accel import ChatRagAccel, RagAccelVectorStore, accelerate
 from rag_accel import Accelerator
@@ -25,24 +25,10 @@ from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.store import HostStore
 from rag_accel.testing import FakeEngine
 
-TEXTS = {
-    "a": "The height of Mount Fuji is 3776 metres.",
-    "b": "A lane holds keys and values of one sequence.",
-    "c": "The guide said which of the documents it is.",
-}
 PROMPT = ChatPromptTemplate.from_messages(
     [("system", "Answer by the documents."), ("user", "{context}\n\nWhich says {question}?")]
 )
 WAIT_S = 30.0
-
-
-class Orders(BaseRetriever):
-    """Returns the documents that a query names, in its order."""
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        return [Document(id=name, page_content=TEXTS[name]) for name in query]
 
 
 class Reranker(BaseDocumentCompressor):
@@ -99,13 +85,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return made
 
 
-def joined(documents: Sequence[Document]) -> str:
-    return "\n\n".join(one.page_content for one in documents)
-
-
 def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+    return num_tokens(*(TEXTS[name] for name in names))
 
 
 def build(
@@ -179,17 +160,6 @@ async def test_a_chain_on_a_loop_is_read_ahead_for(
     assert log.events.index("reranked") < log.events.index("submitted")
 
 
-def test_a_chain_on_a_loop_of_another_thread_is_read_ahead_for(
-    accelerator: Accelerator, folder: Path, log: Log
-) -> None:
-    chain = warmed(accelerator, folder, log)
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(asyncio.run(chain.ainvoke("ab"))))
-    thread.start()
-    thread.join()
-    assert reused(found[0]) == tokens("a", "b")
-
-
 def test_what_an_owned_store_found_is_read_ahead(
     accelerator: Accelerator, folder: Path, log: Log
 ) -> None:
@@ -203,8 +173,6 @@ def test_what_an_owned_store_found_is_read_ahead(
 
 
 class Failing(FakeEngine):
-    """An engine that hints make fail."""
-
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
         super().hint(documents, namespace)
         raise RuntimeError("no hints today")

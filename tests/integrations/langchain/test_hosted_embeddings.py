@@ -10,7 +10,6 @@ import openai
 import pytest
 import shared_calls_kit
 from embeddings_server import EmbeddingsServer, vector_of
-from idle_accelerators import soon_idle
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import OpenAIEmbeddings
 from shared_calls_kit import PATIENCE_S, SharedCalls
@@ -95,17 +94,6 @@ def test_no_call_holds_more_texts_than_the_object_allows(
     fast = accelerate(make(chunk_size=10), accelerator=accelerator)
     assert fast.embed_documents(TEXTS) == [vector_of(text) for text in TEXTS]
     assert sorted(len(texts) for texts in server.calls) == [4, *[10] * 6]
-
-
-def test_other_settings_are_other_calls(
-    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    with activate(accelerator):
-        plain.embed_query("x")
-        plain.model = "another"
-        plain.embed_query("x")
-        assert plain.embed_query("x") == vector_of("x")
-    assert soon_idle(accelerator)
 
 
 async def test_a_store_over_a_server_embeds_its_questions_together(

@@ -34,7 +34,6 @@ TEXTS = [f"{TENANTS[number % 4]} asks {number}" for number in range(NUM_CALLERS)
 
 @pytest.fixture
 def server() -> Iterator[EmbeddingsServer]:
-    """Yield a loopback server of embeddings."""
     with EmbeddingsServer() as made:
         yield made
 
@@ -61,7 +60,6 @@ class Opened:
         return made
 
     async def close(self) -> None:
-        """Close the clients."""
         for resource in self.objects:
             if isinstance(resource, AsyncEmbeddings):
                 await resource._client.close()
@@ -135,8 +133,6 @@ class Users(OpenAIEmbeddings):
 
 
 class Headers(Mapping[str, str]):
-    """Headers that depend on the caller."""
-
     def __getitem__(self, name: str) -> str:
         return tenant.get()
 
@@ -148,8 +144,6 @@ class Headers(Mapping[str, str]):
 
 
 class Gateway(openai.OpenAI):
-    """A client that adds the tenant to each call."""
-
     def _prepare_options(self, options: Any) -> Any:
         options = super()._prepare_options(options)
         options.headers = {**(options.headers or {}), "x-tenant": tenant.get()}
@@ -176,13 +170,6 @@ def _hook(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
         http_client=httpx2.Client(event_hooks={"request": [add_tenant]}),
         http_async_client=httpx2.AsyncClient(event_hooks={"request": [add_tenant_async]}),
     )
-
-
-def _late_hook(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    made = opened.embeddings()
-    made.client._client._client.event_hooks["request"].append(add_tenant)
-    made.async_client._client._client.event_hooks["request"].append(add_tenant_async)
-    return made
 
 
 def _headers(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
@@ -213,13 +200,6 @@ def _with_user(embeddings: OpenAIEmbeddings) -> dict[str, Any]:
 def _wrapped(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
     made = opened.embeddings()
     made.client, made.async_client = Proxy(made.client), Proxy(made.async_client)
-    return made
-
-
-def _wrapped_method(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    made = opened.embeddings()
-    for resource in (made.client, made.async_client):
-        resource.create = functools.partial(wrapping(type(resource).create), resource)
     return made
 
 
@@ -258,19 +238,16 @@ class Program:
 
     make: Callable[[Opened, pytest.MonkeyPatch], OpenAIEmbeddings]
     said: Callable[[Heard], str]
-    is_sync: bool = True
     is_async: bool = True
 
 
 PROGRAMS = {
     "key": Program(_key, lambda heard: heard.key, is_async=False),  # an executor has no context
     "hook": Program(_hook, lambda heard: heard.tenant),
-    "late hook": Program(_late_hook, lambda heard: heard.tenant),
     "headers": Program(_headers, lambda heard: heard.tenant),
     "user": Program(_user, lambda heard: heard.user),
     "patched class": Program(_patched_params, lambda heard: heard.user),
     "wrapped client": Program(_wrapped, lambda heard: heard.tenant),
-    "wrapped method": Program(_wrapped_method, lambda heard: heard.tenant),
     "traced client": Program(_traced, lambda heard: heard.tenant),
     "gateway": Program(_gateway, lambda heard: heard.tenant, is_async=False),
     "traced transport": Program(_sending, lambda heard: heard.tenant),
@@ -285,7 +262,7 @@ def expect_right_calls(found: list[Any], server: EmbeddingsServer, program: Prog
         assert {text.split()[0] for text in heard.texts} == {program.said(heard)}
 
 
-@pytest.mark.parametrize("name", [name for name, one in PROGRAMS.items() if one.is_sync])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_each_call_in_threads_has_the_identity_of_its_texts(
     name: str,
     opened: Opened,
@@ -311,15 +288,6 @@ async def test_each_call_on_a_loop_has_the_identity_of_its_texts(
     with activate(accelerator):
         found = await ask_on_loop(embeddings)
     expect_right_calls(found, server, PROGRAMS[name])
-
-
-async def test_an_async_client_of_the_users_is_the_one_that_asks(
-    opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
-) -> None:
-    http = httpx2.AsyncClient(event_hooks={"request": [add_tenant_async]})
-    with activate(accelerator):
-        found = await ask_on_loop(opened.embeddings(http_async_client=http))
-    expect_right_calls(found, server, PROGRAMS["hook"])
 
 
 def test_a_tracer_that_comes_later_is_seen(

@@ -14,7 +14,7 @@ from langchain_tests.integration_tests import (
     RetrieversIntegrationTests,
     VectorStoreIntegrationTests,
 )
-from lc_fakes import AsyncEmbeddings, FakeEmbeddings, vector_of
+from lc_fakes import FakeEmbeddings, vector_of
 
 from langchain_rag_accel import RagAccelVectorStore, accelerate, activate, explain
 from langchain_rag_accel.coverage import coverage
@@ -40,7 +40,6 @@ def store_of(embeddings: Embeddings, **options: Any) -> RagAccelVectorStore:
 
 @pytest.fixture
 def store(accelerator: Accelerator) -> RagAccelVectorStore:
-    """Give a store of documents of two words, whose vectors know nothing of the words."""
     return store_of(FakeEmbeddings(), accelerator=accelerator)
 
 
@@ -186,17 +185,6 @@ async def test_a_score_is_higher_for_the_better_whatever_the_metric(
     scores = [score for _, score in store.hybrid_search_with_score("bee fox", k=9)]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] > 0
-
-
-async def test_callers_share_steps_and_one_engine(accelerator: Accelerator) -> None:
-    store = store_of(AsyncEmbeddings(), accelerator=accelerator)
-    expected = [store.search(text, "hybrid") for text in TEXTS]
-    retriever = store.as_retriever(search_type="hybrid")
-    found = await asyncio.gather(*map(retriever.ainvoke, TEXTS))
-    assert found == expected
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    (searches,) = [engine for name, engine in engines.items() if name.startswith("hybrid")]
-    assert searches["batch_size"]["max"] > 1
 
 
 async def test_a_cancelled_caller_leaves_the_others_their_documents(

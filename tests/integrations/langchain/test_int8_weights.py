@@ -121,8 +121,6 @@ def pipeline_class() -> Any:
 
 
 class Infos(BaseCallbackHandler):
-    """A callback that keeps what each answer of a model says of itself."""
-
     def __init__(self) -> None:
         self.found: list[Any] = []
 

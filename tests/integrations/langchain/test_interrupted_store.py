@@ -34,7 +34,6 @@ class Plain(Embeddings):
 
 @pytest.fixture(params=list(IndexKind), ids=str)
 def kind(request: pytest.FixtureRequest) -> IndexKind:
-    """Give each kind of index in turn."""
     return request.param
 
 

@@ -19,7 +19,7 @@ from lc_fakes import (
 )
 from lc_programs import QUESTION
 
-from langchain_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate, activate
+from langchain_rag_accel import RagAccelVectorStore, accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
@@ -70,14 +70,6 @@ async def test_documents_added_through_or_beside_are_seen_by_the_next_request(
     assert await retriever.ainvoke("one") == []
 
 
-async def test_a_changed_document_is_seen_by_the_next_search(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore(AsyncEmbeddings(), accelerator=accelerator)
-    await store.aadd_documents([Document(id="1", page_content="old")])
-    assert (await store.asimilarity_search("x"))[0].page_content == "old"
-    await store.aadd_documents([Document(id="1", page_content="new")])
-    assert (await store.asimilarity_search("x"))[0].page_content == "new"
-
-
 async def test_a_search_that_follows_an_add_sees_it_among_many(accelerator: Accelerator) -> None:
     store = RagAccelVectorStore(AsyncEmbeddings(), accelerator=accelerator)
     await store.aadd_documents([Document(id="seed", page_content="seed")])
@@ -89,18 +81,6 @@ async def test_a_search_that_follows_an_add_sees_it_among_many(accelerator: Acce
         return found.id == str(number)
 
     assert all(await asyncio.gather(*map(add_and_search, range(24))))
-
-
-async def test_concurrent_searches_share_steps(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore(AsyncEmbeddings(), accelerator=accelerator)
-    await store.aadd_texts([f"text {number}" for number in range(200)])
-    retriever = RagAccelRetriever(store=store, k=3)
-    expected = [retriever.invoke(f"text {number}") for number in range(40)]
-    found = await asyncio.gather(*(retriever.ainvoke(f"text {number}") for number in range(40)))
-    assert found == expected
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    (searches,) = [engine for name, engine in engines.items() if name.startswith("retrieval")]
-    assert searches["batch_size"]["max"] > 1
 
 
 async def test_what_a_run_leaves_behind_has_no_part_in_its_deadline() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from typing import Any
 
 import pytest
 
 pytest.importorskip("langgraph")
 
-from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
@@ -46,12 +44,6 @@ def test_nodes_know_their_place_and_code_outside_does_not() -> None:
         assert graph.invoke({})["seen"] == {"a": 2, "b": 1, "c": 0}
         assert list(graph.stream({}))[-1]["c"]["seen"] == {"a": 2, "b": 1, "c": 0}
         assert leaf_depth.get() is None
-
-
-async def test_async_nodes_too() -> None:
-    with Accelerator(strict=True) as accelerator:
-        graph = accelerate(line("a", "b"), accelerator=accelerator)
-        assert (await graph.ainvoke({}))["seen"] == {"a": 1, "b": 0}
 
 
 def test_the_option_switches_it_off() -> None:
@@ -96,14 +88,3 @@ def test_a_graph_that_cannot_be_drawn_runs_without_a_plan(
     with Accelerator(strict=True) as accelerator:
         assert accelerate(compiled, accelerator=accelerator).invoke({})["seen"] == {"a": None}
     assert "the plan of" in caplog.text
-
-
-def test_other_programs_have_no_plan() -> None:
-    with Accelerator(strict=True) as accelerator:
-        chain = accelerate(RunnableLambda(lambda _: leaf_depth.get()), accelerator=accelerator)
-        assert chain.invoke(0) is None
-
-
-def test_an_accelerated_chain_can_be_pickled_as_before() -> None:
-    chain = pickle.loads(pickle.dumps(accelerate(RunnableLambda(len))))
-    assert chain.invoke("four") == 4

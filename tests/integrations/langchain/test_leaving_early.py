@@ -23,8 +23,6 @@ INPUT = {"input": "question one"}
 
 
 class Closing(AsyncChat):
-    """Note when a stream is closed."""
-
     closed: Any = None
 
     def _stream(self, *args: Any, **kwargs: Any) -> Any:

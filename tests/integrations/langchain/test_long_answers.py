@@ -121,13 +121,6 @@ def test_a_long_answer_beside_seven_others_is_no_hang(
     assert all(found)
 
 
-def test_eight_long_answers_of_one_batch_are_no_hang(slow: Slow) -> None:
-    expected = text_of(QUESTIONS[0])
-    found = [answer.content for answer in slow.chat().batch(QUESTIONS)]
-    assert found[0] == expected
-    assert all(found)
-
-
 def test_a_forward_that_stands_still_is_noticed(slow: Slow) -> None:
     chat = slow.chat(max_tokens=8)
     chat.invoke(QUESTIONS[1])  # the model's checks take forwards of their own

@@ -37,7 +37,6 @@ def _store() -> InMemoryVectorStore:
 
 
 def _kinds(meter: Coverage) -> dict[str, tuple[int, int]]:
-    """Return what was seen and what passed by, by kind of leaf."""
     return {row.kind: (row.seen, row.passed_by) for row in meter.rows()}
 
 

@@ -25,7 +25,7 @@ from neo4j_programs import (
 from neo4j_server import BoltServer
 from relay import Relay
 
-from langchain_rag_accel import accelerate, activate, explain
+from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import CoverageRow, coverage
 from rag_accel import Accelerator
 
@@ -42,7 +42,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def graph(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[CountedGraph]:
-    """Yield LangChain's graph of a small database."""
     neo4j_driver.execute_query(FILL, names=ODD)
     with graph_at(neo4j_server, CountedGraph) as made:
         yield made
@@ -87,13 +86,6 @@ def test_every_call_of_a_chain_is_scheduled(graph: CountedGraph, accelerator: Ac
         CoverageRow("chat model", 2, 0, 2),
         CoverageRow("knowledge graph", 1, 0, 1),
     ]
-
-
-def test_the_parts_of_a_chain_are_explained(graph: CountedGraph, accelerator: Accelerator) -> None:
-    said = explain(accelerate(chain_over(graph), accelerator=accelerator))
-    assert "program.graph: CountedGraph: " in said
-    assert "program.cypher_generation_chain.1: QueryWriter: " in said
-    assert "program.qa_chain.1: QueryWriter: " in said
 
 
 # What writes is the caller's.

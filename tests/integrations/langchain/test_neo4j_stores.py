@@ -82,7 +82,6 @@ PLAIN_SEARCHES: dict[str, Search] = {
 
 @pytest.fixture
 def graph(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[Any]:
-    """Yield LangChain's graph of an empty database."""
     with graph_at(neo4j_server, refresh_schema=False) as made:
         yield made
 

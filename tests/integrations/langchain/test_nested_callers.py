@@ -19,8 +19,6 @@ PATIENCE_S = 60.0
 
 
 class Inner(BaseRetriever):
-    """Find the question itself."""
-
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:

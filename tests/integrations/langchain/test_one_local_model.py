@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import tiny_chat
 from fake_runner import tokenizer
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
-from langchain_core.documents import Document as LangChainDocument
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
+from lc_reuse_programs import TEXTS, Orders, joined
+from reuse_kit import num_tokens
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import Accelerator
@@ -21,17 +20,10 @@ from rag_accel.engines import LocalLLM
 from rag_accel.graph import END, START, RAGraph
 
 SYSTEM = "Answer by the documents."
-TEXTS = {
-    "a": "The height of Mount Fuji is 3776 metres.",
-    "b": "A lane holds keys and values of one sequence.",
-    "c": "The guide said which of the documents it is.",
-}
 
 
 def tokens() -> int:
-    return sum(
-        len(tokenizer()(text, add_special_tokens=False)["input_ids"]) for text in TEXTS.values()
-    )
+    return num_tokens(*TEXTS.values())
 
 
 def search(query: str, k: int) -> list[Document]:
@@ -44,7 +36,6 @@ def rerank(query: str, texts: Sequence[str]) -> list[float]:
 
 
 def graph() -> RAGraph:
-    """Search, rerank, generate."""
     made = RAGraph(("input",))
     made.add_retrieval("search", query="input", top_k=3, output="found")
     made.add_rerank("rank", query="input", documents="found", top_n=3, output="docs")
@@ -59,22 +50,12 @@ def graph() -> RAGraph:
     return made.add_edge("answer", END)
 
 
-class Orders(BaseRetriever):
-    """Returns the documents that a query names, in its order."""
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[LangChainDocument]:
-        return [LangChainDocument(id=name, page_content=TEXTS[name]) for name in query]
-
-
 def chain(accelerator: Accelerator) -> Any:
     prompt = ChatPromptTemplate.from_messages(
         [("system", SYSTEM), ("user", "{context}\n\nWhich document says {question}?")]
     )
     model = ChatRagAccel(model=tiny_chat.model(), tokenizer=tokenizer(), max_tokens=4)
-    texts = Orders() | (lambda found: "\n\n".join(one.page_content for one in found))
-    made = {"context": texts, "question": RunnablePassthrough()} | prompt | model
+    made = {"context": Orders() | joined, "question": RunnablePassthrough()} | prompt | model
     return accelerate(made, accelerator=accelerator)
 
 

@@ -7,7 +7,6 @@ import contextvars
 import gc
 import threading
 from abc import ABCMeta
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -71,14 +70,6 @@ def test_a_class_stays_patched_until_its_last_program_is_gone(accelerator: Accel
     del second
     gc.collect()
     assert patches.patched() == []
-
-
-def test_a_program_made_of_another_keeps_the_patches(accelerator: Accelerator) -> None:
-    fast = accelerate(model_chain(), accelerator=accelerator).with_config(tags=["x"])
-    gc.collect()
-    with coverage() as meter:
-        fast.invoke(INPUT)
-    assert meter.passed_by == 0
 
 
 def test_a_plain_call_of_a_patched_class_is_not_scheduled(accelerator: Accelerator) -> None:
@@ -342,19 +333,7 @@ def test_the_master_switch_turns_a_block_off(
     assert [row.scheduled for row in meter.rows()] == [0]
 
 
-def _in_block(call: Callable[[], Any], accelerator: Accelerator) -> Any:
-    with activate(accelerator):
-        return call()
-
-
-def test_a_model_made_in_a_block_works_after_it(accelerator: Accelerator) -> None:
-    chain = _in_block(model_chain, accelerator)
-    assert chain.invoke(INPUT) == model_chain().invoke(INPUT)
-
-
 class Sealed(ABCMeta):
-    """Make classes whose methods nobody may set."""
-
     def __setattr__(cls, name: str, value: Any) -> None:
         if "embed" in name:
             raise TypeError("sealed")

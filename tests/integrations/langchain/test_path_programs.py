@@ -45,8 +45,6 @@ PROMPT = ChatPromptTemplate.from_messages(
 
 
 class Lines(BaseRetriever):
-    """Returns a document for each path."""
-
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:

@@ -37,7 +37,6 @@ STRATEGIES = {
 
 
 def store_of(index: Any, strategy: str = "L2", **settings: Any) -> FAISS:
-    """Return a store of random vectors over an index."""
     index.add(np.random.default_rng(1).normal(size=(COUNT, DIMENSION)).astype(np.float32))
     documents = {
         str(number): Document(f"text {number}", id=str(number), metadata={"even": number % 2 == 0})
@@ -67,12 +66,10 @@ def store(request: pytest.FixtureRequest) -> FAISS:
 
 @pytest.fixture
 def own_store() -> FAISS:
-    """Give a large store to change."""
     return store_of(faiss.IndexFlatL2(DIMENSION))
 
 
 def vectors(count: int) -> list[list[float]]:
-    """Return random queries."""
     return np.random.default_rng(6).normal(size=(count, DIMENSION)).tolist()
 
 
@@ -80,7 +77,6 @@ Find = Callable[[FAISS, list[float]], Any]
 
 
 def is_even(metadata: dict[str, Any]) -> bool:
-    """Choose half of the documents."""
     return bool(metadata["even"])
 
 
@@ -297,7 +293,6 @@ def test_explanation_says_how_it_is_searched(store: FAISS, accelerator: Accelera
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Give a cross-encoder with one score a pair."""
     return cross_encoder(tmp_path_factory.mktemp("models") / "one")
 
 

@@ -21,13 +21,11 @@ WHERE = pytest.mark.parametrize("where", ["instance", "class", "subclass"])
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a cross-encoder with one score a pair."""
     return cross_encoder(tmp_path_factory.mktemp("models") / "one")
 
 
 @pytest.fixture
 def accelerator() -> Iterator[Accelerator]:
-    """Return an accelerator of this test alone."""
     with Accelerator() as made:
         yield made
 

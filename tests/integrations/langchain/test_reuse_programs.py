@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lc_reuse_programs as programs
@@ -10,12 +11,13 @@ import pytest
 import reuse_kit
 import tiny_chat
 from fake_runner import tokenizer
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from lc_reuse_programs import PROGRAMS, TEXTS, Program
 from reuse_kit import ReusedTexts, num_tokens, reused
 
 from langchain_rag_accel import ChatRagAccel, accelerate, activate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, ConfigError
 
 located = reuse_kit.located
 
@@ -48,11 +50,10 @@ def test_texts_are_found_and_not_computed_again(
     assert reused(accelerator) == tokens(*"abc")
 
 
-@each_program
 def test_without_an_accelerated_run_nothing_is_known_of_texts(
-    accelerator: Accelerator, located: list[list[str]], program: Callable[[Any], Program]
+    accelerator: Accelerator, located: list[list[str]]
 ) -> None:
-    plain = program(chat(accelerator))
+    plain = programs.with_numbers(chat(accelerator))
     assert plain.invoke("abc")
     assert plain.invoke("cab")
     assert located == [[], []]
@@ -130,12 +131,35 @@ async def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> N
     assert reused(accelerator) == tokens(*"bacb")
 
 
+def test_by_default_every_prompt_is_computed(accelerator: Accelerator) -> None:
+    model = chat(accelerator, kv_reuse="exact")
+    fast = accelerate(programs.with_numbers(model), accelerator=accelerator)
+    assert "kv_reuse" not in fast.invoke("abc").response_metadata
+    used = fast.invoke("cab").usage_metadata
+    read = used["input_token_details"]["cache_read"]
+    assert used["input_tokens"] - read > tokens(*"abc")
+
+
+def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
+    counts: list[int] = []
+    for names in ("ab", "ba"):
+        with Accelerator() as accelerator:
+            model = chat(accelerator, kv_folder=str(tmp_path))
+            message = accelerate(programs.with_numbers(model), accelerator=accelerator).invoke(
+                names
+            )
+            assert message.response_metadata["kv_reuse"]["mode"] == "full"
+            assert message.usage_metadata["input_token_details"]["cache_read"] >= kv_reuse(message)
+            counts.append(kv_reuse(message))
+    assert counts == [0, tokens("a", "b")]
+
+
 # Documents that a call names
 
 
 MESSAGES = [SystemMessage("Be brief."), HumanMessage(f"{TEXTS['a']} {TEXTS['b']} Well?")]
 AGAIN = [SystemMessage("Be brief."), HumanMessage(f"{TEXTS['b']} {TEXTS['a']} Well?")]
-NAMED = [TEXTS["a"], TEXTS["b"]]
+NAMED = [Document(page_content=TEXTS["a"]), TEXTS["b"]]
 
 
 def test_a_model_may_be_bound_to_documents(accelerator: Accelerator) -> None:
@@ -152,6 +176,22 @@ def test_streams_and_batches_may_name_documents(accelerator: Accelerator) -> Non
     model.batch([MESSAGES, AGAIN], documents=NAMED)
     model.generate([MESSAGES, AGAIN], documents=NAMED)
     assert reused(accelerator) == 5 * tokens("a", "b")
+
+
+@pytest.mark.parametrize("documents", ["one string", {"a": "text"}, 7])
+def test_documents_that_are_no_list_are_refused(accelerator: Accelerator, documents: Any) -> None:
+    with pytest.raises(ConfigError, match="named as a list"):
+        chat(accelerator).invoke("Well?", documents=documents)
+
+
+def test_what_is_no_document_is_refused(accelerator: Accelerator) -> None:
+    with pytest.raises(ConfigError, match=r"documents\[1\]"):
+        chat(accelerator).invoke("Well?", documents=["a", 3])
+
+
+def test_an_unknown_way_of_reuse_is_refused(accelerator: Accelerator) -> None:
+    with pytest.raises(ValueError, match="kv_reuse"):
+        chat(accelerator, kv_reuse="some")
 
 
 async def test_coroutines_may_name_documents(accelerator: Accelerator) -> None:

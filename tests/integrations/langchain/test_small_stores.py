@@ -26,12 +26,10 @@ Find = Callable[[InMemoryVectorStore, list[float]], Awaitable[Any]]
 
 
 async def sync(store: InMemoryVectorStore, query: list[float]) -> Any:
-    """Search in a thread."""
     return await asyncio.to_thread(store.similarity_search_with_score, str(query[0]))
 
 
 async def on_loop(store: InMemoryVectorStore, query: list[float]) -> Any:
-    """Search on the loop."""
     return await store.asimilarity_search_with_score(str(query[0]))
 
 
@@ -44,19 +42,16 @@ WAYS = pytest.mark.parametrize("find", [sync, on_loop, diverse])
 
 
 def store_of(count: int) -> InMemoryVectorStore:
-    """Return a store of this many random vectors."""
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=DIMENSION))
     add(store, *(str(number) for number in range(count)))
     return store
 
 
 def add(store: InMemoryVectorStore, *names: str) -> None:
-    """Add documents that are called so."""
     store.add_texts(list(names), ids=list(names))
 
 
 def queries(count: int) -> list[list[float]]:
-    """Return random queries."""
     return np.random.default_rng(3).normal(size=(count, DIMENSION)).tolist()
 
 

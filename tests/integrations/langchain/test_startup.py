@@ -42,7 +42,6 @@ def run(*line: str | Path, first: Path | None = None) -> subprocess.CompletedPro
 
 
 def written(folder: Path, text: str, name: str = "program.py") -> Path:
-    """Return a file with this text."""
     path = folder / name
     path.write_text(text)
     return path

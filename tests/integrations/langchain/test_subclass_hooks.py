@@ -35,8 +35,6 @@ class First(Registered):
 
 
 class Sealed(FakeEmbeddings):
-    """Refuses any subclass."""
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         raise TypeError("sealed")
 
@@ -82,8 +80,6 @@ class Final(ABCMeta):
 
 
 class FinalEmbeddings(Embeddings, metaclass=Final):
-    """Cannot have a subclass."""
-
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [[float(len(text))] for text in texts]
 

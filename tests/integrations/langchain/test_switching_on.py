@@ -34,19 +34,16 @@ print("scheduled:", "FakeListChatModel" in str(snapshot))
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Give a program in a file."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return path
 
 
 def path_with(folder: Path) -> str:
-    """Return a ``PYTHONPATH`` that begins with a folder."""
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 def said(*line: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python interpreter with these arguments."""
     environment = {**os.environ, **variables}
     command = [sys.executable, *map(str, line)]
     return subprocess.run(

@@ -29,7 +29,6 @@ from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
 INPUT = {"input": "question one"}
-INPUTS = [{"input": f"question {word}"} for word in ("one", "two", "three", "four")]
 
 NOT_UNDERSTOOD = {
     "configurable fields",
@@ -153,20 +152,4 @@ async def test_what_is_made_of_it_is_what_is_made_of_the_plain_program(
     of_bare, of_fast = Runs(), Runs()
     expected = await outcome(getattr(bare, way), given, {"callbacks": [of_bare]})
     assert await outcome(getattr(fast, way), given, {"callbacks": [of_fast]}) == expected
-    assert of_fast.forest() == of_bare.forest()
-
-
-@pytest.mark.cross_product(keep=13)
-@pytest.mark.parametrize("return_exceptions", [False, True])
-@pytest.mark.parametrize("way", ["batch", "abatch"])
-@pytest.mark.parametrize("name", UNDERSTOOD)
-async def test_batches_are_those_of_the_plain_program(
-    name: str, way: str, return_exceptions: bool, accelerator: Accelerator
-) -> None:
-    bare, fast = UNDERSTOOD[name](), translated(UNDERSTOOD[name](), accelerator)
-    of_bare, of_fast = Runs(), Runs()
-    options = {"return_exceptions": return_exceptions}
-    expected = await outcome(getattr(bare, way), INPUTS, config_with(of_bare), **options)
-    found = await outcome(getattr(fast, way), INPUTS, config_with(of_fast), **options)
-    assert plain(found) == plain(expected)
     assert of_fast.forest() == of_bare.forest()

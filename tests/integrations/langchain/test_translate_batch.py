@@ -26,8 +26,6 @@ WAYS = ("batch", "abatch")
 
 
 def _choosy(*bad: int, error: Exception | None = None) -> Runnable[Any, Any]:
-    """Return a step that fails for some inputs."""
-
     def check(given: Any) -> Any:
         if any(f"question {number}" in str(given) for number in bad):
             raise error or ValueError(f"no to {given}")

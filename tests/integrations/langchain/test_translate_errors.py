@@ -17,8 +17,8 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnablePick,
 )
-from lc_fakes import AsyncChat, AsyncRetriever, SyncChat, SyncRetriever
-from lc_programs import GROUNDED, QUESTION, joined, model_chain, retrieval_chain
+from lc_fakes import AsyncChat, AsyncRetriever, SyncRetriever
+from lc_programs import QUESTION, joined, model_chain, retrieval_chain
 from lc_recording import plain
 from lc_translating import Runs, config_with, outcome, translated, until
 
@@ -41,10 +41,6 @@ def _slow() -> Runnable[Any, Any]:
     return itemgetter("input") | AsyncRetriever() | joined | RunnableLambda(len)
 
 
-def last_step(error: Exception) -> Runnable[Any, Any]:
-    return QUESTION | SyncChat() | StrOutputParser() | _raising(error)
-
-
 def model(error: Exception) -> Runnable[Any, Any]:
     return QUESTION | AsyncChat(error=error) | StrOutputParser()
 
@@ -53,17 +49,9 @@ def retriever(error: Exception) -> Runnable[Any, Any]:
     return retrieval_chain(retriever=SyncRetriever(error=error))
 
 
-def first_branch(error: Exception) -> Runnable[Any, Any]:
-    return RunnableParallel(bad=_raising(error), good=_slow(), better=model_chain())
-
-
 def last_branch(error: Exception) -> Runnable[Any, Any]:
     both = RunnableParallel(good=_slow(), better=model_chain(), bad=model(error))
     return both | RunnablePick("good") | RunnableLambda(len)
-
-
-def all_branches(error: Exception) -> Runnable[Any, Any]:
-    return RunnableParallel(one=_raising(error), two=_raising(error)) | RunnableLambda(len)
 
 
 def deep_branch(error: Exception) -> Runnable[Any, Any]:
@@ -78,29 +66,14 @@ def behind_a_join(error: Exception) -> Runnable[Any, Any]:
     return RunnableParallel(a=again, b=_slow()) | RunnablePick("a")
 
 
-def assigned(error: Exception) -> Runnable[Any, Any]:
-    chain = RunnablePassthrough.assign(bad=_raising(error), good=_slow())
-    return chain.assign(answer=GROUNDED | AsyncChat())
-
-
-def bound(error: Exception) -> Runnable[Any, Any]:
-    chain = (QUESTION | _raising(error)).with_config(run_name="inner", tags=["in"])
-    return chain | StrOutputParser()
-
-
 PROGRAMS: dict[str, Program] = {
     function.__name__.replace("_", " "): function
     for function in (
-        last_step,
         model,
         retriever,
-        first_branch,
         last_branch,
-        all_branches,
         deep_branch,
         behind_a_join,
-        assigned,
-        bound,
     )
 }
 

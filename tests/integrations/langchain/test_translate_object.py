@@ -27,7 +27,6 @@ from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel import Accelerator, Options, TranslationError
 from rag_accel.accelerator import current_request
-from rag_accel.interception.patches import patches
 
 INPUT = {"input": "question one"}
 
@@ -102,13 +101,6 @@ def test_it_travels_by_pickle() -> None:
     assert loaded.invoke(INPUT) == fast.invoke(INPUT)
     fast.accelerator.close()
     loaded.accelerator.close()
-
-
-def test_its_classes_are_patched_no_longer_than_it_lives(accelerator: Accelerator) -> None:
-    fast = translated(model_chain(), accelerator)
-    fast.invoke(INPUT)
-    assert patches.patched()
-    del fast
 
 
 async def test_streams_are_those_of_the_plain_program(accelerator: Accelerator) -> None:

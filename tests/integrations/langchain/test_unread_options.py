@@ -24,7 +24,6 @@ INPUT = {"input": "question one"}
 
 
 def graph() -> Any:
-    """Return a compiled LangGraph that asks a model."""
     graphs = pytest.importorskip("langgraph.graph")
     model = SyncChat()
 
@@ -151,14 +150,6 @@ def test_a_warning_as_an_error_is_the_users_choice() -> None:
                 accelerate(program, accelerator=accelerator)
         assert raised.value.option == "kv_reuse"
         assert accelerate(program, accelerator=accelerator).invoke(INPUT)
-
-
-def test_the_environment_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_ACCEL_KV_REUSE", "full")
-    with pytest.warns(UnreadOptionWarning, match="kv_reuse"):
-        accelerate(SyncChat())
-    monkeypatch.setenv("RAG_ACCEL_KV_REUSE", "exact")
-    accelerate(SyncChat())
 
 
 def test_nothing_is_said_where_all_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,6 @@ class TestStandardAccelerated(VectorStoreIntegrationTests):
 
 @pytest.fixture
 def store(accelerator: Accelerator) -> RagAccelVectorStore:
-    """Give a store of forty documents."""
     return RagAccelVectorStore.from_texts(
         TEXTS, FakeEmbeddings(), METADATA, ids=IDS, accelerator=accelerator
     )
@@ -53,7 +52,6 @@ def store(accelerator: Accelerator) -> RagAccelVectorStore:
 
 @pytest.fixture
 def plain() -> InMemoryVectorStore:
-    """Give LangChain's own store of the same documents."""
     return InMemoryVectorStore.from_texts(TEXTS, FakeEmbeddings(), METADATA, ids=IDS)
 
 
