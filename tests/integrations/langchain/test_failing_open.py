@@ -16,11 +16,11 @@ from lc_waiting import wait_until
 
 from langchain_rag_accel import RagAccelEmbeddings, RagAccelVectorStore, accelerate
 from langchain_rag_accel.coverage import coverage
-from rag_accel import Accelerator, BusyError, ClosedError, DeadlineError
+from rag_accel import END, START, Accelerator, BusyError, ClosedError, DeadlineError, RAGraph
 from rag_accel.errors import EngineLostError, SchedulingError
 from rag_accel.scheduler import transitions
 from rag_accel.scheduler.driver import handling
-from rag_accel.scheduler.messages import LeafArrived, StepEnded, Tick
+from rag_accel.scheduler.messages import LeafArrived, RequestArrived, StepEnded, Tick
 
 INPUT = {"input": "question one"}
 
@@ -175,6 +175,22 @@ async def test_a_deadline_is_the_users_own_and_raised() -> None:
         assert accelerator.bypassed == {}
 
 
+def test_a_full_accelerator_makes_its_callers_wait() -> None:
+    with Accelerator(strict=True, max_requests=1) as accelerator:
+        fast, bare = accelerate(model_chain(), accelerator=accelerator), model_chain()
+        found: dict[int, str] = {}
+
+        def ask(number: int) -> None:
+            found[number] = fast.invoke({"input": str(number)})
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10.0)
+        assert found == {number: bare.invoke({"input": str(number)}) for number in range(8)}
+
+
 async def test_a_full_accelerator_refuses_if_it_was_asked_to() -> None:
     with Accelerator(max_requests=1, on_full="raise") as accelerator:
         gate = asyncio.Event()
@@ -277,3 +293,15 @@ def test_a_scheduler_that_fails_is_an_error_when_strict(
         with pytest.raises(SchedulingError, match="a bug"):
             fast.embed_query("one")
         assert accelerator.bypassed == {}
+
+
+def test_a_scheduler_that_fails_ends_a_graphs_request_with_an_error_and_the_next_one_works(
+    fail_once: Callable[[type, Accelerator], None],
+) -> None:
+    graph = RAGraph().add_generation("answer", "Say {input}")
+    graph.add_edge(START, "answer").add_edge("answer", END)
+    with Accelerator(llm=lambda prompt: f"<{prompt}>") as accelerator:
+        fail_once(RequestArrived, accelerator)
+        with pytest.raises(SchedulingError, match="a bug"):
+            accelerator.run(graph, input="one")
+        assert accelerator.run(graph, input="two") == "<Say two>"
