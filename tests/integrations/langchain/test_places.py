@@ -60,3 +60,10 @@ def test_a_scheduled_program_does_what_the_plain_one_does_and_every_call_is_sche
     assert (found.items, found.history) == (plain.items, plain.history)
     assert found.scheduled == found.metered == found.calls == plain.calls
     assert found.passed_by == 0
+
+
+@pytest.mark.parametrize("entry", ENTRIES[:2], ids=lambda entry: entry.name)
+def test_a_store_that_embeds_in_threads_without_a_context_is_scheduled(entry: Entry) -> None:
+    (program,) = (one for one in PROGRAMS if one.name == "graph_store")
+    found = run(program, "embeddings", entry, "accelerate")
+    assert found.scheduled == found.calls != {}
