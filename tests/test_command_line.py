@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -
     named = [line.split(maxsplit=1) for line in commands.splitlines() if line[4] != " "]
     assert {words[0] for words in named} >= {"doctor", "trace", "cache", "run", "demo"}
     assert [words for words in named if len(words) < 2] == []
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"rag-accel {metadata.version('rag-accel')}\n"
 
 
 def test_a_model_that_cannot_be_loaded_is_told_in_a_line(

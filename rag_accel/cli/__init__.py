@@ -16,6 +16,7 @@ from rag_accel.cli.tune import add_tune_command
 from rag_accel.errors import RagAccelError
 from rag_accel.profile.profile import profile_events
 from rag_accel.registry import command_registry
+from rag_accel.system.doctor import installed_version
 from rag_accel.telemetry.reading import read_json_lines
 
 RUN = "run"
@@ -27,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == [RUN] and given[1:] not in ([], ["-h"], ["--help"]):
         return run_program(given[1:])  # whatever follows is for the program
+    installed = installed_version("rag-accel") or "(a checkout that is not installed)"
     parser = argparse.ArgumentParser(prog="rag-accel", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"rag-accel {installed}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_doctor_command(commands)
     trace = commands.add_parser("trace", help="show where the time of a recorded run went")

@@ -59,7 +59,7 @@ def examine() -> dict[str, Any]:
             "torch_threads": _torch_threads(),
         },
         "devices": _devices(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: installed_version(name) for name in PACKAGES},
         "extras": {name: _missing(modules) for name, modules in EXTRAS.items()},
         "options": {
             name: {"value": value, "origin": origins[name]}
@@ -116,7 +116,8 @@ def _devices() -> list[str]:
     return ["cpu", *(f"cuda:{i} {name}" for i, name in enumerate(names))]
 
 
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Return the version of a distribution; None where it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
