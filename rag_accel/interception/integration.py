@@ -155,9 +155,8 @@ class Integration:
         """Return an object usable wherever ``obj`` is, whose work is scheduled.
 
         The result is an instance of the object's own class that shares its state; a sequence, a
-        tool or another runnable of LangChain gives a ``RunnableBinding``. Each
-        call of a program is one request; a model, embedder, retriever or store on its own is
-        scheduled call by call.
+        tool or another runnable of LangChain gives a ``RunnableBinding``. Each call of a program
+        is one request; a model, embedder, retriever or store on its own is scheduled call by call.
 
         Args:
             obj: of LangChain or LangGraph for ``langchain_rag_accel``, of LlamaIndex or its

@@ -34,7 +34,9 @@ class SlowStore(Protocol):
         """Return the state under a key."""
         ...
 
-    def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool: ...
+    def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
+        """Keep a state."""
+        ...
 
 
 #: Keeps a state that was read ahead; returns False where there is no room for it.

@@ -58,7 +58,9 @@ class StoreKind(Protocol):
         """Return what is read of a dict of entries: its values, or its items."""
         ...
 
-    def vector(self, held: Any, /) -> Any: ...
+    def vector(self, held: Any, /) -> Any:
+        """Return the vector of one of these."""
+        ...
 
     def parts(self, held: list[Any]) -> Any:
         """Return what else of these results are made of."""

@@ -96,14 +96,18 @@ class ServedProgram(Protocol):
     """
 
     @property
-    def inputs(self) -> tuple[str, ...]: ...
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of the inputs."""
+        ...
 
     @property
     def accelerator(self) -> Accelerator | None:
         """Return what schedules it; None if nothing does."""
         ...
 
-    async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer: ...
+    async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
+        """Return the answer."""
+        ...
 
     def stream(
         self, values: Mapping[str, Any], deadline_s: float | None

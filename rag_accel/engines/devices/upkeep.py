@@ -33,7 +33,9 @@ class UpkeepReports(Reports, Protocol):
         """End the works of pieces that no member computes."""
         ...
 
-    def count(self, member: str, event: str, number: int) -> None: ...
+    def count(self, member: str, event: str, number: int) -> None:
+        """Count events of a member."""
+        ...
 
     def forget_vectors(self) -> None:
         """Forget kept vectors, some of which may be those of another model."""

@@ -20,7 +20,9 @@ class PreparedTexts(Protocol):
     """Texts that are ready to run; ``lengths`` are tokens, exact or estimated."""
 
     @property
-    def lengths(self) -> Sequence[int]: ...
+    def lengths(self) -> Sequence[int]:
+        """Return one length per text."""
+        ...
 
     @property
     def overlaps(self) -> bool:

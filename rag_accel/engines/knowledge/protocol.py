@@ -88,9 +88,13 @@ class GraphView(Protocol):
         """Return the edges of each expansion; a store makes one round trip for all of them."""
         ...
 
-    def entity_names(self, ids: Ids) -> Sequence[str]: ...
+    def entity_names(self, ids: Ids) -> Sequence[str]:
+        """Return the names of entities."""
+        ...
 
-    def relation_names(self, ids: Ids) -> Sequence[str]: ...
+    def relation_names(self, ids: Ids) -> Sequence[str]:
+        """Return the names of relations."""
+        ...
 
     def entity_texts(self, ids: Ids) -> Sequence[str]:
         """Return the texts of entities, empty where there is none."""
@@ -105,7 +109,9 @@ class RemoteView(GraphView, Protocol):
     limit.
     """
 
-    def find(self, queries: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]: ...
+    def find(self, queries: Sequence[LinkQuery], time_s: float | None = None) -> Sequence[Ids]:
+        """Return the entities each query means, as ``GraphView.find`` does."""
+        ...
 
     def expand(
         self, expansions: Sequence[Expansion], time_s: float | None = None

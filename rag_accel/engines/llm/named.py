@@ -32,7 +32,9 @@ class RunnableLLM(Protocol):
         ...
 
     @property
-    def bounds(self) -> LLMBounds: ...
+    def bounds(self) -> LLMBounds:
+        """Return its bounds."""
+        ...
 
     @property
     def reuses_texts(self) -> bool:

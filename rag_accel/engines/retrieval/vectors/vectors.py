@@ -78,7 +78,9 @@ class VectorIndex(Protocol):
     """Vectors under increasing labels."""
 
     @property
-    def metric(self) -> Metric: ...
+    def metric(self) -> Metric:
+        """Return the metric."""
+        ...
 
     @property
     def max_norm(self) -> float:

@@ -107,7 +107,9 @@ class LanePool(Protocol):
     """Keys and values of sequences: ``[layer, lane, kv head, slot, dim]``, bounded in bytes."""
 
     @property
-    def held_bytes(self) -> int: ...
+    def held_bytes(self) -> int:
+        """Return the bytes of the lanes that are taken."""
+        ...
 
     @property
     def dtype(self) -> Any:
@@ -148,7 +150,9 @@ class LanePool(Protocol):
         """Put states one behind the other into slots from this one on, each moved to a position."""
         ...
 
-    def free(self, lane: int) -> None: ...
+    def free(self, lane: int) -> None:
+        """Give a lane back."""
+        ...
 
 
 class Runner(Protocol):
@@ -160,7 +164,9 @@ class Runner(Protocol):
         ...
 
     @property
-    def layers(self) -> int: ...
+    def layers(self) -> int:
+        """Return the number of layers."""
+        ...
 
     @property
     def vocabulary(self) -> int:

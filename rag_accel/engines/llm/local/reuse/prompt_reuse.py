@@ -41,7 +41,9 @@ class PromptReuse(Protocol):
         """Yield the sequences to compute after loads have ended; wait at most so long for one."""
         ...
 
-    def is_encoding(self, sequence: TokenSequence) -> bool: ...
+    def is_encoding(self, sequence: TokenSequence) -> bool:
+        """Tell whether a sequence encodes a part."""
+        ...
 
     def encoded(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
         """Keep what a sequence has encoded; yield what may begin now."""
