@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 
 from fake_runner import TEMPLATE, tokenizer
 
-from rag_accel.fidelity.check import dated_heads
+from rag_accel.fidelity.heads import dated_heads
 from rag_accel.fidelity.prompts import TextPrompt
 
 TODAY = "{% if strftime_now is defined %}Today: {{ strftime_now('%d %b %Y') }}\n{% endif %}"
