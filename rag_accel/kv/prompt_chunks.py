@@ -1,12 +1,12 @@
-"""Spans of a request's retrieved documents in its prompts."""
+"""Spans of a request's retrieved documents in its prompts, and the place of texts in a template."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rag_accel.engine_api import ChunkSpan, GenerationInput
+from rag_accel.engine_api import ChunkSpan, GenerationInput, Message
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.lines import locate_other_lines, locate_paths
 from rag_accel.kv.locate import locate
@@ -14,6 +14,8 @@ from rag_accel.kv.segments import TextSpan
 
 #: Shorter documents, in characters, are skipped: reuse would save less than it costs.
 LEAST_CHARACTERS = 24
+#: Where texts stand in the messages of a prompt that is filled ahead of any question.
+PLACE = "{context}"
 
 
 def several_documents(given: Any, where: str) -> Iterable[Any]:
@@ -84,3 +86,20 @@ def _paths_first(
     if paths:
         paths += locate_other_lines(text, documents, LEAST_CHARACTERS, questions)
     return paths
+
+
+def message_with_place(messages: Sequence[Message]) -> int:
+    """Return which message holds ``{context}``, where the texts of a prompt are to stand.
+
+    Raises:
+        ConfigError: there is no such place, or more than one.
+    """
+    counts = [message.content.count(PLACE) for message in messages]
+    if sum(counts) != 1:
+        raise ConfigError(
+            "the prompt does not say where its texts stand",
+            where="prompt",
+            found=f"{sum(counts)} times {PLACE}",
+            valid=f"messages with {PLACE} once",
+        )
+    return counts.index(1)

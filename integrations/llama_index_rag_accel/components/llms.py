@@ -51,29 +51,6 @@ from rag_accel.interception.arguments import refuse_unknown
 from rag_accel.kv.prompt_chunks import locate_chunks, several_documents
 from rag_accel_adapters.llama_index.documents import documents_in
 
-
-def named_documents(given: Any) -> list[tuple[str, str]]:
-    """Return the id and the texts of what a call names: with its lines of metadata, and without.
-
-    Raises:
-        ConfigError: something else than texts, nodes and nodes with scores.
-    """
-    found: list[tuple[str, str]] = []
-    for at, one in enumerate(several_documents(given, "RagAccelLLM")):
-        if isinstance(one, BaseNode | NodeWithScore):
-            found += documents_in([one])
-        elif isinstance(one, str):
-            found.append((str(at), one))
-        else:
-            raise ConfigError(
-                "documents are texts or LlamaIndex's nodes",
-                where=f"RagAccelLLM, documents[{at}]",
-                found=type(one).__name__,
-                valid="str | BaseNode | NodeWithScore",
-            )
-    return found
-
-
 T = TypeVar("T")
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
@@ -341,3 +318,25 @@ async def _aread(
         async for piece in stream:
             text += piece if isinstance(piece, str) else ""
             yield read(piece, text)
+
+
+def named_documents(given: Any) -> list[tuple[str, str]]:
+    """Return the id and the texts of what a call names: with its lines of metadata, and without.
+
+    Raises:
+        ConfigError: something else than texts, nodes and nodes with scores.
+    """
+    found: list[tuple[str, str]] = []
+    for at, one in enumerate(several_documents(given, "RagAccelLLM")):
+        if isinstance(one, BaseNode | NodeWithScore):
+            found += documents_in([one])
+        elif isinstance(one, str):
+            found.append((str(at), one))
+        else:
+            raise ConfigError(
+                "documents are texts or LlamaIndex's nodes",
+                where=f"RagAccelLLM, documents[{at}]",
+                found=type(one).__name__,
+                valid="str | BaseNode | NodeWithScore",
+            )
+    return found

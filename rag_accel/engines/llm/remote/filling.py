@@ -16,45 +16,12 @@ from typing import Any, cast
 from rag_accel.engine_api import Message
 from rag_accel.engines.llm.remote.fill_client import FillClient
 from rag_accel.errors import ConfigError, RemoteEngineError
+from rag_accel.kv.prompt_chunks import PLACE, message_with_place
 from rag_accel.kv.reuse_request import ReuseRequest
 from rag_accel.kv.served_prompts import answered_texts
 
-#: Where texts stand in the messages of a prompt.
-PLACE = "{context}"
+#: Stands for a text where the head of a prompt is looked for.
 _TEXT = "A text"
-
-
-def head_probes(prompt: Sequence[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return two lists of messages whose tokens are the same as far as the head goes.
-
-    It ends before the first message that is not the system's, or that holds a text. In one list
-    this message begins as it does in prompts, in the other one by another character.
-
-    Raises:
-        ConfigError: the prompt does not say where its texts stand.
-    """
-    count = sum(turn.content.count(PLACE) for turn in prompt)
-    if count != 1:
-        raise ConfigError(
-            "the prompt does not say where its texts stand",
-            where="prompt",
-            found=f"{count} times {PLACE}",
-            valid=f"messages with {PLACE} once",
-        )
-    at = next(
-        at for at, turn in enumerate(prompt) if turn.role != "system" or PLACE in turn.content
-    )
-    begins = prompt[at].content.replace(PLACE, _TEXT)
-    other = "9" if begins[:1] != "9" else "Z"
-    return _messages(prompt, at, begins), _messages(prompt, at, other)
-
-
-def _messages(prompt: Sequence[Message], at: int, content: str) -> list[dict[str, Any]]:
-    turns = [{"role": turn.role, "content": turn.content.replace(PLACE, _TEXT)} for turn in prompt]
-    turns[at]["content"] = content
-    return turns if turns[-1]["role"] == "user" else [*turns, {"role": "user", "content": "?"}]
-
-
 #: vLLM's priority of what nobody waits for; that of others is 0.
 _LATE = 1_000_000
 _WHERE = "filling of a server"
@@ -330,3 +297,25 @@ class _ServerFill:
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def head_probes(prompt: Sequence[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return two lists of messages whose tokens are the same as far as the head goes.
+
+    It ends before the first message that is not the system's, or that holds a text. In one list
+    this message begins as it does in prompts, in the other one by another character.
+
+    Raises:
+        ConfigError: the prompt does not say where its texts stand.
+    """
+    at = message_with_place(prompt)
+    at = next((before for before in range(at) if prompt[before].role != "system"), at)
+    begins = prompt[at].content.replace(PLACE, _TEXT)
+    other = "9" if begins[:1] != "9" else "Z"
+    return _messages(prompt, at, begins), _messages(prompt, at, other)
+
+
+def _messages(prompt: Sequence[Message], at: int, content: str) -> list[dict[str, Any]]:
+    turns = [{"role": turn.role, "content": turn.content.replace(PLACE, _TEXT)} for turn in prompt]
+    turns[at]["content"] = content
+    return turns if turns[-1]["role"] == "user" else [*turns, {"role": "user", "content": "?"}]

@@ -11,11 +11,9 @@ from dataclasses import replace
 
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.text.prompting import Prompting
-from rag_accel.errors import ConfigError
+from rag_accel.kv.prompt_chunks import PLACE, message_with_place
 from rag_accel.kv.segments import SegmentedPrompt
 
-#: Where texts stand in the messages of a prompt.
-PLACE = "{context}"
 #: Stands for the question, which a prompt of texts alone lacks.
 _QUESTION = "\n\n?"
 
@@ -49,15 +47,7 @@ class FillPrompt:
         self._prompting = prompting
         self._least = least_tokens
         self._messages = tuple(messages)
-        count = sum(message.content.count(PLACE) for message in self._messages)
-        if count != 1:
-            raise ConfigError(
-                "the prompt does not say where its texts stand",
-                where="prompt",
-                found=f"{count} times {PLACE}",
-                valid=f"messages with {PLACE} once",
-            )
-        at = next(at for at, turn in enumerate(self._messages) if PLACE in turn.content)
+        at = message_with_place(messages)
         self._at, self._holder = at, self._messages[at]
         self._before, _, self._after = self._holder.content.partition(PLACE)
         if self._holder.role == "user" and not (self._before + self._after).strip():
