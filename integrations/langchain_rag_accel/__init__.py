@@ -6,7 +6,7 @@ from langchain_rag_accel.integration import INTEGRATION as _INTEGRATION
 from rag_accel import shutdown
 
 if TYPE_CHECKING:
-    from langchain_rag_accel.accelerate import accelerate, explain
+    from langchain_rag_accel.accelerate import accelerate, explain, prepare
     from langchain_rag_accel.components.embeddings import RagAccelEmbeddings
     from langchain_rag_accel.components.graph_retriever import RagAccelGraphRetriever
     from langchain_rag_accel.components.local_chat import ChatRagAccel
@@ -25,6 +25,7 @@ __all__ = [
     "activate",
     "coverage",
     "explain",
+    "prepare",
     "shutdown",
 ]
 

@@ -17,16 +17,18 @@ from langchain_rag_accel.graph_transformers import accelerate_transformer, is_gr
 from langchain_rag_accel.graphs import accelerate_graph
 from langchain_rag_accel.integration import INTEGRATION
 from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.option_readers import parts_of
+from langchain_rag_accel.option_readers import RECOGNISED, parts_of
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.recognised_parts import Preparation
 from rag_accel.config import Options
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
 from rag_accel_adapters.langchain.blocking_chains import ClassicChain
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
+from rag_accel_adapters.langchain.walk import walk
 
 
 def _make(obj: Any, accelerator: Accelerator | None) -> Any:
@@ -51,6 +53,15 @@ def _explain(obj: Any, own: Accelerator | None) -> str:
     return obj.explain() if isinstance(obj, AcceleratedRunnable) else EXPLANATION.of(obj, own)
 
 
+_PREPARATION = Preparation(RECOGNISED, lambda program: (found.obj for found in walk(program)))
+
+
+def _prepare(obj: Any, own: Accelerator | None, timeout_s: float) -> bool:
+    if isinstance(obj, AcceleratedRunnable):
+        return _PREPARATION.of(obj.bound, obj.accelerator, timeout_s)
+    return _PREPARATION.of(obj, own, timeout_s)
+
+
 def _hint(obj: Any) -> str:
     """Return what to do with an object that cannot be accelerated."""
     framework = type(obj).__module__.partition(".")[0]
@@ -71,7 +82,9 @@ ACCELERATION = Acceleration(
     hint=_hint,
     parts_of=parts_of,
     explain=_explain,
+    prepare=_prepare,
     coverage=coverage,
 )
 accelerate: Final = INTEGRATION.accelerate
 explain: Final = INTEGRATION.explain
+prepare: Final = INTEGRATION.prepare

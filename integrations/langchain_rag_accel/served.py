@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.runnables import Runnable
 
-from langchain_rag_accel.accelerate import accelerate
+from langchain_rag_accel.accelerate import accelerate, prepare
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.streamed_answers import answering_nodes, streams_its_answer
 from rag_accel.accelerator import Accelerator
@@ -55,11 +55,9 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
             valid="a graph compiled without one",
             hint="take the whole chat from the client: messages",
         )
-    fast: Any = obj
-    if isinstance(obj, AcceleratedRunnable) and not terms.plain:
+    fast, accelerator = terms.accelerated(obj, _accelerated, prepare)
+    if accelerator is not None and isinstance(obj, AcceleratedRunnable):
         accelerator = obj.accelerator
-    else:
-        fast, accelerator = terms.accelerated(obj, accelerate)
     if isinstance(obj, Embeddings):
         return LangChainServedEmbeddings(fast, accelerator)
     inputs = terms.inputs
@@ -68,6 +66,13 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
     if is_graph(obj):
         return LangGraphServed(fast, accelerator, inputs or _graph_inputs(obj))
     return LangChainServedChain(fast, accelerator, inputs)
+
+
+def _accelerated(obj: Any, accelerator: Accelerator) -> Any:
+    """Return an object accelerated; one that is already keeps its accelerator."""
+    if isinstance(obj, AcceleratedRunnable):
+        return obj
+    return accelerate(obj, accelerator=accelerator)
 
 
 def _graph_inputs(graph: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from llama_index_rag_accel.integration import INTEGRATION as _INTEGRATION
 from rag_accel import shutdown
 
 if TYPE_CHECKING:
-    from llama_index_rag_accel.accelerate import accelerate, explain
+    from llama_index_rag_accel.accelerate import accelerate, explain, prepare
     from llama_index_rag_accel.components.embeddings import RagAccelEmbedding
     from llama_index_rag_accel.components.graph_retriever import RagAccelGraphRetriever
     from llama_index_rag_accel.components.llms import RagAccelLLM
@@ -25,6 +25,7 @@ __all__ = [
     "activate",
     "coverage",
     "explain",
+    "prepare",
     "shutdown",
 ]
 

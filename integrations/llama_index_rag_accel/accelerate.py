@@ -25,11 +25,13 @@ from llama_index_rag_accel.entries import (
 from llama_index_rag_accel.explanation import EXPLANATION
 from llama_index_rag_accel.integration import INTEGRATION
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.option_readers import parts_of
+from llama_index_rag_accel.option_readers import RECOGNISED, parts_of
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.recognised_parts import Preparation
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import is_scheduled
 from rag_accel.interception.twins import program_twin, twin
+from rag_accel_adapters.llama_index.walk import walk
 
 
 def _make(obj: Any, accelerator: Accelerator | None) -> Any:
@@ -70,6 +72,7 @@ ACCELERATION = Acceleration(
     parts_of=parts_of,
     is_open=lambda obj: isinstance(obj, BaseIndex),
     explain=EXPLANATION.of,
+    prepare=Preparation(RECOGNISED, lambda program: (found.obj for found in walk(program))).of,
     coverage=coverage,
     methods=[
         *LLAMA_INDEX.working_methods(),
@@ -78,3 +81,4 @@ ACCELERATION = Acceleration(
 )
 accelerate: Final = INTEGRATION.accelerate
 explain: Final = INTEGRATION.explain
+prepare: Final = INTEGRATION.prepare

@@ -18,7 +18,7 @@ from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentCha
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 from workflows import Workflow
 
-from llama_index_rag_accel.accelerate import accelerate
+from llama_index_rag_accel.accelerate import accelerate, prepare
 from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError
 from rag_accel.serving.plain_values import as_answer_text
@@ -52,7 +52,7 @@ def serve_object(obj: Any, terms: ServingTerms) -> Served | None:
             found=", ".join(terms.inputs),
             hint="leave --input out",
         )
-    fast, accelerator = terms.accelerated(obj, accelerate)
+    fast, accelerator = terms.accelerated(obj, accelerate, prepare)
     if isinstance(obj, BaseEmbedding):
         return LlamaIndexServedEmbedding(fast, accelerator)
     if isinstance(obj, BaseChatEngine):

@@ -6,10 +6,10 @@ from neo4j_graphrag_rag_accel.integration import INTEGRATION as _INTEGRATION
 from rag_accel import shutdown
 
 if TYPE_CHECKING:
-    from neo4j_graphrag_rag_accel.accelerate import accelerate, explain
+    from neo4j_graphrag_rag_accel.accelerate import accelerate, explain, prepare
     from neo4j_graphrag_rag_accel.coverage import coverage
     from rag_accel.interception import activate
 
-__all__ = ["accelerate", "activate", "coverage", "explain", "shutdown"]
+__all__ = ["accelerate", "activate", "coverage", "explain", "prepare", "shutdown"]
 
 globals().update(_INTEGRATION.verbs())

@@ -16,11 +16,13 @@ from neo4j_graphrag_rag_accel.coverage import coverage
 from neo4j_graphrag_rag_accel.explanation import EXPLANATION
 from neo4j_graphrag_rag_accel.integration import INTEGRATION
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
-from neo4j_graphrag_rag_accel.option_readers import parts_of
+from neo4j_graphrag_rag_accel.option_readers import RECOGNISED, parts_of
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.recognised_parts import Preparation
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import leaf_class
 from rag_accel.interception.twins import leaf_wrappers, program_of, program_twin, twin
+from rag_accel_adapters.neo4j_graphrag.walk import walk
 
 #: entered by ``search``
 _PROGRAMS = (GraphRAG, Retriever)
@@ -72,6 +74,7 @@ ACCELERATION = Acceleration(
     hint=_hint,
     parts_of=parts_of,
     explain=EXPLANATION.of,
+    prepare=Preparation(RECOGNISED, lambda program: (part for _, part in walk(program))).of,
     coverage=coverage,
     methods=[
         *((base, "search") for base in _PROGRAMS),
@@ -80,3 +83,4 @@ ACCELERATION = Acceleration(
 )
 accelerate: Final = INTEGRATION.accelerate
 explain: Final = INTEGRATION.explain
+prepare: Final = INTEGRATION.prepare

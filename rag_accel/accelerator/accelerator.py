@@ -16,12 +16,14 @@ from rag_accel.accelerator.engine_table import EngineTable
 from rag_accel.accelerator.found_devices import is_auto
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
+from rag_accel.accelerator.preparation import PREPARE_S, EnginesOf, prepare_engines
 from rag_accel.accelerator.program_requests import ProgramRequests, live
 from rag_accel.config import Options
 from rag_accel.engine_api import (
     ROLES,
     BorrowedEngine,
     Engine,
+    EngineProfile,
     Health,
     PrimitiveKind,
     worst_state,
@@ -238,6 +240,50 @@ class Accelerator(ProgramRequests):
         """
         return CompiledGraph(self._execution, graph.freeze())
 
+    def prepare(self, graph: Graph, *, timeout_s: float = PREPARE_S) -> bool:
+        """Load, compile, prove and place what a graph computes with, before its first request.
+
+        Each engine that computes here runs a small sample, as a request would be run. No server is
+        asked and no code of the user's is called. Meanwhile ``health`` says ``preparing``.
+
+        Args:
+            graph: compiled, too.
+            timeout_s: the most seconds to wait.
+
+        Returns:
+            Whether all is ready; what is not by then is finished in the background, or by requests.
+
+        Raises:
+            GraphError: if the graph breaks a rule, or these engines cannot run it.
+            Exception: what an engine raises for its sample.
+        """
+        names = names_of(graph.freeze())
+        self._execution.plan(graph)
+
+        def engines() -> Iterator[EngineName]:
+            bound = self._engines_named(names)
+            return (engine.engine for name, engine in bound.items() if name in names)
+
+        return self.prepare_engines(engines, timeout_s)
+
+    def prepare_engines(self, engines: EnginesOf, timeout_s: float) -> bool:
+        """Do for engines what ``prepare`` does for those of a graph.
+
+        Args:
+            engines: returns their names, and begins to place what they run.
+            timeout_s: the most seconds to wait.
+        """
+        with self.embedders.preparations.begun():
+            return prepare_engines(self, engines, self._profiles, timeout_s)
+
+    def _profiles(self) -> dict[EngineName, EngineProfile]:
+        named = {
+            engine.engine: engine.profile
+            for engine in self._bound.values()
+            if isinstance(engine.profile, EngineProfile)
+        }
+        return {**named, **self._table.profiles()}
+
     def run(
         self,
         graph: Graph,
@@ -429,6 +475,8 @@ class Accelerator(ProgramRequests):
             return Health("accelerator", "lost", "it is closed")
         engines = self._driver.health()
         state = worst_state(engines)
+        if state == "ready" and self.embedders.preparations.are_running:
+            return Health("accelerator", "preparing", "models are loaded and compiled", engines)
         down = ", ".join(engine.name for engine in engines if not engine.is_ready)
         return Health("accelerator", state, down and f"not ready: {down}", engines)
 

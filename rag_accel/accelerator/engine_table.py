@@ -104,6 +104,11 @@ class EngineTable:
         known = self._owned.get((id(obj), variant))
         return None if known is None or not known.stands_for(obj) else known.engine
 
+    def profiles(self) -> dict[EngineName, EngineProfile]:
+        """Return the profiles of all owned engines here, by name."""
+        with self._lock:
+            return {known.engine: known.profile for known in self._owned.values()}
+
     def _join(
         self, key: _Key, obj: Any, name: Callable[[], str], make: Callable[[], Engine]
     ) -> _Adopted:

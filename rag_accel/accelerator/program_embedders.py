@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from rag_accel.accelerator.placed_models import (
     other_vectors,
     vectors_of,
 )
+from rag_accel.accelerator.preparation import Preparations, left_s
 from rag_accel.config import Options
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.errors import ClosedError
@@ -100,6 +102,7 @@ class ProgramEmbedders:
         self._lock = threading.Lock()
         #: one model after the other, so that none is compared while another takes the cores
         self._turn = threading.Lock()
+        self.preparations = Preparations()
 
     def has_devices(self, devices: Devices | None = None) -> bool:
         """Tell whether devices are listed for a model, by its owner or by the accelerator's."""
@@ -138,9 +141,23 @@ class ProgramEmbedders:
         return None
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until each model that is being placed is, or is known to stay out."""
+        """Wait until all that ``prepare`` does is done, and each model placed or known to stay out.
+
+        Without ``prepare`` no model is placed before its first call, so there is none to wait for.
+
+        Args:
+            timeout_s: the most seconds; None for as long as it takes.
+
+        Returns:
+            Whether it came to that in time.
+        """
+        end = time.monotonic() + (threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
+        return self.preparations.wait(end) and self.wait_for_placements(end)
+
+    def wait_for_placements(self, end: float) -> bool:
+        """Wait as ``wait`` until a time of the monotonic clock, for models being placed alone."""
         waiting = list(self._placings.values())
-        return all(placing.is_over.wait(timeout_s) for placing in waiting)
+        return all(placing.is_over.wait(left_s(end)) for placing in waiting)
 
     def describe(self, encoding: ModelEncoding, devices: Devices | None = None) -> str:
         """Return where a model is computed, or why not on the devices listed."""

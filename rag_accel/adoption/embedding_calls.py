@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.accelerator.placed_models import PlacedModel
-from rag_accel.adoption.embedding_devices import on_devices
+from rag_accel.adoption.embedding_devices import on_devices, usual_engine
 from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, find_ahead
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
@@ -109,8 +109,9 @@ class EmbeddingCall:
     def _works(self, texts: list[str]) -> list[Work]:
         """Cut a long list into pieces of at most one batch, so that others' queries fit between."""
         accelerator, adopted, role = self.identity.accelerator, self.adopted, self.role
-        hosted, make = adopted.hosted, partial(adopted.make, accelerator.options)
+        hosted = adopted.hosted
         if hosted is not None:
+            make = partial(adopted.make, accelerator.options)
             engine = accelerator.own(adopted.model, "hosted-embedding", make)
             work = ServerTexts(
                 tuple(texts),
@@ -123,7 +124,7 @@ class EmbeddingCall:
             return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
         placed = on_devices(accelerator, adopted, self.holder)
         if placed is None:
-            engine = accelerator.own(adopted.model, "embedding", make, adopted.variant, self.holder)
+            engine = usual_engine(accelerator, adopted, self.holder)
             placed, keep_most = PlacedModel(engine), 0
         else:  # a list longer than a batch is a load, which would push out what comes again
             keep_most = accelerator.options.max_batch

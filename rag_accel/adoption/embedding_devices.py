@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.placed_models import PlacedModel
+from rag_accel.accelerator.preparation import EngineOf
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
+from rag_accel.scheduler.messages import EngineName
 
 HOSTED = "its server computes its vectors"
 NOT_KNOWN = "no engine of this library computes what it does"
@@ -20,6 +23,23 @@ def on_devices(
     if adopted.encoding is None or not embedders.has_devices(adopted.devices):
         return None
     return embedders.engine(adopted.encoding, holder, adopted.devices)
+
+
+def usual_engine(accelerator: Accelerator, adopted: AdoptedEmbeddings, holder: Any) -> EngineName:
+    """Return the engine of a model that computes here, on its own device."""
+    make = partial(adopted.make, accelerator.options)
+    return accelerator.own(adopted.model, "embedding", make, adopted.variant, holder)
+
+
+def prepared_engine(
+    accelerator: Accelerator, adopted: AdoptedEmbeddings, holder: Any
+) -> EngineOf | None:
+    """Return what embeds for an object now, and begin to place its model; None for a server."""
+    if adopted.hosted is not None:
+        return None
+    placed = on_devices(accelerator, adopted, holder)
+    engine = usual_engine(accelerator, adopted, holder) if placed is None else placed.engine
+    return accelerator, engine
 
 
 def describe(adopted: AdoptedEmbeddings, accelerator: Accelerator) -> str:

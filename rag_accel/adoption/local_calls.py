@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, cast
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
+from rag_accel.accelerator.preparation import EngineOf
 from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
@@ -20,6 +21,7 @@ from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
 from rag_accel.kv.prompt_chunks import locate_chunks
 from rag_accel.leaves.submitted_work import SubmittedWork
+from rag_accel.scheduler.messages import EngineName
 
 #: calls handed over before the first of them is waited for
 MOST_AHEAD = 64
@@ -77,6 +79,17 @@ class LocalCalls:
         kv_reuse = f"kv_reuse is {local.bounds.kv_reuse}"
         return "; ".join((f"engine {engine}", *local.describe_parts(), kv_reuse, shared))
 
+    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+        """Return the model's engine on an accelerator, loaded; None where servers run it."""
+        if isinstance(self.llm, RemoteLLM):
+            return None
+        return accelerator, self._engine(accelerator)
+
+    def _engine(self, accelerator: Accelerator) -> EngineName:
+        local = accelerator.local_llms.model(self.llm)
+        make = partial(local.make, accelerator.options)
+        return accelerator.own(local, "llm", make, holder=self.holder)
+
     def generate(self, request: GenerationInput) -> GenerationOutput:
         identity = self._identity()
         found: GenerationOutput = identity.accelerator.leaves.compute(
@@ -114,9 +127,7 @@ class LocalCalls:
 
     def _work(self, identity: RequestIdentity, request: GenerationInput) -> Work:
         accelerator = identity.accelerator
-        local = accelerator.local_llms.model(self.llm)
-        make = partial(local.make, accelerator.options)
-        engine = accelerator.own(local, "llm", make, holder=self.holder)
+        local, engine = accelerator.local_llms.model(self.llm), self._engine(accelerator)
         if local.reuses_texts:
             request = locate_chunks(
                 request,

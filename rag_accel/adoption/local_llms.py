@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
+from rag_accel.accelerator.preparation import EngineOf
 from rag_accel.config import AdoptLLM
 from rag_accel.engine_api import Engine, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
@@ -62,11 +63,10 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
     local = _adopted(accelerator, model)
     if local is None or not _has_room(local, call):
         return call.plain(())
-    make = partial(_make, local)
     try:
-        engine = accelerator.own(local, _WHERE, make, holder=holder)
+        engine = _engine(accelerator, local, holder)
     except Exception as error:
-        if isinstance(error, ConfigError) and local.bounds not in _seen[model].unmade:
+        if _is_refusal(error, local):
             return call.plain(())
         return _continued(accelerator, error, call, ())
     work_items = partial(_works, identity, engine, local.bounds, call)
@@ -79,6 +79,34 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
         return call.result([output.tokens for output in outputs])
 
     return with_fallback(accelerator, owned, lambda: call.plain(()), _WHERE)
+
+
+def prepared_engine(accelerator: Accelerator, model: Any, holder: Any) -> EngineOf | None:
+    """Return the engine of a model's greedy calls, made if need be; None if none runs them.
+
+    A model that has to be traced once on this machine is waited for, where a call would run it on
+    torch until its process ends.
+    """
+    local = _adopted(accelerator, model)
+    if local is None:
+        return None
+    try:
+        return accelerator, _engine(accelerator, local, holder, waits=True)
+    except Exception as error:
+        if not _is_refusal(error, local):
+            fail_open(accelerator, error, _WHERE)
+        return None
+
+
+def _engine(
+    accelerator: Accelerator, local: LocalModel, holder: Any, *, waits: bool = False
+) -> EngineName:
+    return accelerator.own(local, _WHERE, partial(_make, local, waits=waits), holder=holder)
+
+
+def _is_refusal(error: Exception, local: LocalModel) -> bool:
+    """Tell whether an error says that no engine runs the model, rather than that one failed."""
+    return isinstance(error, ConfigError) and local.bounds not in _seen[local.model].unmade
 
 
 def _works(
@@ -238,12 +266,12 @@ def _has_room(local: LocalModel, call: GreedyCall) -> bool:
     return most <= shape.context and 2 * most * token <= local.bounds.pool_bytes
 
 
-def _make(local: LocalModel) -> Engine:
+def _make(local: LocalModel, *, waits: bool) -> Engine:
     import torch
 
     with torch.inference_mode(False):  # whatever mode its first caller is in
         try:
-            loaded = local.load_for_tokens()
+            loaded = local.load_for_tokens(waits=waits)
         except Exception as error:
             if local.bounds.weights == "own":
                 _note(local.model, _unmade(error))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.accelerator.preparation import EngineOf, left_s
 from rag_accel.adoption import embedding_devices, local_llms, served_llms
-from rag_accel.config import Options
+from rag_accel.config import Options, is_enabled
 from rag_accel.interception.explanation import BORROWED, component
+from rag_accel.interception.fallback import with_fallback
+from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import is_scheduled, plain_class, plain_method
 from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
@@ -17,8 +22,10 @@ from rag_accel.interception.option_reach import (
     SERVED_LLM,
     component_options,
 )
+from rag_accel.recognition.clients import RERANK, cross_encoder_engine
 from rag_accel.recognition.embeddings import KnownEmbeddings
 from rag_accel.recognition.proxies import ProxyClasses
+from rag_accel.scheduler.messages import EngineName
 
 _NONE = ProxyClasses({})
 
@@ -79,8 +86,71 @@ class RecognisedParts:
             return served_llms.describe(accelerator)
         return self.proxies.describe(leaf, cls, plain_method)
 
+    def prepared_engine(self, leaf: Any, accelerator: Accelerator) -> EngineOf | None:
+        """Return the engine that computes here for a leaf, made if need be; None without one.
+
+        It is on the accelerator that is given, unless a component has one of its own.
+
+        Raises:
+            Exception: whatever a component raises while its model is loaded.
+        """
+        cls = plain_class(type(leaf))
+        if is_scheduled(cls):
+            prepared_engine = getattr(cls, "prepared_engine", None)
+            return None if prepared_engine is None else prepared_engine(leaf, accelerator)
+        recognised = partial(self._recognised_engine, leaf, cls, accelerator)
+        return with_fallback(accelerator, recognised, lambda: None, "prepare")
+
+    def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineOf | None:
+        adopted = self.embeddings.adopt(leaf, cls, plain_method)
+        if adopted is not None:
+            return embedding_devices.prepared_engine(accelerator, adopted, leaf)
+        model = self.proxies.language_model(leaf, cls, plain_method)
+        if model is not None:
+            return local_llms.prepared_engine(accelerator, model, leaf)
+        scorer = self.proxies.cross_encoder(leaf, cls, plain_method)
+        if scorer is None:
+            return None
+        make = partial(cross_encoder_engine, scorer)
+        return accelerator, accelerator.own(scorer, RERANK, make, holder=leaf)
+
     def borrowed(self, leaf: Any, accelerator: Accelerator, reason: str = "") -> str:
         """Return how a leaf runs that no engine runs."""
         is_embeddings = isinstance(leaf, self.base)
         unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
         return f"{BORROWED}{reason}{unused}"
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The preparation of one framework's programs before their first request.
+
+    Args:
+        recognised: the leaves that engines run.
+        leaves: yields the objects of a program that may be such leaves.
+    """
+
+    recognised: RecognisedParts
+    leaves: Callable[[Any], Iterable[Any]]
+
+    def of(self, program: Any, own: Accelerator | None, timeout_s: float) -> bool:
+        """Prepare what computes here for a program; tell whether that took no longer.
+
+        Args:
+            program: of the framework.
+            own: the accelerator it was given; None for that of the moment.
+            timeout_s: as of ``Accelerator.prepare``.
+        """
+        if not is_enabled():
+            return True
+        accelerator = own or activated() or default_accelerator()
+        end = time.monotonic() + timeout_s
+        leaves = list(self.leaves(program))
+        prepared = partial(self.recognised.prepared_engine, accelerator=accelerator)
+
+        def engines(of: Accelerator) -> Iterator[EngineName]:
+            return (engine for on, engine in filter(None, map(prepared, leaves)) if on is of)
+
+        with accelerator.embedders.preparations.begun():
+            used = {on: None for on, _ in filter(None, map(prepared, leaves))}
+            return all(on.prepare_engines(partial(engines, on), left_s(end)) for on in used)

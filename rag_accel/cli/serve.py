@@ -23,6 +23,11 @@ _BOUNDS: dict[str, tuple[type, str, str]] = {
     "head_timeout_s": (float, "S", "within which a connection sends the head of a request; 10"),
     "body_timeout_s": (float, "S", "within which the body follows; 30"),
     "write_timeout_s": (float, "S", "within which a client reads what it was sent; 30"),
+    "prepare_timeout_s": (
+        float,
+        "S",
+        "how long models may be compiled and placed before /healthz is ready; 0: none are; 300",
+    ),
     "drain_s": (float, "S", "how long requests under way may take after SIGTERM; 30"),
 }
 

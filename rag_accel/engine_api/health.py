@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-HealthState: TypeAlias = Literal["ready", "paused", "lost"]
-"""``ready`` takes work; ``paused`` takes none now and will again; ``lost`` never takes any more."""
+HealthState: TypeAlias = Literal["ready", "preparing", "paused", "lost"]
+"""``ready`` takes work; ``preparing`` does, but slowly: it still loads or compiles models.
+``paused`` takes none now and will again; ``lost`` never takes any more."""
 
-_WORST_FIRST: tuple[HealthState, ...] = ("lost", "paused", "ready")
+_WORST_FIRST: tuple[HealthState, ...] = ("lost", "paused", "preparing", "ready")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 from rag_accel.engine_api.kinds import PrimitiveKind
 
@@ -78,6 +79,8 @@ class EngineProfile:
         interruptible: whether ``interrupt()`` ends a waiting step early.
         pure: whether equal payloads give equal results, so that runs may be shared.
         capabilities: its optional abilities, each a ``Capability``.
+        sample: a kind with a small payload of it, over which the engine does whatever its first
+            request would wait for; None if the user's own code or another machine computes.
     """
 
     kinds: frozenset[PrimitiveKind]
@@ -88,6 +91,7 @@ class EngineProfile:
     interruptible: bool = False
     pure: bool = False
     capabilities: frozenset[Capability] = frozenset()
+    sample: tuple[PrimitiveKind, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

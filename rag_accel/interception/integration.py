@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from importlib import metadata
 from typing import Any, Never, TypeVar
 
-from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator import PREPARE_S, Accelerator
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import patches, plain
@@ -75,6 +75,8 @@ class Acceleration:
         is_open: tells of an object whose parts are only known once it has made them, so that
             nothing is concluded of options that none of them reads.
         explain: returns how an object runs, on an accelerator of its own or the shared one.
+        prepare: prepares what a program computes with, on an accelerator of its own or that of the
+            moment, within some seconds; tells whether it is ready.
         coverage: returns the coverage of a program.
         methods: the methods, by class, without which what is done in them is not accelerated.
     """
@@ -87,6 +89,7 @@ class Acceleration:
     parts_of: PartsOf = leaf_parts
     is_open: Callable[[Any], bool] = lambda obj: False
     explain: Explain
+    prepare: Callable[[Any, Accelerator | None, float], bool] = lambda program, own, timeout_s: True
     coverage: Callable[[Any], Coverage]
     methods: Sequence[tuple[type, str]] = ()
 
@@ -193,6 +196,24 @@ class Integration:
         """Return what is inside an accelerated object and how each part runs, one part a line."""
         return self.loaded.explain(obj, getattr(type(obj), OWN, None))
 
+    def prepare(self, program: Any, *, timeout_s: float = PREPARE_S) -> bool:
+        """Load, compile, prove and place what a program computes with, before its first request.
+
+        Models, embeddings and rerankers that engines here run are made ready, each with a small
+        sample. No server is asked, no callback fires and no code of the program's is called.
+
+        Args:
+            program: accelerated, or one that is called inside ``activate()``.
+            timeout_s: the most seconds to wait; the loading of a model cannot be cut short.
+
+        Returns:
+            Whether all is ready; what is not by then is finished in the background, or by requests.
+
+        Raises:
+            Exception: what a component of this library raises where its model cannot be loaded.
+        """
+        return self.loaded.prepare(program, getattr(type(program), OWN, None), timeout_s)
+
     @property
     def activate(self) -> Callable[..., AbstractContextManager[Accelerator]]:
         """Return ``activate``, which schedules nothing where the version is not understood."""
@@ -268,6 +289,7 @@ class Integration:
             "activate": verbs.activate,
             "coverage": plain.coverage if missing is not None else self.loaded.coverage,
             "explain": verbs.explain,
+            "prepare": verbs.prepare,
         }
 
     def component(self, name: str) -> Any:

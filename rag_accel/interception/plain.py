@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Never, TypeVar
 
-from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.accelerator import PREPARE_S, Accelerator, default_accelerator
 from rag_accel.interception.arguments import refuse_keywords
 from rag_accel.interception.coverage import Coverage, Meter
 
@@ -28,6 +28,11 @@ def activate(accelerator: Accelerator | None = None) -> Iterator[Accelerator]:
 def coverage(program: Any = None) -> Coverage:
     """Return a view that counts nothing: the calls of this framework's are not known."""
     return Coverage(Meter(), nullcontext)
+
+
+def prepare(program: Any, *, timeout_s: float = PREPARE_S) -> bool:
+    """Return True: nothing of a program's is made here."""
+    return True
 
 
 def explain(obj: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from rag_accel.system.locks import ForkedAnew
 MIN_NUMBERS = 2_000_000
 #: searches for more results than this bypass the shared step
 MAX_K = 1_000
+#: what the engine of a cross-encoder is called
+RERANK = "rerank"
 #: what FAISS says of a place that is not filled, or minus that
 _FARTHEST = float(np.finfo(np.float32).max)
 
@@ -138,29 +141,28 @@ class CrossEncoderClient:
         documents = tuple(Document(str(at), text) for at, (_, text) in enumerate(pairs))
         work = ClientWork(
             self._client,
-            "rerank",
-            self._engine,
+            RERANK,
+            partial(cross_encoder_engine, self._client),
             PrimitiveKind.RERANKING,
             RerankBatch(queries.pop(), documents),
             len(documents),
         )
         return self._ask(work, lambda: self._client.predict(pairs), _in_order)
 
-    def _engine(self) -> Engine:
-        from rag_accel.engines.embedding.models import default_threads
-        from rag_accel.engines.helper_threads import default_parallel
-        from rag_accel.engines.rerank.engine import RerankEngine
 
-        client = self._client
-        on_cpu = client.device.type == "cpu"
+def cross_encoder_engine(client: Any) -> Engine:
+    """Return an engine that scores pairs as a cross-encoder of sentence-transformers does."""
+    from rag_accel.engines.embedding.models import default_threads
+    from rag_accel.engines.helper_threads import default_parallel
+    from rag_accel.engines.rerank.engine import RerankEngine
 
-        def predict(pairs: Any) -> Any:
-            return client.predict(pairs)  # looked up each time: it may be replaced
+    def predict(pairs: Any) -> Any:
+        return client.predict(pairs)  # looked up each time: it may be replaced
 
-        threads = default_threads(on_cpu)
-        return RerankEngine(
-            predict, max_threads=threads, parallel=default_parallel(threads), pure=True
-        )
+    threads = default_threads(client.device.type == "cpu")
+    return RerankEngine(
+        predict, max_threads=threads, parallel=default_parallel(threads), pure=True, is_local=True
+    )
 
 
 def _in_order(ranked: Any) -> Any:

@@ -73,6 +73,7 @@ class ProxyClass:
         tell: returns what a method has returned with how the texts of its prompts were computed,
             given the stand-in that it ran on; only asked where the model reuses texts.
         is_served: whether its objects send prompts to a server, which is told of their texts.
+        cross_encoder: returns the cross-encoder of sentence-transformers that scores for an object.
     """
 
     methods: tuple[str, ...]
@@ -82,6 +83,7 @@ class ProxyClass:
     model: Callable[[Any], Any] | None = None
     tell: Callable[[Any, Any], Any] | None = None
     is_served: bool = False
+    cross_encoder: Callable[[Any], Any] | None = None
 
 
 class ProxyClasses:
@@ -110,6 +112,13 @@ class ProxyClasses:
         if known is None or known.model is None or not known.fits(obj):
             return None
         return known.model(obj)
+
+    def cross_encoder(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
+        """Return the cross-encoder that scores for an object with proxies; None if none does."""
+        known = self.find(cls, method)
+        if known is None or known.cross_encoder is None or not known.fits(obj):
+            return None
+        return known.cross_encoder(obj)
 
     def is_served(self, obj: Any, cls: type, method: PlainMethod) -> bool:
         """Tell whether an object sends prompts to a server, which is told of their texts."""

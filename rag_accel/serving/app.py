@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +89,10 @@ class ServingApp:
         self._is_reloading = False
         #: tenants that no token names and whose requests are still under way
         self._unnamed: set[str] = set()
-        tenants.add((options.namespace,) if tokens is None else tokens.tenants)
+        made = tenants.add((options.namespace,) if tokens is None else tokens.tenants)
+        self._preparing = threading.Thread(
+            target=made.prepare, args=(options.prepare_timeout_s,), name="rag-accel-prepare"
+        )
         taken = [on.options.max_requests for on in tenants.accelerators.values()]
         self.turns = TenantTurns(
             min([options.max_requests, *taken]), options.max_requests_per_tenant, self._clock
@@ -165,7 +169,10 @@ class ServingApp:
     def _read_tokens(self, file: TokenFile) -> tuple[dict[bytes, str], MadeTenants] | BaseException:
         try:
             tokens = file.read()
-            return tokens, self._tenants.make(sorted(set(tokens.values())))
+            made = self._tenants.make(sorted(set(tokens.values())))
+            if self._options.prepare_timeout_s > 0:
+                made.prepare(self._options.prepare_timeout_s)
+            return tokens, made
         except BaseException as error:  # one of the program's could end the thread, or the loop
             return error
 
@@ -186,6 +193,8 @@ class ServingApp:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        if self._options.prepare_timeout_s > 0:
+            self._preparing.start()
         try:
             yield
         finally:
@@ -354,6 +363,8 @@ class ServingApp:
             return JSONResponse({"state": "draining"}, 503, {"Connection": "close"})
         found = [accelerator.health() for accelerator in self._tenants.accelerators.values()]
         bad = next((health for health in found if not health.is_ready), None)
+        if bad is None and self._preparing.is_alive():  # between two accelerators
+            return JSONResponse({"state": "preparing"}, 503)
         if bad is None:
             return JSONResponse({"state": "ready"})
         shown = {"state": bad.state} if self._tokens else {"state": bad.state, "why": bad.why}

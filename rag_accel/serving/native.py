@@ -95,6 +95,10 @@ class ServedAccelerator:
         self.accelerator: Accelerator | None = accelerator
         self._on, self._engine = accelerator, found
 
+    def prepare(self, timeout_s: float) -> bool:
+        """Do for the embedder what ``Accelerator.prepare`` does for the engines of a graph."""
+        return self._on.prepare_engines(lambda: (self._engine.engine,), timeout_s)
+
     async def embed(self, texts: Sequence[str], role: EmbeddedRole) -> Any:
         """Return ``[len(texts), dim], float32``, or what a callable embedder gives."""
         call = self._engine.call
@@ -121,7 +125,9 @@ def serve_native(
         ConfigError, GraphError: it cannot be served like this.
     """
     if isinstance(obj, Accelerator):
-        return ServedAccelerator(obj)
+        served_embedder = ServedAccelerator(obj)
+        terms.preparations.append(served_embedder.prepare)
+        return served_embedder
     if not isinstance(obj, RAGraph | FrozenRAGraph):
         return None
     if given is None:
@@ -138,4 +144,5 @@ def serve_native(
             valid=", ".join(served.inputs),
             hint="leave --input out",
         )
+    terms.preparations.append(lambda timeout_s: given.prepare(obj, timeout_s=timeout_s))
     return served

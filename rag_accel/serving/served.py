@@ -26,23 +26,36 @@ class ServingTerms:
         accelerator: the tenant's.
         inputs: the names that a client may set; None if the command names none.
         plain: leave the object as it is.
+        preparations: what is to be done before the first request; each is given the most seconds
+            that it may wait.
     """
 
     accelerator: Accelerator
     inputs: tuple[str, ...] | None = None
     plain: bool = False
+    preparations: list[Callable[[float], object]] = field(
+        default_factory=list[Callable[[float], object]]
+    )
 
     def accelerated(
-        self, obj: Any, accelerate: Callable[..., Any]
+        self, obj: Any, accelerate: Callable[..., Any], prepare: Callable[..., bool]
     ) -> tuple[Any, Accelerator | None]:
         """Return an object as it answers, with the accelerator that runs it, if one does.
 
         Args:
             obj: of a framework; one that is accelerated already keeps its accelerator.
             accelerate: the framework's own.
+            prepare: the framework's own, called before the first request.
         """
         if self.plain:
             return obj, None
+        fast, accelerator = self._accelerated(obj, accelerate)
+        self.preparations.append(lambda timeout_s: prepare(fast, timeout_s=timeout_s))
+        return fast, accelerator
+
+    def _accelerated(
+        self, obj: Any, accelerate: Callable[..., Any]
+    ) -> tuple[Any, Accelerator | None]:
         if is_scheduled(type(obj)):
             own = getattr(type(obj), OWN, None) or getattr(obj, "_accelerator", None)
             if own is not None or not hasattr(obj, "scheduled_by"):

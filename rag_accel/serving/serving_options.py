@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from rag_accel.accelerator import PREPARE_S
 from rag_accel.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -45,6 +46,8 @@ class ServingOptions:
         head_timeout_s: within which a connection sends the head of a request.
         body_timeout_s: within which the body follows its head.
         write_timeout_s: within which a client reads what it was sent.
+        prepare_timeout_s: how long models may be prepared before the first request, besides their
+            loading; 0 to prepare none.
         drain_s: how long requests under way may take once the server stops.
 
     Raises:
@@ -64,6 +67,7 @@ class ServingOptions:
     head_timeout_s: float = _bounded(10.0, 0.01, 3600)
     body_timeout_s: float = _bounded(30.0, 0.01, 3600)
     write_timeout_s: float = _bounded(30.0, 0.01, 3600)
+    prepare_timeout_s: float = _bounded(PREPARE_S, 0, 3600)
     drain_s: float = _bounded(30.0, 0, 3600)
 
     def __post_init__(self) -> None:

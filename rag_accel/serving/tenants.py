@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options
-from rag_accel.errors import ConfigError
+from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.registry import Registry, served_registry
 from rag_accel.serving.native import serve_native
 from rag_accel.serving.served import Served, ServedEmbedder, ServedProgram, ServingTerms
 from rag_accel.serving.target import ServingTarget
+
+_logger = logging.getLogger(__name__)
 
 MOST_TENANTS = 256
 """Most tenants of one server; each has engines of its own."""
@@ -20,10 +23,29 @@ MOST_TENANTS = 256
 
 @dataclass(frozen=True, slots=True)
 class MadeTenants:
-    """New objects that answer, by tenant, and the accelerators that are closed with them."""
+    """New objects that answer, by tenant, and the accelerators that are closed with them.
+
+    ``preparations`` are what is to be done before their first requests.
+    """
 
     served: dict[str, Served] = field(default_factory=dict[str, Served])
     accelerators: dict[str, Accelerator] = field(default_factory=dict[str, Accelerator])
+    preparations: list[Callable[[float], object]] = field(
+        default_factory=list[Callable[[float], object]]
+    )
+
+    def prepare(self, timeout_s: float) -> None:
+        """Prepare them, each for at most ``timeout_s`` beside the loading of its models.
+
+        What fails is logged: it fails again with the request that needs it, and is told there.
+        """
+        for prepare in self.preparations:
+            try:
+                prepare(timeout_s)
+            except ClosedError:
+                return
+            except Exception as error:
+                _logger.warning("not prepared: %s: %s", type(error).__name__, error)
 
     def close(self) -> None:
         """Close what was made, as it will not be used."""
@@ -56,9 +78,11 @@ class ServedTenants:
         #: what is closed with a tenant
         self._made: dict[str, Accelerator] = {}
 
-    def add(self, namespaces: Iterable[str]) -> None:
-        """Make the object answer for further tenants. Raises as ``make``."""
-        self.put(self.make(namespaces))
+    def add(self, namespaces: Iterable[str]) -> MadeTenants:
+        """Make the object answer for further tenants. Returns and raises as ``make``."""
+        made = self.make(namespaces)
+        self.put(made)
+        return made
 
     def make(self, namespaces: Iterable[str]) -> MadeTenants:
         """Return what answers for tenants, made where it is not there; from any thread.
@@ -136,6 +160,7 @@ class ServedTenants:
         elif given is None:
             on.close()
         made.served[namespace] = served
+        made.preparations.extend(terms.preparations)
 
     def _offer(self, obj: Any, terms: ServingTerms) -> Served:
         missing: list[str] = []

@@ -205,6 +205,7 @@ PROXIES = ProxyClasses(
             _is_local_cross_encoder,
             _cross_encoder_reranker,
             "recognised reranker: its own method runs; pairs of all requests share batches",
+            cross_encoder=lambda reranker: reranker.model.client,
         ),
     }
 )

@@ -155,6 +155,7 @@ PROXIES = ProxyClasses(
             _is_local_cross_encoder,
             _reranker,
             "recognised reranker: its own method runs; pairs of all requests share batches",
+            cross_encoder=lambda reranker: reranker._model,
         ),
     }
 )

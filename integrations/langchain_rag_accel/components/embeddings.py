@@ -10,8 +10,9 @@ from langchain_core.embeddings import Embeddings
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.embedder_lists import component_devices
+from rag_accel.accelerator.preparation import EngineOf
 from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
-from rag_accel.adoption.embedding_devices import described_devices
+from rag_accel.adoption.embedding_devices import described_devices, prepared_engine
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, with_fallback
@@ -64,6 +65,10 @@ class RagAccelEmbeddings(Embeddings):
         """Return how this runs on an accelerator."""
         accelerator = self._accelerator or accelerator
         return COMPONENT + described_devices(self._adopted, accelerator)
+
+    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+        """Return what embeds, made before it is asked; on an accelerator unless it has its own."""
+        return prepared_engine(self._accelerator or accelerator, self._adopted, self)
 
     def scheduled_by(self, accelerator: Accelerator) -> RagAccelEmbeddings:
         """Return the same embeddings on another accelerator."""

@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_vali
 
 from langchain_rag_accel.components.local_messages import generation_input, named_documents
 from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator.preparation import EngineOf
 from rag_accel.adoption.local_calls import CallsAhead, LocalCalls, component_llm
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
@@ -57,6 +58,7 @@ _OF_THE_RUN = frozenset(
         "structured_output_format",
     }
 )
+
 #: arguments that LangChain's suites give every chat model, and of which this one has no use
 _UNUSED = frozenset({"api_key", "max_retries", "stop", "streaming", "timeout"})
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "logprobs")
@@ -158,6 +160,10 @@ class ChatRagAccel(BaseChatModel):
     def explain_on(self, accelerator: Accelerator) -> str:
         """Return how an accelerator runs its calls."""
         return self._calls.describe(self.accelerator or accelerator)
+
+    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+        """Return the engine of the model, loaded; on an accelerator unless it has its own."""
+        return self._calls.prepared_engine(self.accelerator or accelerator)
 
     def batch(
         self,

@@ -12,8 +12,9 @@ from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.accelerator.embedder_lists import component_devices
+from rag_accel.accelerator.preparation import EngineOf
 from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
-from rag_accel.adoption.embedding_devices import described_devices
+from rag_accel.adoption.embedding_devices import described_devices, prepared_engine
 from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, taking_from
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.arguments import refuse_unknown
@@ -109,6 +110,10 @@ class RagAccelEmbedding(BaseEmbedding):
         """Return how this runs on an accelerator."""
         accelerator = self._accelerator or accelerator
         return COMPONENT + described_devices(self._adopted(), accelerator)
+
+    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+        """Return what embeds, made before it is asked; on an accelerator unless it has its own."""
+        return prepared_engine(self._accelerator or accelerator, self._adopted(), self)
 
     def scheduled_by(self, accelerator: Accelerator) -> RagAccelEmbedding:
         """Return the same embeddings on another accelerator."""

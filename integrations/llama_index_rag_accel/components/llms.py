@@ -33,6 +33,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import BeforeValidator
 
 from rag_accel.accelerator import Accelerator
+from rag_accel.accelerator.preparation import EngineOf
 from rag_accel.adoption.local_calls import LocalCalls, component_llm
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
@@ -170,6 +171,10 @@ class RagAccelLLM(LLM):
     def explain_on(self, accelerator: Accelerator) -> str:
         """Return how an accelerator runs its calls."""
         return self._calls.describe(self._accelerator or accelerator)
+
+    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+        """Return the engine of the model, loaded; on an accelerator unless it has its own."""
+        return self._calls.prepared_engine(self._accelerator or accelerator)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:

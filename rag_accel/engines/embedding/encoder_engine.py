@@ -53,6 +53,7 @@ def embedding_profile(
     pure: bool,
     capabilities: frozenset[Capability] = frozenset(),
     interruptible: bool = False,
+    sample: tuple[PrimitiveKind, TextBatch] | None = None,
 ) -> EngineProfile:
     """Describe an engine that embeds."""
     return EngineProfile(
@@ -64,6 +65,7 @@ def embedding_profile(
         interruptible=interruptible,
         pure=pure,
         capabilities=capabilities,
+        sample=sample,
     )
 
 

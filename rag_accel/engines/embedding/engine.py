@@ -7,7 +7,7 @@ from typing import Any
 
 from rag_accel.clock import Clock
 from rag_accel.config import EmbeddingRuntime
-from rag_accel.engine_api import Capability, LatencyModel
+from rag_accel.engine_api import Capability, LatencyModel, PrimitiveKind, TextBatch
 from rag_accel.engines.batching import ACCELERATOR_LIMITS, CPU_LIMITS, BatchLimits
 from rag_accel.engines.embedding.encoder_engine import (
     KEPT_BYTES,
@@ -26,6 +26,7 @@ from rag_accel.engines.helper_threads import default_parallel
 MAX_BATCH, DEVICE_MAX_BATCH = 64, 256
 # Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
+_SAMPLE = (PrimitiveKind.EMBEDDING, TextBatch(("When did the bridge over the river open?",)))
 
 
 class SentenceTransformerEngine(EmbeddingEngine):
@@ -111,6 +112,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 pure=True,
                 capabilities=frozenset({Capability.ITEMWISE}),
                 interruptible=encoder.runtime is not None or parallel > 1,
+                sample=_SAMPLE,
             ),
             limits,
             alone=reproducible,

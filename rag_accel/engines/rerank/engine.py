@@ -50,6 +50,10 @@ _CHARACTERS_PER_TOKEN = 4
 _USUAL_MAX_TOKENS = 512
 # Measured for the default scorer, documents of about 65 tokens, one thread.
 _FIRST_GUESS = LatencyModel(base_s=0.018, per_item_s=0.0115)
+_SAMPLE = (
+    PrimitiveKind.RERANKING,
+    RerankBatch("When did it open?", (Document("0", "The bridge opened in 1932."),)),
+)
 
 
 class _ScoringCall(BatchCall[Pair]):
@@ -89,6 +93,8 @@ class RerankEngine(OwnEngine):
             1 for another; always 1 where ``reproducible``.
         pure: whether equal pairs always get equal scores, whatever else is in a call; by default
             for the default scorer only. Then what was found can be reranked piece by piece.
+        is_local: whether the scorer computes in this process, so that a pair may be scored before
+            there is a request; by default for the default scorer only.
         latency: first guess of a step's time.
         clock: measures ``StepBudget.time_s``.
 
@@ -107,6 +113,7 @@ class RerankEngine(OwnEngine):
         max_threads: int | None = None,
         parallel: int | None = None,
         pure: bool | None = None,
+        is_local: bool | None = None,
         latency: LatencyModel = _FIRST_GUESS,
         clock: Clock | None = None,
     ) -> None:
@@ -140,6 +147,7 @@ class RerankEngine(OwnEngine):
             interruptible=parallel > 1,
             pure=is_pure,
             capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
+            sample=_SAMPLE if (ours if is_local is None else is_local) else None,
         )
         super().__init__(profile)
 

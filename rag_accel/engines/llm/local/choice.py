@@ -116,15 +116,18 @@ class LocalModel:
         self._watch(engine, loaded, settings)
         return engine
 
-    def load_for_tokens(self) -> LoadedModel:
+    def load_for_tokens(self, *, waits: bool) -> LoadedModel:
         """Return a model object that was proved to run here, without a tokenizer. Takes long.
+
+        Args:
+            waits: as of ``loading.load``.
 
         Raises:
             ConfigError: the model is not supported, or was not proved equal.
         """
         from rag_accel.engines.llm.local.model.loading import load
 
-        loaded = load(self.model, options=self.bounds, needs_tokenizer=False, waits=False)
+        loaded = load(self.model, options=self.bounds, needs_tokenizer=False, waits=waits)
         self._runs = loaded.chosen.description()
         return loaded
 

@@ -35,13 +35,15 @@ from rag_accel.engines.llm.local.reuse.trees import TreeReuse
 from rag_accel.engines.llm.local.running import RunningWorks
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.engines.llm.local.text.stopping import end_tokens
-from rag_accel.engines.llm.local.text.tokens import EncodingInput, without_texts
+from rag_accel.engines.llm.local.text.tokens import EncodingInput, TokenInput, without_texts
 from rag_accel.engines.llm.local.work import WorkReader
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.kv.store import ChunkStore
 from rag_accel.system.processor import usable_cores
 
 _WHERE = "local language model"
+#: Tokens that every vocabulary has. None ends the completion, so that a token is decoded, too.
+_SAMPLE = (PrimitiveKind.DECODING, TokenInput(ids=(0,) * 8, ends=frozenset(), most=2))
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
 
@@ -262,4 +264,5 @@ def _profile(options: LocalOptions, threads: int, *, hinted: bool) -> EngineProf
         stepped=True,
         interruptible=True,
         capabilities=frozenset({*capabilities, Capability.HINT} if hinted else capabilities),
+        sample=_SAMPLE,
     )

@@ -1,0 +1,106 @@
+"""The preparation of engines before their first request: samples, compilations, placements."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from rag_accel.engine_api import EngineProfile
+from rag_accel.errors import DeadlineError
+from rag_accel.leaves.leaves import Work
+from rag_accel.scheduler.messages import EngineName
+
+if TYPE_CHECKING:
+    from rag_accel.accelerator.accelerator import Accelerator
+
+#: Seconds that a preparation may take, if no number is given: a model that is compiled for the
+#: first time on two busy cores takes one of these minutes.
+PREPARE_S: Final = 300.0
+#: Runs of a sample once all is compiled and placed: the first brings buffers and threads to life.
+_RUNS = 2
+
+#: Returns the engines of a program, those that it lacks made; asked again after a placement.
+EnginesOf = Callable[[], Iterable[EngineName]]
+#: An engine with the accelerator that has it.
+EngineOf: TypeAlias = "tuple[Accelerator, EngineName]"
+
+
+class Preparations:
+    """The preparations under way on one accelerator. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._running: set[threading.Event] = set()
+
+    @property
+    def are_running(self) -> bool:
+        """Tell whether one is under way."""
+        return bool(self._running)
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Count a block as a preparation."""
+        over = threading.Event()
+        self._running.add(over)
+        try:
+            yield
+        finally:
+            self._running.discard(over)
+            over.set()
+
+    def wait(self, end: float) -> bool:
+        """Wait for those under way until a time of the monotonic clock; tell whether they ended."""
+        return all(over.wait(left_s(end)) for over in list(self._running))
+
+
+def left_s(end: float) -> float:
+    """Return the seconds until a time of the monotonic clock, at least 0."""
+    return max(0.0, end - time.monotonic())
+
+
+def prepare_engines(
+    accelerator: Accelerator,
+    engines: EnginesOf,
+    profiles: Callable[[], Mapping[EngineName, EngineProfile]],
+    timeout_s: float,
+) -> bool:
+    """Bring engines to where each request finds what it needs; tell whether that took no longer.
+
+    Args:
+        accelerator: whose engines they are.
+        engines: them.
+        profiles: returns their profiles, by name.
+        timeout_s: the most seconds to wait for a sample, a compilation or a placement. The loading
+            of a model cannot be cut short.
+
+    Raises:
+        Exception: what an engine raises for its sample.
+    """
+    from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+
+    end = time.monotonic() + timeout_s
+    try:
+        _run_samples(accelerator, engines(), profiles(), end)
+        is_placed = accelerator.embedders.wait_for_placements(end)
+        wait_until_compiled(left_s(end))
+        for _ in range(_RUNS):
+            _run_samples(accelerator, engines(), profiles(), end)
+    except DeadlineError:
+        return False
+    return is_placed and time.monotonic() < end
+
+
+def _run_samples(
+    accelerator: Accelerator,
+    engines: Iterable[EngineName],
+    profiles: Mapping[EngineName, EngineProfile],
+    end: float,
+) -> None:
+    for engine in dict.fromkeys(engines):
+        sample = profiles[engine].sample if engine in profiles else None
+        if sample is not None:
+            kind, payload = sample
+            identity = accelerator.anonymous(deadline_s=left_s(end))
+            accelerator.leaves.compute(identity, Work(engine, kind, payload))
