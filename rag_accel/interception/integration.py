@@ -180,14 +180,7 @@ class Integration:
         """
         refuse_keywords(unknown)
         accelerator, known = chosen(accelerator, options), self.loaded
-        made = known.made(obj, accelerator)
-        if made is None:
-            raise ConfigError(
-                "accelerate() does not know this object",
-                found=f"{type(obj).__module__}.{type(obj).__qualname__}",
-                valid=known.takes,
-                hint=known.hint(obj),
-            )
+        made = self._made("accelerate", obj, accelerator)
         if made is not obj and not known.is_open(obj):
             check_options(obj, accelerator, known.parts_of, options)
         return made
@@ -210,9 +203,23 @@ class Integration:
             Whether all is ready; what is not by then is finished in the background, or by requests.
 
         Raises:
+            ConfigError: if ``accelerate`` would not know the object either.
             Exception: what a component of this library raises where its model cannot be loaded.
         """
+        self._made("prepare", program, None)
         return self.loaded.prepare(program, getattr(type(program), OWN, None), timeout_s)
+
+    def _made(self, verb: str, obj: Any, accelerator: Accelerator | None) -> Any:
+        known = self.loaded
+        made = known.made(obj, accelerator)
+        if made is None:
+            raise ConfigError(
+                f"{verb}() does not know this object",
+                found=f"{type(obj).__module__}.{type(obj).__qualname__}",
+                valid=known.takes,
+                hint=known.hint(obj),
+            )
+        return made
 
     @property
     def activate(self) -> Callable[..., AbstractContextManager[Accelerator]]:

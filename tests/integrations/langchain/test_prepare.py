@@ -143,3 +143,9 @@ def test_programs_without_a_model_of_this_process_have_nothing_to_prepare(
     fast = accelerate(FakeListChatModel(responses=["a"]) | joined, accelerator=accelerator)
     assert prepare(fast)
     assert items(accelerator) == {}
+
+
+@pytest.mark.parametrize("obj", ["x", None, object()])
+def test_other_objects_are_refused_by_name(obj: Any) -> None:
+    with pytest.raises(ConfigError, match=r"prepare\(\) does not know this object"):
+        prepare(obj)
