@@ -40,7 +40,7 @@ from rag_accel_demo.local_model import (
     local_rows,
     measure_local_model,
 )
-from rag_accel_demo.material import Material, prepare
+from rag_accel_demo.material import Material, hide_loading_bars, prepare
 from rag_accel_demo.progress import LOCAL_ANSWER, Progress
 from rag_accel_demo.report import (
     HEAD,
@@ -116,6 +116,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     quiet = arguments.json
     place = writable_page(arguments.html)
+    hide_loading_bars()
     extent = FULL if arguments.full else QUICK
     cache = arguments.cache or user_cache()
     # Results are neither cached nor shared: every answer is worked out.

@@ -32,7 +32,8 @@ class LocalExtent:
 
     def answers(self) -> int:
         """Return how many answers both arms give in all, those to warm up included."""
-        warm = sum(users * (1 + len(self.plain_threads())) for users in self.users)
+        runs = 1 + len(self.plain_threads())
+        warm = sum(runs * (users if self.tries_threads else 1) for users in self.users)
         return warm + 2 * self.turns * sum(max(users, self.alone) for users in self.users)
 
 
@@ -110,5 +111,5 @@ QUICK = Extent(
     tuning_questions=64,
     tries_threads=False,
     shows_details=False,
-    local=LocalExtent(max_tokens=12, turns=1, alone=4, tries_threads=False),
+    local=LocalExtent(max_tokens=12, turns=1, alone=3, tries_threads=False),
 )

@@ -104,7 +104,7 @@ class Findings:
 
     def _limits(self) -> str:
         alone = [
-            f"{_times(level.gain)} for {what}"
+            f"{level.gain:.2f} x for {what}"
             for what, levels in (("the chain", self.levels), ("the local model", self.local))
             for level in levels
             if level.users == 1
@@ -114,7 +114,7 @@ class Findings:
         head = "Where it helps least" if helps else "Where it does not help"
         parts = ["a chain that only waits for a remote model (not measured here)"]
         if alone:
-            parts.insert(0, f"one user at a time ({', '.join(alone)}), who shares no step")
+            parts.insert(0, f"one user at a time, {', '.join(alone)}, as no step is shared")
         text = f"{head}: {'; '.join(parts)}."
         slower = [f"{_users(level.users)}" for level in self.levels if level.gain < 1 - NOISE]
         slower += [f"{_users(at.users)} of the local model" for at in self.local if at.gain < 1]

@@ -107,7 +107,6 @@ def plain_chat_model(folder: Path, max_tokens: int) -> Any:
     """Return LangChain's own chat model over a pipeline of transformers'."""
     huggingface: Any = importlib.import_module("langchain_huggingface")
     transformers: Any = importlib.import_module("transformers")
-    transformers.logging.disable_progress_bar()  # the demo tells what it does
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPE)
     pipeline = transformers.pipeline(
@@ -168,8 +167,10 @@ class _Arms:
     ) -> LocalLevel:
         """Let both arms take turns with so many users; what they are asked first does not count."""
         self.progress.begin(f"local model, {users} user{'s' * (users > 1)}")
-        first = tuple(itertools.islice(waiting, users))
-        tries = [self._ask(self.plain, first, users, at) for at in self.extent.plain_threads()]
+        counts = self.extent.plain_threads()
+        # A run that chooses plain's threads has all users; else a question warms each arm up.
+        first = tuple(itertools.islice(waiting, users if self.extent.tries_threads else 1))
+        tries = [self._ask(self.plain, first, users, count) for count in counts]
         threads = max(tries, key=lambda run: run.tokens_per_s).threads
         self._ask(self.fast, first, users, usable_cores())
         asked: list[str] = []

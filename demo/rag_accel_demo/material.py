@@ -86,6 +86,19 @@ def prepare(
     )
 
 
+def hide_loading_bars() -> None:
+    """Let transformers draw no bar of its own beside the demo's.
+
+    Raises:
+        ImportError: if the extra ``rag-accel[demo]`` is missing.
+    """
+    try:
+        from transformers.utils import logging
+    except ImportError as error:
+        raise ImportError(MISSING_EXTRA) from error
+    logging.disable_progress_bar()
+
+
 def local_embeddings() -> Any:
     """Return LangChain's own embeddings over the MiniLM model that a package carries."""
     try:

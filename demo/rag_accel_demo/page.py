@@ -7,6 +7,7 @@ import html
 import platform
 import re
 import tempfile
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,7 @@ from rag_accel_demo.charts import Chart, Span, bar_chart, line_chart, timeline
 from rag_accel_demo.findings import Findings
 from rag_accel_demo.levels import Step
 from rag_accel_demo.local_model import LOCAL_HEAD, local_rows
-from rag_accel_demo.report import HEAD, Sample, rows
+from rag_accel_demo.report import HEAD, Sample, are_numbers, rows
 
 NAME = "demo.html"
 #: Of steps, in a timeline.
@@ -35,8 +36,9 @@ body { margin: 0 auto; padding: 1rem; max-width: 52rem; background: var(--back);
   font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 ol.findings { background: var(--card); border-radius: .5rem; padding: 1rem 1rem 1rem 2.2rem; }
-figure { margin: 1rem 0; background: #ffffff; border-radius: .5rem; padding: .5rem; }
-figure svg { display: block; width: 100%; height: auto; }
+figure { margin: 1rem 0; background: #ffffff; border-radius: .5rem; padding: .5rem;
+  overflow-x: auto; }
+figure svg { display: block; width: 100%; min-width: 30rem; height: auto; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
 td, th { white-space: nowrap; } .number { text-align: right; font-variant-numeric: tabular-nums; }
@@ -197,22 +199,25 @@ def _timelines(findings: Findings) -> Iterator[str]:
     drawn = [(name, one_second(steps)) for name, steps in runs]
     if any(spans for _, spans in drawn):
         yield "<h2>One second of the engines</h2>"
-        yield '<p class="note">A bar is a step; its number counts the requests it worked for.</p>'
+        yield (
+            '<p class="note">The second in which most steps began. A bar is a step; its number '
+            "counts the requests it worked for.</p>"
+        )
     for name, spans in drawn:
         if spans:
             yield _figure(timeline(f"Steps of {name}", spans, findings.machine))
 
 
 def one_second(steps: Sequence[Step]) -> list[Span]:
-    """Return the steps that began in the middle second of a run, from that second's beginning."""
-    if not steps:
+    """Return the steps of the second in which most of them began, from its beginning on."""
+    begins = sorted(step.start_s for step in steps)
+    if not begins:
         return []
-    first, last = min(step.start_s for step in steps), max(step.end_s for step in steps)
-    begin = max(first, (first + last - WINDOW_S) / 2)
+    begin = max(begins, key=lambda at: bisect_left(begins, at + WINDOW_S) - bisect_left(begins, at))
     return [
         Span(step.engine, step.start_s - begin, step.end_s - begin, step.requests)
         for step in steps
-        if begin <= step.start_s <= begin + WINDOW_S
+        if begin <= step.start_s < begin + WINDOW_S
     ]
 
 
@@ -232,19 +237,15 @@ def _figure(chart: Chart) -> str:
 
 
 def _table(head: Sequence[str], found: Sequence[Sequence[str]]) -> str:
-    lines = [
-        '<div class="wide"><table>',
-        f"<tr>{''.join(f'<th>{_text(name)}</th>' for name in head)}</tr>",
-    ]
-    for row in found:
-        cells = [
-            f'<td class="number">{_text(text)}</td>'
-            if text[:1].isdigit()
-            else f"<td>{_text(text)}</td>"
-            for text in row
-        ]
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return "\n".join([*lines, "</table></div>"])
+    numbers = are_numbers(found)
+
+    def line(tag: str, row: Sequence[str]) -> str:
+        starts = [f'<{tag} class="number">' if number else f"<{tag}>" for number in numbers]
+        cells = zip(starts, row, strict=True)
+        return f"<tr>{''.join(f'{start}{_text(text)}</{tag}>' for start, text in cells)}</tr>"
+
+    lines = [line("th", head), *(line("td", row) for row in found)]
+    return "\n".join(['<div class="wide"><table>', *lines, "</table></div>"])
 
 
 def _versions() -> Iterator[tuple[str, str]]:

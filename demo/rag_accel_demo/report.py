@@ -160,7 +160,7 @@ def table(head: Sequence[str], found: Sequence[Sequence[str]]) -> str:
     """Return rows of texts as lines, names to the left and numbers to the right."""
     columns = list(zip(head, *found, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    numbers = [all(text[:1].isdigit() for text in column[1:]) for column in columns]
+    numbers = are_numbers(found)
 
     def line(row: Sequence[str]) -> str:
         cells = zip(row, widths, numbers, strict=True)
@@ -168,6 +168,11 @@ def table(head: Sequence[str], found: Sequence[Sequence[str]]) -> str:
 
     written = line(head)
     return "\n".join([written, "-" * len(written), *map(line, found)])
+
+
+def are_numbers(found: Sequence[Sequence[str]]) -> list[bool]:
+    """Tell of each column of a table whether its texts are numbers."""
+    return [all(text[:1].isdigit() for text in column) for column in zip(*found, strict=True)]
 
 
 def size_note(num_chunks: int, num_questions: int) -> str:
