@@ -41,7 +41,7 @@ from rag_accel_demo.local_model import (
     measure_local_model,
 )
 from rag_accel_demo.material import Material, hide_loading_bars, prepare
-from rag_accel_demo.progress import LOCAL_ANSWER, Progress
+from rag_accel_demo.progress import LOCAL_ANSWER, PhaseBar
 from rag_accel_demo.report import (
     HEAD,
     Comparison,
@@ -122,7 +122,7 @@ def command(arguments: argparse.Namespace) -> int:
     # Results are neither cached nor shared: every answer is worked out.
     options = Options.load(single_flight=False)
     lines = sys.stderr if quiet else sys.stdout
-    with Progress(sys.stderr.isatty() and not quiet, lines) as progress:
+    with PhaseBar(sys.stderr.isatty() and not quiet, lines) as progress:
         progress.begin("read documents")
         material = prepare(
             arguments.docs,
@@ -183,7 +183,7 @@ def measure_chain(
     shown: Sequence[str],
     extent: Extent,
     options: Options,
-    progress: Progress,
+    progress: PhaseBar,
 ) -> ChainRun:
     """Ask both arms of the chain, and ask them the questions to be shown as well."""
     plain = build_chain(material.store)
@@ -204,7 +204,7 @@ def measure_chain(
 
 
 def measure_local(
-    material: Material, cache: Path, extent: Extent, options: Options, progress: Progress
+    material: Material, cache: Path, extent: Extent, options: Options, progress: PhaseBar
 ) -> tuple[list[LocalLevel], str]:
     """Ask a language model of this machine; without one, return no level and why."""
     try:

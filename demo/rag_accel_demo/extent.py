@@ -11,7 +11,7 @@ from rag_accel_demo.material import NUM_CHUNKS
 
 @dataclass(frozen=True, slots=True)
 class LocalExtent:
-    """How much both arms of the local model answer.
+    """Sizes of the run of a local model, of both its arms.
 
     Args:
         max_tokens: of an answer, at most.
@@ -39,7 +39,7 @@ class LocalExtent:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much the demo indexes and asks.
+    """Sizes of a run: chunks, questions, tries.
 
     Args:
         name: of the run, in every line that states a figure.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_accel.system.processor import usable_cores
-from rag_accel_demo.levels import Level, Step, mean_batch
+from rag_accel_demo.levels import Level, EngineStep, mean_batch
 from rag_accel_demo.local_model import LocalLevel
 from rag_accel_demo.report import TIE, Comparison
 
@@ -134,7 +134,7 @@ def compiled_phrase(explained: str) -> str:
     return ""
 
 
-def _batch(engine: str, items: str, users: int, steps: Sequence[Step]) -> str:
+def _batch(engine: str, items: str, users: int, steps: Sequence[EngineStep]) -> str:
     mean = mean_batch([step for step in steps if step.engine.startswith(engine)])
     if mean < SHARED:
         return f"no {engine} step worked on several {items} with {_users(users)}"

@@ -13,13 +13,13 @@ from rag_accel.telemetry import MemorySink
 from rag_accel.telemetry.events import StepEnded, TraceEvent
 from rag_accel_demo.extent import Extent
 from rag_accel_demo.load import Load, Shape, run_load, torch_threads
-from rag_accel_demo.progress import Progress
+from rag_accel_demo.progress import PhaseBar
 
 PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """A step of an engine that worked for requests.
 
     Args:
@@ -55,7 +55,7 @@ class Level:
     plain: Load
     accelerated: Load
     plain_threads: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[EngineStep, ...] = ()
 
     @property
     def gain(self) -> float:
@@ -63,7 +63,7 @@ class Level:
         return self.accelerated.throughput_rps / self.plain.throughput_rps
 
 
-def mean_batch(steps: Sequence[Step]) -> float:
+def mean_batch(steps: Sequence[EngineStep]) -> float:
     """Return the mean number of requests in a step; 0 where no engine made any."""
     return sum(step.requests for step in steps) / len(steps) if steps else 0.0
 
@@ -75,7 +75,7 @@ class RecordedSteps:
         self._sink = MemorySink()
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[EngineStep, ...]:
         """Return them in the order in which they ended."""
         return tuple(_steps(self._sink.events))
 
@@ -89,12 +89,12 @@ class RecordedSteps:
             accelerator.tracer.remove_sink(self._sink)
 
 
-def _steps(events: Sequence[TraceEvent]) -> Iterator[Step]:
+def _steps(events: Sequence[TraceEvent]) -> Iterator[EngineStep]:
     for event in events:
         # A step without members only prepares the engine's next one.
         if isinstance(event, StepEnded) and event.members:
             requests = len({request for request, _ in event.members})
-            yield Step(event.engine, event.time_s - event.duration_s, event.time_s, requests)
+            yield EngineStep(event.engine, event.time_s - event.duration_s, event.time_s, requests)
 
 
 def measure(
@@ -103,7 +103,7 @@ def measure(
     questions: Sequence[str],
     extent: Extent,
     accelerator: Accelerator,
-    progress: Progress,
+    progress: PhaseBar,
 ) -> list[Level]:
     """Return one ``Level`` per number of users of the extent.
 
@@ -129,7 +129,7 @@ def _level(
     users: int,
     extent: Extent,
     accelerator: Accelerator,
-    progress: Progress,
+    progress: PhaseBar,
 ) -> Level:
     progress.begin(f"{users} user{'s' * (users > 1)}")
     asked = tuple(questions[: extent.count(users)])
@@ -158,7 +158,7 @@ def _best_threads(
     users: int,
     shape: Shape,
     extent: Extent,
-    progress: Progress,
+    progress: PhaseBar,
 ) -> int:
     counts = extent.plain_threads()
     if len(counts) == 1:

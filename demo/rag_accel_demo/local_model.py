@@ -21,9 +21,9 @@ from langchain_rag_accel.components.local_chat import ChatRagAccel
 from rag_accel.accelerator import Accelerator
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.extent import LocalExtent
-from rag_accel_demo.levels import RecordedSteps, Step
+from rag_accel_demo.levels import RecordedSteps, EngineStep
 from rag_accel_demo.load import torch_threads
-from rag_accel_demo.progress import LOCAL_ANSWER, Progress
+from rag_accel_demo.progress import LOCAL_ANSWER, PhaseBar
 
 #: Both arms compute in it: in a shorter one the text depends on what else is computed beside it.
 DTYPE = "float32"
@@ -84,7 +84,7 @@ class LocalLevel:
     questions: tuple[str, ...]
     plain: Answers
     accelerated: Answers
-    steps: tuple[Step, ...] = ()
+    steps: tuple[EngineStep, ...] = ()
 
     @property
     def different(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def measure_local_model(
     questions: Sequence[str],
     extent: LocalExtent,
     accelerator: Accelerator,
-    progress: Progress,
+    progress: PhaseBar,
     tell: Callable[[str], None] | None = None,
 ) -> list[LocalLevel]:
     """Let one user and several ask a model of a folder, streamed.
@@ -160,7 +160,7 @@ class _Arms:
     count: Callable[[str], int]
     extent: LocalExtent
     accelerator: Accelerator
-    progress: Progress
+    progress: PhaseBar
 
     def level(
         self, users: int, waiting: Iterator[str], tell: Callable[[str], None] | None

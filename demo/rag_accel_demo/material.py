@@ -20,7 +20,7 @@ from rag_accel.engines.retrieval import (
 from rag_accel.errors import IndexFileError
 from rag_accel.sample import SkippedDocument, make_questions, read_corpus
 from rag_accel_demo.documents import load_folder
-from rag_accel_demo.progress import MISSING_EXTRA, Progress
+from rag_accel_demo.progress import MISSING_EXTRA, PhaseBar
 from rag_accel_demo.questions import corpus_questions, load_questions
 
 EMBEDDER = "all-MiniLM-L6-v2"
@@ -47,7 +47,7 @@ def prepare(
     questions: Path | None,
     cache: Path,
     *,
-    progress: bool | Progress,
+    progress: bool | PhaseBar,
     max_chunks: int = NUM_CHUNKS,
 ) -> Material:
     """Read documents and questions, embed the documents (or load the cached index).
@@ -71,10 +71,10 @@ def prepare(
         ask = make_questions if docs else corpus_questions
         chosen = ask(report.documents, NUM_QUESTIONS)
     embeddings = local_embeddings()
-    if isinstance(progress, Progress):
+    if isinstance(progress, PhaseBar):
         index, cached = _index(report.documents, embeddings, cache, progress)
     else:
-        with Progress(progress) as bar:
+        with PhaseBar(progress) as bar:
             index, cached = _index(report.documents, embeddings, cache, bar)
     return Material(
         documents=report.documents,
@@ -112,7 +112,7 @@ def local_embeddings() -> Any:
 
 
 def _index(
-    documents: Sequence[Document], embeddings: Any, cache: Path, progress: Progress
+    documents: Sequence[Document], embeddings: Any, cache: Path, progress: PhaseBar
 ) -> tuple[DocumentIndex, bool]:
     path = cache / f"demo-{_fingerprint(documents)}.index"
     try:

@@ -16,7 +16,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.system.files import replaced_file
 from rag_accel_demo.charts import Chart, Span, bar_chart, line_chart, timeline
 from rag_accel_demo.findings import Findings
-from rag_accel_demo.levels import Step
+from rag_accel_demo.levels import EngineStep
 from rag_accel_demo.local_model import LOCAL_HEAD, local_rows
 from rag_accel_demo.report import HEAD, Sample, are_numbers, rows
 
@@ -208,7 +208,7 @@ def _timelines(findings: Findings) -> Iterator[str]:
             yield _figure(timeline(f"Steps of {name}", spans, findings.machine))
 
 
-def one_second(steps: Sequence[Step]) -> list[Span]:
+def one_second(steps: Sequence[EngineStep]) -> list[Span]:
     """Return the steps of the second in which most of them began, from its beginning on."""
     begins = sorted(step.start_s for step in steps)
     if not begins:

@@ -11,7 +11,7 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'rag-accel[demo]'"
 LOCAL_ANSWER = 40
 
 
-class Progress:
+class PhaseBar:
     """A bar on standard error, and lines beside it.
 
     Args:

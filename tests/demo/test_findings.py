@@ -19,7 +19,7 @@ from rag_accel_demo import page as page_module
 from rag_accel_demo.extent import FULL, QUICK, Extent
 from rag_accel_demo.extractive.reader import NO_ANSWER
 from rag_accel_demo.findings import Findings, compiled_phrase
-from rag_accel_demo.levels import Level, Step, mean_batch
+from rag_accel_demo.levels import Level, EngineStep, mean_batch
 from rag_accel_demo.load import Load
 from rag_accel_demo.local_model import LOCAL_HEAD, Answers, LocalLevel, local_rows
 from rag_accel_demo.page import one_second, page, writable_page, write_page
@@ -44,7 +44,7 @@ def load(rate: float, latency_ms: float) -> Load:
 
 def level(users: int, plain: float, accelerated: float, batch: int = 1) -> Level:
     """Return a level with so many answers a second, in steps of a batch."""
-    steps = (Step("embedding#1", 0.0, 0.1, batch), Step("embedding#1", 0.2, 0.3, batch))
+    steps = (EngineStep("embedding#1", 0.0, 0.1, batch), EngineStep("embedding#1", 0.2, 0.3, batch))
     arms = load(plain, 1000 / plain), load(accelerated, 1000 / accelerated)
     return Level(users, "threads", ("q",) * 10, *arms, 1, steps)
 
@@ -53,7 +53,7 @@ def local_level(users: int, plain: float, accelerated: float, texts: str = "same
     """Return a level of the local model with so many tokens a second."""
     before = Answers(("same",) * users, (2.0,) * users, 80, 80 / plain, 2)
     after = Answers((texts,) * users, (1.0,) * users, 80, 80 / accelerated, 2)
-    steps = (Step("llm#2", 0.0, 0.5, users), Step("embedding#1", 0.0, 0.1, 1))
+    steps = (EngineStep("llm#2", 0.0, 0.5, users), EngineStep("embedding#1", 0.0, 0.1, 1))
     return LocalLevel(users, ("why?",) * users, before, after, steps)
 
 
@@ -142,7 +142,7 @@ def test_causes_come_from_the_explanation() -> None:
 
 
 def test_a_mean_batch_counts_requests_a_step() -> None:
-    assert mean_batch([Step("a", 0, 1, 2), Step("a", 1, 2, 5)]) == 3.5
+    assert mean_batch([EngineStep("a", 0, 1, 2), EngineStep("a", 1, 2, 5)]) == 3.5
     assert mean_batch([]) == 0
 
 
@@ -249,7 +249,7 @@ def test_a_page_without_a_model_has_no_chart_of_one() -> None:
 
 
 def test_the_timeline_has_the_busiest_second() -> None:
-    steps = [Step("a", at, at + 0.1, 1) for at in (0.0, 5.0, 5.5, 5.9, 6.1)]
+    steps = [EngineStep("a", at, at + 0.1, 1) for at in (0.0, 5.0, 5.5, 5.9, 6.1)]
     assert [round(span.start_s, 3) for span in one_second(steps)] == [0.0, 0.5, 0.9]
     assert one_second([]) == []
 

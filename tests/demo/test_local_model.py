@@ -26,7 +26,7 @@ from rag_accel_demo.local_model import (
     local_rows,
     measure_local_model,
 )
-from rag_accel_demo.progress import Progress
+from rag_accel_demo.progress import PhaseBar
 from rag_accel_demo.report import table
 
 TURNS = FULL.local.turns
@@ -59,7 +59,7 @@ def told() -> list[str]:
 
 @pytest.fixture(scope="module")
 def levels(folder: Path, told: list[str]) -> list[LocalLevel]:
-    with Accelerator() as accelerator, Progress(shown=False) as progress:
+    with Accelerator() as accelerator, PhaseBar(shown=False) as progress:
         return measure_local_model(
             folder, build, QUESTIONS, FULL.local, accelerator, progress, told.append
         )
@@ -118,11 +118,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def level_of_two(extent: LocalExtent) -> tuple[LocalLevel, int]:
     """Return the level of two users, and the units of progress."""
-    with Accelerator() as accelerator, Progress(shown=False) as progress:
-        units: list[int] = []
-        progress.add = units.append
+    with Accelerator() as accelerator, PhaseBar(shown=False) as progress:
+        counted: list[int] = []
+        progress.add = lambda units: counted.append(units)
         arms = local_model._Arms("plain", "fast", len, extent, accelerator, progress)
-        return arms.level(2, iter(QUESTIONS), None), sum(units)
+        return arms.level(2, iter(QUESTIONS), None), sum(counted)
 
 
 def test_arms_take_turns_over_the_same_questions(asked: Asked) -> None:
