@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_accel.system.processor import usable_cores
-from rag_accel_demo.levels import Level, EngineStep, mean_batch
+from rag_accel_demo.levels import EngineStep, Level, mean_batch
 from rag_accel_demo.local_model import LocalLevel
 from rag_accel_demo.report import TIE, Comparison
 

@@ -21,7 +21,7 @@ from langchain_rag_accel.components.local_chat import ChatRagAccel
 from rag_accel.accelerator import Accelerator
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.extent import LocalExtent
-from rag_accel_demo.levels import RecordedSteps, EngineStep
+from rag_accel_demo.levels import EngineStep, RecordedSteps
 from rag_accel_demo.load import torch_threads
 from rag_accel_demo.progress import LOCAL_ANSWER, PhaseBar
 

@@ -19,7 +19,7 @@ from rag_accel_demo import page as page_module
 from rag_accel_demo.extent import FULL, QUICK, Extent
 from rag_accel_demo.extractive.reader import NO_ANSWER
 from rag_accel_demo.findings import Findings, compiled_phrase
-from rag_accel_demo.levels import Level, EngineStep, mean_batch
+from rag_accel_demo.levels import EngineStep, Level, mean_batch
 from rag_accel_demo.load import Load
 from rag_accel_demo.local_model import LOCAL_HEAD, Answers, LocalLevel, local_rows
 from rag_accel_demo.page import one_second, page, writable_page, write_page
