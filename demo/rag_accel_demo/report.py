@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag_accel_demo.load import Level, Load
+from rag_accel_demo.extractive.reader import NO_ANSWER
+from rag_accel_demo.levels import Level
+from rag_accel_demo.load import Load
 
 TIE = 1e-5
 
@@ -102,31 +104,75 @@ def _figures(load: Load) -> dict[str, float]:
     }
 
 
-def samples(questions: Sequence[str], answers: Sequence[Any], count: int = 3) -> str:
-    """Return a few questions with their answers and what the citations stand for."""
-    step = max(1, len(questions) // count)
-    lines: list[str] = []
-    for index in range(0, len(questions), step):
-        lines += ["", f"Q: {questions[index]}", f"A: {answers[index]['answer']}"]
-        for number, document in enumerate(answers[index]["documents"], start=1):
-            if f"[{number}]" in answers[index]["answer"]:
-                lines.append(f"   [{number}] {document.metadata['id']}")
-    return "\n".join(lines[: 7 * count])
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A passage that an answer cites, by its number there and the id of its document."""
+
+    number: int
+    document: str
+    text: str
 
 
-def table(levels: Sequence[Level]) -> str:
-    """Return throughput and latency of both arms, one level a line."""
-    head = f"{'users':>5}  {'shape':<8}{'arm':<13}{'answers/s':>10}{'p50 ms':>10}{'p99 ms':>10}"
-    lines = [head, "-" * len(head)]
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A question with its answer and whatever that cites."""
+
+    question: str
+    answer: str
+    citations: tuple[Citation, ...]
+
+
+def samples(questions: Sequence[str], answers: Sequence[Any], count: int = 3) -> list[Sample]:
+    """Return the first questions that the documents answer, all different, each with its answer."""
+    found: dict[str, Sample] = {}
+    for question, given in zip(questions, answers, strict=True):
+        if given["answer"] != NO_ANSWER and len(found) < count:
+            found[question] = Sample(question, given["answer"], tuple(_citations(given)))
+    return list(found.values())
+
+
+def _citations(given: Any) -> Iterator[Citation]:
+    for number, document in enumerate(given["documents"], start=1):
+        if f"[{number}]" in given["answer"]:
+            yield Citation(number, document.metadata["id"], document.page_content)
+
+
+def sample_text(sample: Sample) -> str:
+    """Return a question, its answer and the documents that it cites, as lines."""
+    cited = [f"   [{citation.number}] {citation.document}" for citation in sample.citations]
+    return "\n".join(["", f"Q: {sample.question}", f"A: {sample.answer}", *cited])
+
+
+HEAD = ("users", "shape", "arm", "answers/s", "p50 ms", "p99 ms")
+
+
+def rows(levels: Sequence[Level]) -> list[tuple[str, ...]]:
+    """Return throughput and latency of both arms, as texts under ``HEAD``."""
+    found: list[tuple[str, ...]] = []
     for level in levels:
         for name, load in (("plain", level.plain), ("accelerated", level.accelerated)):
-            figures = _figures(load)
-            lines.append(
-                f"{level.users:>5}  {level.shape:<8}{name:<13}"
-                f"{figures['throughput_rps']:>10.1f}{figures['p50_ms']:>10.1f}"
-                f"{figures['p99_ms']:>10.1f}"
-            )
-    return "\n".join(lines)
+            figures = [f"{value:.1f}" for value in _figures(load).values()]
+            found.append((str(level.users), level.shape, name, *figures))
+    return found
+
+
+def table(head: Sequence[str], found: Sequence[Sequence[str]]) -> str:
+    """Return rows of texts as lines, names to the left and numbers to the right."""
+    columns = list(zip(head, *found, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numbers = are_numbers(found)
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, numbers, strict=True)
+        return "  ".join(text.rjust(w) if number else text.ljust(w) for text, w, number in cells)
+
+    written = line(head)
+    return "\n".join([written, "-" * len(written), *map(line, found)])
+
+
+def are_numbers(found: Sequence[Sequence[str]]) -> list[bool]:
+    """Tell of each column of a table whether its texts are numbers."""
+    return [all(text[:1].isdigit() for text in column) for column in zip(*found, strict=True)]
 
 
 def size_note(num_chunks: int, num_questions: int) -> str:

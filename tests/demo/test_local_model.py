@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ from tokenizers import processors
 
 from rag_accel import Accelerator
 from rag_accel_demo import local_model
+from rag_accel_demo.extent import FULL, QUICK, LocalExtent
 from rag_accel_demo.local_model import (
-    TURNS,
+    LOCAL_HEAD,
     Answers,
     LocalLevel,
     local_as_json,
-    local_table,
+    local_rows,
     measure_local_model,
 )
+from rag_accel_demo.progress import PhaseBar
+from rag_accel_demo.report import table
+
+TURNS = FULL.local.turns
 
 QUESTIONS = [f"Which of the {at} documents says how high it is?" for at in range(40)]
 
@@ -53,8 +59,10 @@ def told() -> list[str]:
 
 @pytest.fixture(scope="module")
 def levels(folder: Path, told: list[str]) -> list[LocalLevel]:
-    with Accelerator() as accelerator:
-        return measure_local_model(folder, build, QUESTIONS, accelerator, told.append)
+    with Accelerator() as accelerator, PhaseBar(shown=False) as progress:
+        return measure_local_model(
+            folder, build, QUESTIONS, FULL.local, accelerator, progress, told.append
+        )
 
 
 def test_both_arms_answer_alike(levels: list[LocalLevel]) -> None:
@@ -69,7 +77,7 @@ def test_each_answer_of_one_user_is_told(levels: list[LocalLevel], told: list[st
 
 
 def test_what_was_found_is_written(levels: list[LocalLevel]) -> None:
-    assert len(local_table(levels).splitlines()) == 2 + 3 * len(levels)
+    assert len(table(LOCAL_HEAD, local_rows(levels)).splitlines()) == 2 + 3 * len(levels)
     assert [one["different"] for one in local_as_json(levels)] == [[], []]
 
 
@@ -78,10 +86,22 @@ def test_no_question_is_asked_in_two_turns(levels: list[LocalLevel]) -> None:
     assert len(asked) == len(set(asked)) == TURNS * (3 + 8)
 
 
-def test_arms_take_turns_over_the_same_questions(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, tuple[str, ...]]] = []
+def test_steps_of_the_accelerated_arm_are_recorded(levels: list[LocalLevel]) -> None:
+    for level in levels:
+        generated = [step for step in level.steps if step.engine.startswith("llm")]
+        assert len(generated) >= 2
+        assert all(step.start_s < step.end_s for step in generated)
+        assert max(step.requests for step in generated) <= level.users
+    assert max(step.requests for step in levels[-1].steps) > 1
+
+
+Asked = list[tuple[str, tuple[str, ...]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Return the questions of each run, which a made-up run answers."""
+    asked: Asked = []
 
     def ask(chain: str, questions: tuple[str, ...], *_: Any) -> Answers:
         asked.append((chain, tuple(questions)))
@@ -91,8 +111,22 @@ def test_arms_take_turns_over_the_same_questions(
         return Answers(("a",) * len(questions), (seconds,) * len(questions), 8, seconds, threads)
 
     monkeypatch.setattr(local_model, "_ask", ask)
-    monkeypatch.setattr(local_model, "usable_cores", lambda: 2)
-    level = local_model._level("plain", "fast", 2, iter(QUESTIONS), len, None)
+    for module in ("local_model", "extent"):
+        monkeypatch.setattr(f"rag_accel_demo.{module}.usable_cores", lambda: 2)
+    return asked
+
+
+def level_of_two(extent: LocalExtent) -> tuple[LocalLevel, int]:
+    """Return the level of two users, and the units of progress."""
+    with Accelerator() as accelerator, PhaseBar(shown=False) as progress:
+        counted: list[int] = []
+        progress.add = lambda units: counted.append(units)
+        arms = local_model._Arms("plain", "fast", len, extent, accelerator, progress)
+        return arms.level(2, iter(QUESTIONS), None), sum(counted)
+
+
+def test_arms_take_turns_over_the_same_questions(asked: Asked) -> None:
+    level, _ = level_of_two(FULL.local)
     first, *turns = [tuple(QUESTIONS[start:end]) for start, end in ((0, 2), (2, 5), (5, 8))]
     assert asked == [
         *(("plain", first), ("plain", first), ("fast", first)),
@@ -102,4 +136,19 @@ def test_arms_take_turns_over_the_same_questions(
     assert level.plain.threads == 1
     assert (level.plain.wall_s, level.accelerated.wall_s) == (8.0, 4.0)
     assert (level.sooner, level.gain) == (2.0, 2.0)
-    assert "2.00 x" in local_table([level]).splitlines()[-1]
+    assert local_rows([level])[-1] == ("2", "ratio", "2.00 x", "2.00 x")
+
+
+def test_a_quick_run_asks_both_arms_the_same_questions_once(asked: Asked) -> None:
+    level, _ = level_of_two(QUICK.local)
+    first, rest = tuple(QUESTIONS[:1]), tuple(QUESTIONS[1:4])
+    assert asked == [("plain", first), ("fast", first), ("plain", rest), ("fast", rest)]
+    assert level.plain.threads == 2
+
+
+@pytest.mark.parametrize("extent", [QUICK.local, FULL.local], ids=["quick", "full"])
+def test_every_answer_is_part_of_the_expected_progress(asked: Asked, extent: LocalExtent) -> None:
+    _, units = level_of_two(replace(extent, users=(2,)))
+    answers = sum(len(questions) for _, questions in asked)
+    assert answers == replace(extent, users=(2,)).answers()
+    assert units == local_model.LOCAL_ANSWER * answers
