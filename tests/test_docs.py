@@ -123,6 +123,19 @@ def test_every_built_in_plugin_is_named(group: str) -> None:
         assert f"`{name}`" in row
 
 
+def test_every_folder_at_the_top_has_a_line() -> None:
+    listed = subprocess.run(
+        ["git", "ls-tree", "-d", "--name-only", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
+    rows = re.findall(r"^\| (`[^|]*`) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert listed
+    assert [name for name in listed if f"`{name}/`" not in " ".join(rows)] == []
+
+
 def test_every_public_name_is_mentioned() -> None:
     packages = (
         rag_accel,
