@@ -138,8 +138,9 @@ def _batch(engine: str, items: str, users: int, steps: Sequence[EngineStep]) -> 
     mean = mean_batch([step for step in steps if step.engine.startswith(engine)])
     if mean < SHARED:
         return f"no {engine} step worked on several {items} with {_users(users)}"
-    each = "a token of each of " if engine == "llm" else ""
-    return f"a step of the {engine} engine made {each}{mean:.1f} {items} with {_users(users)}"
+    return (
+        f"a step of the {engine} engine worked on {mean:.1f} {items} at once with {_users(users)}"
+    )
 
 
 def _users(count: int) -> str:

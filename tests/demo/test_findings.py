@@ -79,9 +79,9 @@ def test_a_faster_arm_is_reported_in_five_lines() -> None:
         "16 users: 47 -> 143 answers/s (3.04 x, p99 21 -> 7 ms); "
         "64 users: 39 -> 117 answers/s (3.00 x, p99 26 -> 9 ms).",
         "The local model, 8 users: 9.8 -> 21.7 tokens/s (2.21 x), first text after 2.00 -> 1.00 s.",
-        "Why: a step of the embedding engine made 6.0 questions with 64 users; "
+        "Why: a step of the embedding engine worked on 6.0 questions at once with 64 users; "
         "the embedding model is compiled by OpenVINO, same vectors within 1e-06; a step of the llm "
-        "engine made a token of each of 8.0 answers of the local model with 8 users.",
+        "engine worked on 8.0 answers of the local model at once with 8 users.",
         "Where it does not help: one user at a time, 1.00 x for the chain, 1.00 x for the local "
         "model, as no step is shared; a chain that only waits for a remote model "
         "(not measured here).",
