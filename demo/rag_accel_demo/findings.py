@@ -91,33 +91,43 @@ class Findings:
         )
 
     def _causes(self) -> str:
-        level = self.levels[-1]
-        gains = [*(level.gain for level in self.levels), *(level.gain for level in self.local)]
-        head = "Why" if max(gains) > 1 + NOISE else "Not faster here. Measured"
-        causes = [_batch("embedding", "questions", level.users, level.steps)]
-        if self.compiled:
-            causes.append(f"the embedding model is {self.compiled}")
-        if self.local:
-            busiest = self.local[-1]
-            causes.append(_batch("llm", "answers of the local model", busiest.users, busiest.steps))
-        return f"{head}: {'; '.join(causes)}."
+        causes: list[tuple[bool, str]] = []
+        for engine, items, levels in (
+            ("embedding", "questions", self.levels),
+            ("llm", "answers of the local model", self.local),
+        ):
+            if levels:
+                faster = any(level.gain > 1 + NOISE for level in levels)
+                busiest = levels[-1]
+                causes.append((faster, _batch(engine, items, busiest.users, busiest.steps)))
+                if engine == "embedding" and self.compiled:
+                    causes.append((faster, f"the embedding model is {self.compiled}"))
+        why = [cause for faster, cause in causes if faster]
+        measured = why or [cause for _, cause in causes]
+        return f"{'Why' if why else 'Not faster here. Measured'}: {'; '.join(measured)}."
 
     def _limits(self) -> str:
         alone = [
-            f"{level.gain:.2f} x for {what}"
-            for what, levels in (("the chain", self.levels), ("the local model", self.local))
+            (level.gain, f"{level.gain:.2f} x for {name}")
+            for name, levels in (("the chain", self.levels), ("the local model", self.local))
             for level in levels
             if level.users == 1
         ]
-        gains = [level.gain for level in (*self.levels, *self.local) if level.users == 1]
-        helps = gains and min(gains) > 1 + NOISE
-        head = "Where it helps least" if helps else "Where it does not help"
+        helped = [gain > 1 + NOISE for gain, _ in alone]
+        head = "helps least" if alone and all(helped) else "does not help"
+        if any(helped) and not all(helped):
+            head = "helps little or not at all"
         parts = ["a chain that only waits for a remote model (not measured here)"]
         if alone:
-            parts.insert(0, f"one user at a time, {', '.join(alone)}, as no step is shared")
-        text = f"{head}: {'; '.join(parts)}."
-        slower = [f"{_users(level.users)}" for level in self.levels if level.gain < 1 - NOISE]
-        slower += [f"{_users(at.users)} of the local model" for at in self.local if at.gain < 1]
+            ratios = ", ".join(text for _, text in alone)
+            parts.insert(0, f"one user at a time, {ratios}, as no step is shared")
+        text = f"Where it {head}: {'; '.join(parts)}."
+        slower = [_users(level.users) for level in self.levels if level.gain < 1 - NOISE]
+        slower += [
+            f"{_users(level.users)} of the local model"
+            for level in self.local
+            if level.gain < 1 - NOISE
+        ]
         if slower:
             text += f" Slower here: {', '.join(slower)}."
         if usable_cores() == 1:

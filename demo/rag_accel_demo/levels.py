@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_rag_accel import prepare
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.telemetry import MemorySink
 from rag_accel.telemetry.events import StepEnded, TraceEvent
 from rag_accel_demo.extent import Extent
 from rag_accel_demo.load import Load, Shape, run_load, torch_threads
 from rag_accel_demo.progress import PhaseBar
 
+#: Most seconds to wait until the models of a chain are compiled.
 PATIENCE_S = 60.0
 
 
@@ -110,12 +111,12 @@ def measure(
     The accelerated arm sets its own number of torch threads, the plain arm runs with the extent's.
     """
     progress.begin("warm up")
+    # A request never waits for a model to be compiled; here both states would be measured mixed.
+    prepare(accelerated, timeout_s=PATIENCE_S)
     tuning = questions[: extent.tuning_questions]
     for chain in (plain, accelerated):
         run_load(chain, tuning, max(extent.users), "threads")
         progress.add(len(tuning))
-    # No run has to wait for a model to be compiled; here both states would be measured mixed.
-    wait_until_compiled(PATIENCE_S)
     return [
         _level(plain, accelerated, questions, users, extent, accelerator, progress)
         for users in extent.users

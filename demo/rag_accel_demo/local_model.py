@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from langchain_rag_accel.accelerate import accelerate
+from langchain_rag_accel import accelerate, prepare
 from langchain_rag_accel.components.local_chat import ChatRagAccel
 from rag_accel.accelerator import Accelerator
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.extent import LocalExtent
-from rag_accel_demo.levels import EngineStep, RecordedSteps
+from rag_accel_demo.levels import PATIENCE_S, EngineStep, RecordedSteps
 from rag_accel_demo.load import torch_threads
 from rag_accel_demo.progress import LOCAL_ANSWER, PhaseBar
 
@@ -146,6 +146,8 @@ def measure_local_model(
         model=str(folder), dtype=DTYPE, max_tokens=extent.max_tokens, accelerator=accelerator
     )
     fast = accelerate(build(ours), accelerator=accelerator)
+    progress.begin("compile the local model")
+    prepare(fast, timeout_s=PATIENCE_S)
     arms = _Arms(plain, fast, _counter(folder), extent, accelerator, progress)
     waiting = itertools.cycle(questions)
     return [arms.level(users, waiting, tell if users == 1 else None) for users in extent.users]

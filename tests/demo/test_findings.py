@@ -109,6 +109,21 @@ def test_one_user_who_gains_is_no_limit() -> None:
     )
 
 
+def test_a_cause_is_named_only_of_the_part_that_gained() -> None:
+    found = replace(FASTER, local=(local_level(1, 8, 8), local_level(8, 10, 9)))
+    _, _, _, why, limits = found.lines()
+    assert why.startswith("Why: a step of the embedding engine worked on 6.0 questions at once")
+    assert "llm" not in why
+    assert limits.endswith(" Slower here: 8 users of the local model.")
+
+
+def test_one_user_who_gains_in_one_part_is_said_so() -> None:
+    found = replace(FASTER, levels=(level(1, 40, 60), level(16, 47, 143)))
+    assert found.lines()[4].startswith(
+        "Where it helps little or not at all: one user at a time, 1.50 x for the chain, 1.00 x"
+    )
+
+
 def test_a_different_answer_is_named_and_counted() -> None:
     found = replace(
         FASTER,
