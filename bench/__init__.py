@@ -1,10 +1,10 @@
 """Measure the product against the plain program, fairly, and record what was measured.
 
-``python -m bench SUITE|all [--quick] [--processes N] [--json FILE] [--plots DIR]`` runs suites
+``python -m bench SUITE|all [--quick] [--processes N] [--json FILE]`` runs suites
 (``all`` into a folder, a file a suite, of which ``--resume`` runs only what is not there; with
 ``--set NAME=VALUE`` on other parameters, where a suite has some), ``python -m bench.compare OLD
 NEW`` shows what changed between two result files, ``python -m bench.report FILE`` prints one, and
-``python -m bench.table`` writes the pages of ``docs/results`` and the claims of the README. With
+``python -m bench.table`` writes the pages of ``docs/results``, and the figures of the README. With
 ``--processes`` each suite runs in that many fresh processes, one after another; of every figure the
 median, the lowest and the highest are given, and the file keeps the medians of each process
 (``bench/results.py``). With ``--append`` they join those that FILE has, if commit, sizes and

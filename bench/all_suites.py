@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.claims import headlines
 from bench.environment import read_environment
 from bench.processes import appendable
 from bench.report import figure
 from bench.results import SuiteResult
 from bench.running import keep, run_suite
-from bench.table import headlines
 from rag_accel.errors import ConfigError, RagAccelError
 
 MEASURED, KEPT, MISSING, FAILED = "measured", "kept", "missing", "failed"
@@ -70,7 +70,7 @@ def run_all(names: Sequence[str], arguments: argparse.Namespace) -> int:
     results = [one.result for one in outcomes if one.result is not None]
     print(f"\n{summary(outcomes)}", flush=True)
     if results and folder is None:
-        keep(results, arguments.json, arguments.plots)
+        keep(results, arguments.json)
     if failed := [one.suite for one in outcomes if one.state == FAILED]:
         print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
     return code or int(bool(failed))
@@ -107,7 +107,7 @@ def _measured(name: str, arguments: argparse.Namespace, path: Path | None) -> Su
     try:
         found = run_suite(name, arguments)
         if found and path:
-            keep([found], path, arguments.plots)
+            keep([found], path)
     except RagAccelError as error:  # processes that do not fit together, or a full disk
         print(f"bench: {name}: {error}", file=sys.stderr)
         return None

@@ -123,7 +123,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with all and a folder: do not run what is there of the same code, place and form",
     )
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the figures there")
     return parser
 
 
@@ -158,7 +157,7 @@ def _run_one(arguments: argparse.Namespace, old: SuiteResult | None = None) -> i
         print(f"bench: wrong answers in {arguments.suite}:\n{lines}", file=sys.stderr)
         return 1
     kept = result if old is None else combined([old, result])
-    keep([kept], arguments.json, arguments.plots)
+    keep([kept], arguments.json)
     return 0
 
 
@@ -186,7 +185,7 @@ def _run_more(arguments: argparse.Namespace) -> int:
     if found is None:
         return 1
     kept = found if old is None else combined([old, found])
-    keep([kept], arguments.json, arguments.plots)
+    keep([kept], arguments.json)
     return 0
 
 
@@ -196,5 +195,5 @@ def _run_processes(arguments: argparse.Namespace) -> int:
     if found is None:
         print(f"bench: failed: {arguments.suite}", file=sys.stderr)
         return 1
-    keep([found], arguments.json, arguments.plots)
+    keep([found], arguments.json)
     return 0

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.plots import draw
 from bench.process_tree import run_tree
 from bench.processes import combined
 from bench.report import report
@@ -45,8 +44,8 @@ def _run_process(name: str, arguments: argparse.Namespace, path: Path) -> bool:
     return code == 0
 
 
-def keep(results: Sequence[SuiteResult], json: Path | None, plots: Path | None) -> None:
-    """Write results into a file and draw them, where that is wanted.
+def keep(results: Sequence[SuiteResult], json: Path | None) -> None:
+    """Write results into a file, where that is wanted.
 
     Raises:
         ConfigError: if a place cannot be written.
@@ -54,8 +53,5 @@ def keep(results: Sequence[SuiteResult], json: Path | None, plots: Path | None) 
     try:
         if json:
             save(json, results)
-        if plots:
-            for result in results:
-                draw(result, plots)
     except OSError as error:
         raise ConfigError("the results cannot be written", found=error) from error

@@ -1,8 +1,9 @@
 """Write the results into the documents from result files: ``python -m bench.table``.
 
 Each suite has a page of its own in ``docs/results``. ``docs/results.md`` lists them between
-``<!-- results -->`` and ``<!-- /results -->``; the README has its claims between
-``<!-- headlines -->`` and ``<!-- /headlines -->``. The rest of both files stays.
+``<!-- results -->`` and ``<!-- /results -->``, and has the claims between ``<!-- headlines -->``
+and ``<!-- /headlines -->``; the README has the gains between ``<!-- gains -->`` and
+``<!-- /gains -->``. The rest of both files stays.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.claims import draw_demo, gains, headlines
 from bench.report import figure, labels, medians, range_text, spread, surroundings
 from bench.results import Row, SuiteResult, load_folder
 from bench.suites import ratio_definitions, suite_summary
@@ -20,32 +22,17 @@ from rag_accel.errors import ConfigError, RagAccelError
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 HEADLINES = ("<!-- headlines -->", "<!-- /headlines -->")
+GAINS_MARKS = ("<!-- gains -->", "<!-- /gains -->")
 
-#: What the README claims: in words, and the ratio that says so, by suite.
-CLAIMS: Mapping[tuple[str, str], str] = {
-    ("demo", "demo_throughput_64"): "answers per second of the demo's chain, 64 users",
-    ("demo", "demo_vs_best_peer"): "answers per second of the demo's chain, 64 users",
-    ("embedding_concurrency", "embedding_vs_best_peer"): "texts embedded per second, 64 callers",
-    ("together", "all_on_vs_off"): "answers per second of four programs with a local model, 16 "
-    "users",
-    ("serving_peers", "throughput_8_vs_genai"): "tokens per second of the local model, 8 users",
-    ("kv_ttft", "reuse_vs_full"): 'speed to the first token with `kv_reuse="full"` '
-    "(approximate), texts seen before",
-    ("llama_index", "ingestion_vs_plain"): "texts per second of a LlamaIndex ingestion",
-    (
-        "overhead",
-        "nothing_helps_16_mean",
-    ): "latency where nothing helps, 16 users (lower is better)",
-}
 #: Most lines of figures on a page; ``python -m bench.report`` prints all.
 MAX_LINES = 40
 
-_PICTURE = f"{plot.SUITE}.svg"
+_PICTURE, _DEMO = f"{plot.SUITE}.svg", "demo"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Rewrite the pages, the list of them and the claims."""
+    """Rewrite the pages, their list, the claims and the gains."""
     parser = argparse.ArgumentParser(prog="python -m bench.table", description=__doc__)
     parser.add_argument("index", type=Path, nargs="?", default=_ROOT / "docs" / "results.md")
     parser.add_argument("--readme", type=Path, default=_ROOT / "README.md")
@@ -54,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = load_folder(arguments.results)
         write_pages(arguments.index, results)
-        write_between(arguments.readme, HEADLINES, headlines(results))
+        write_between(arguments.index, HEADLINES, headlines(results))
+        write_between(arguments.readme, GAINS_MARKS, gains(results))
     except (RagAccelError, ImportError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -76,6 +64,8 @@ def write_pages(index: Path, results: Sequence[SuiteResult]) -> None:
         (folder / f"{result.suite}.md").write_text(page(result), encoding="utf-8")
         if result.suite == plot.SUITE:
             plot.draw_worth(result, folder / _PICTURE)
+        if result.suite == _DEMO:
+            draw_demo(result, folder / f"{_DEMO}.svg")
 
 
 def write_between(page: Path, marks: tuple[str, str], written: str) -> None:
@@ -95,22 +85,6 @@ def write_between(page: Path, marks: tuple[str, str], written: str) -> None:
             valid=f"{first} and below it {last}, each once",
         )
     page.write_text(f"{before}{first}\n{written}\n{last}{after}", encoding="utf-8")
-
-
-def headlines(results: Sequence[SuiteResult]) -> str:
-    """Return what the README claims, as far as it was measured: claim, factor, how to check it."""
-    by_suite = {result.suite: result for result in results}
-    lines = ["| claim | factor | check it by |", "| --- | ---: | --- |"]
-    for (suite, ratio), claim in CLAIMS.items():
-        result = by_suite.get(suite)
-        if result is None or ratio not in result.ratios:
-            continue
-        against = ratio_definitions(suite)[ratio].partition(":")[0]
-        value = f"{figure(result.ratios[ratio])}{spread(result, ratio)}"
-        form = " --quick" * bool(result.environment.get("quick"))
-        command = f"`python -m bench {suite}{form}`"
-        lines.append(f"| {claim}, {_cell(against)} | {value} | {command} |")
-    return "\n".join(lines)
 
 
 def list_of_pages(results: Sequence[SuiteResult], folder: str) -> str:

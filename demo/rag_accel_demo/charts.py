@@ -78,7 +78,7 @@ def machine() -> str:
 def bar_chart(
     title: str,
     groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
+    series: Mapping[str, Sequence[float | None]],
     unit: str,
     caption: str,
 ) -> Chart:
@@ -87,7 +87,7 @@ def bar_chart(
     Args:
         title: what is compared.
         groups: labels along the axis, such as "1 user", "16 users".
-        series: by its name, a value for each group.
+        series: by its name, a value for each group; None where there is none.
         unit: of the values, such as "answers per second".
         caption: machine, date and n.
 
@@ -99,9 +99,11 @@ def bar_chart(
     for index, (name, values) in enumerate(series.items()):
         if len(values) != len(groups):
             raise ValueError(f"{name!r} has {len(values)} values for {len(groups)} groups")
-        places = [group - 0.4 + width * (index + 0.5) for group in range(len(groups))]
-        bars = axes.bar(places, values, 0.94 * width, label=name, color=_colour(index))
-        axes.bar_label(bars, [_short(value) for value in values], fontsize=8, padding=2)
+        known = [(group, value) for group, value in enumerate(values) if value is not None]
+        places = [group - 0.4 + width * (index + 0.5) for group, _ in known]
+        heights = [value for _, value in known]
+        bars = axes.bar(places, heights, 0.94 * width, label=name, color=_colour(index))
+        axes.bar_label(bars, [_short(value) for value in heights], fontsize=8, padding=2)
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(unit)
     axes.margins(y=0.14)
@@ -169,7 +171,7 @@ _CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 def _axes(title: str, caption: str) -> tuple[Figure, Any]:
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=22)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)
     axes.set_axisbelow(True)
@@ -178,7 +180,17 @@ def _axes(title: str, caption: str) -> tuple[Figure, Any]:
 
 
 def _legend(axes: Any) -> None:
-    axes.legend(fontsize=8, frameon=False)
+    # Between title and axes, where nothing is drawn.
+    axes.legend(
+        fontsize=8,
+        frameon=False,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(axes.get_legend_handles_labels()[0]),
+        borderaxespad=0.2,
+        columnspacing=1.5,
+        handlelength=1.2,
+    )
 
 
 def _colour(index: int) -> str:

@@ -47,13 +47,12 @@ def test_one_suite_is_run_printed_and_kept(
     suite: _Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "demo.json"
-    assert main(["demo", "--quick", "--json", str(path), "--plots", str(tmp_path)]) == 0
+    assert main(["demo", "--quick", "--json", str(path)]) == 0
     assert suite.quick is True
     assert "sample_throughput_64 = 2" in capsys.readouterr().out
     (kept,) = load(path)
     assert kept.environment["quick"] is True
     assert kept.environment["duration_s"] >= 0
-    assert (tmp_path / "sample_latency_ms.png").is_file()
 
 
 def test_a_wrong_answer_fails_the_run_and_is_not_kept(
@@ -61,9 +60,8 @@ def test_a_wrong_answer_fails_the_run_and_is_not_kept(
 ) -> None:
     suite.result = replace(suite.result, wrong=("ours, 64 users: it said no",))
     path = tmp_path / "demo.json"
-    assert main(["demo", "--json", str(path), "--plots", str(tmp_path / "plots")]) == 1
+    assert main(["demo", "--json", str(path)]) == 1
     assert not path.exists()
-    assert not (tmp_path / "plots").exists()
     printed = capsys.readouterr()
     assert "sample_throughput_64 = 2" in printed.out
     assert "ours, 64 users: it said no" in printed.err

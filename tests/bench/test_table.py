@@ -1,23 +1,17 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
+from bench.claims import CLAIMS, GAINS, draw_demo, gains, headlines
 from bench.report import EMULATED
 from bench.results import Row, SuiteResult, save
 from bench.suites import ratio_definitions
-from bench.table import (
-    BEGIN,
-    CLAIMS,
-    END,
-    HEADLINES,
-    headlines,
-    main,
-    page,
-    write_pages,
-)
+from bench.table import BEGIN, END, GAINS_MARKS, HEADLINES, main, page, write_pages
 from rag_accel.errors import ConfigError
 
 
@@ -82,14 +76,15 @@ def test_the_command_reads_the_folder_and_writes_the_file(
     result: SuiteResult, tmp_path: Path
 ) -> None:
     index, readme = tmp_path / "results.md", tmp_path / "README.md"
-    index.write_text(f"{BEGIN}\n{END}\n")
-    readme.write_text("\n".join(HEADLINES))
+    index.write_text("\n".join([BEGIN, END, *HEADLINES]))
+    readme.write_text("\n".join(GAINS_MARKS))
     save(tmp_path / "kept" / "sample.json", [result])
     arguments = [str(index), "--readme", str(readme), "--results", str(tmp_path / "kept")]
     assert main(arguments) == 0
     assert "sample.md" in index.read_text()
     assert "sample_throughput_64" in (tmp_path / "results" / "sample.md").read_text()
-    assert "| claim |" in readme.read_text()
+    assert "| claim |" in index.read_text()
+    assert "| your stack |" in readme.read_text()
 
 
 ROOT = Path(__file__).parents[2]
@@ -105,13 +100,13 @@ def test_the_documents_hold_the_results_there_are(tmp_path: Path) -> None:
 
 
 def _pages(folder: Path) -> dict[str, str]:
-    paths = [folder / "results.md", *(folder / "results").glob("*.md")]
-    return {path.name: path.read_text() for path in paths}
+    written = [*(folder / "results").glob("*.md"), folder / "results" / "demo.svg"]
+    return {path.name: path.read_text() for path in (folder / "results.md", *written)}
 
 
 def test_every_claim_has_a_ratio_that_says_its_opponent() -> None:
-    for suite, ratio in CLAIMS:
-        assert ratio_definitions(suite)[ratio].startswith("against ")
+    for claim in CLAIMS:
+        assert ratio_definitions(claim.suite)[claim.ratio].startswith("against ")
 
 
 def test_a_claim_is_as_it_was_measured_or_is_not_made() -> None:
@@ -122,3 +117,45 @@ def test_a_claim_is_as_it_was_measured_or_is_not_made() -> None:
     assert row.startswith("| answers per second of the demo's chain, 64 users, against the same")
     assert row.endswith("| 0.4321 | `python -m bench demo --quick` |")
     assert len(headlines([]).splitlines()) == 2
+
+
+def test_an_approximate_figure_has_its_fidelity_in_the_same_cell_or_is_not_stated() -> None:
+    fast = SuiteResult("kv_ttft", (), {"reuse_vs_full": 40.4}, environment={"quick": True})
+    near = SuiteResult("kv_fidelity", (), {"full_top1": 0.876})
+    assert headlines([fast]).count("\n") == gains([fast]).count("\n") == 1
+    for text in (headlines([fast, near]), gains([fast, near])):
+        (row,) = text.splitlines()[2:]
+        (cell,) = [cell for cell in row.split(" | ") if "40" in cell]
+        assert "approximate" in cell
+        assert "88%" in cell
+
+
+def test_every_gain_reads_ratios_that_there_are() -> None:
+    ratios = [field for gain in GAINS for _, field, _, _ in Formatter().parse(gain.gained) if field]
+    assert len(ratios) > len(GAINS)
+    for field in ratios:
+        suite, _, name = field.rstrip("]").partition("[")
+        assert name in ratio_definitions(suite)
+
+
+def test_the_chart_of_the_demo_shows_each_rate_and_leaves_out_the_unmeasured(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        Row(system, f"{users}, ainvoke from tasks", "answers_per_s", rate, None, 3)
+        for users, system, rate in (
+            ("1 user", "plain", 11.0),
+            ("1 user", "accelerated", 22.0),
+            ("16 users", "plain", 33.0),
+            ("16 users", "accelerated", 44.0),
+            ("64 users", "plain", 55.0),
+            ("64 users", "accelerated", 166.0),
+            ("64 users", "onnxruntime, micro-batcher", 177.0),
+            ("64 users", "openvino, micro-batcher", 88.0),
+        )
+    ]
+    draw_demo(SuiteResult("demo", tuple(rows), {}), tmp_path / "demo.svg")
+    drawn = (tmp_path / "demo.svg").read_text()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert {"11", "22", "33", "44", "55", "166", "177"} <= set(texts)
+    assert "88" not in texts
