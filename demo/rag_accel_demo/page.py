@@ -41,10 +41,12 @@ figure { margin: 1rem 0; background: #ffffff; border-radius: .5rem; padding: .5r
 figure svg { display: block; width: 100%; min-width: 30rem; height: auto; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
-td, th { white-space: nowrap; } .number { text-align: right; font-variant-numeric: tabular-nums; }
+td, th { white-space: nowrap; }
+@media (max-width: 34rem) { td, th { padding: .2rem .25rem; font-size: .85rem; } }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { background: var(--card); border-radius: .5rem; padding: .75rem; white-space: pre-wrap; }
 blockquote { margin: .5rem 0; padding-left: .75rem; border-left: 3px solid var(--line);
-  color: var(--soft); white-space: pre-wrap; } footer, .note { color: var(--soft); }
+  color: var(--soft); white-space: pre-wrap; } .note { color: var(--soft); }
 """
 
 
@@ -200,8 +202,8 @@ def _timelines(findings: Findings) -> Iterator[str]:
     if any(spans for _, spans in drawn):
         yield "<h2>One second of the engines</h2>"
         yield (
-            '<p class="note">The second in which most steps began. A bar is a step; its number '
-            "counts the requests it worked for.</p>"
+            '<p class="note">The second whose steps worked for most requests. '
+            "A bar is a step; its number counts its requests.</p>"
         )
     for name, spans in drawn:
         if spans:
@@ -209,15 +211,22 @@ def _timelines(findings: Findings) -> Iterator[str]:
 
 
 def one_second(steps: Sequence[EngineStep]) -> list[Span]:
-    """Return the steps of the second in which most of them began, from its beginning on."""
-    begins = sorted(step.start_s for step in steps)
-    if not begins:
-        return []
-    begin = max(begins, key=lambda at: bisect_left(begins, at + WINDOW_S) - bisect_left(begins, at))
+    """Return the steps that began in a run's fullest second, which cuts off those that go on.
+
+    It is the second whose steps worked for the most requests, each step's added up.
+    """
+    ordered = sorted(steps, key=lambda step: step.start_s)
+    begins = [step.start_s for step in ordered]
+    windows = [ordered[at : bisect_left(begins, begins[at] + WINDOW_S)] for at in range(len(steps))]
+    fullest = max(windows, key=lambda window: sum(step.requests for step in window), default=[])
     return [
-        Span(step.engine, step.start_s - begin, step.end_s - begin, step.requests)
-        for step in steps
-        if begin <= step.start_s < begin + WINDOW_S
+        Span(
+            step.engine,
+            step.start_s - fullest[0].start_s,
+            min(step.end_s - fullest[0].start_s, WINDOW_S),
+            step.requests,
+        )
+        for step in fullest
     ]
 
 

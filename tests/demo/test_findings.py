@@ -263,10 +263,12 @@ def test_a_page_without_a_model_has_no_chart_of_one() -> None:
     assert "A language model of this machine" not in text
 
 
-def test_the_timeline_has_the_busiest_second() -> None:
+def test_the_timeline_has_the_fullest_second() -> None:
     steps = [EngineStep("a", at, at + 0.1, 1) for at in (0.0, 5.0, 5.5, 5.9, 6.1)]
     assert [round(span.start_s, 3) for span in one_second(steps)] == [0.0, 0.5, 0.9]
     assert one_second([]) == []
+    (span,) = one_second([*steps, EngineStep("b", 8.0, 9.5, 8)])
+    assert (span.row, span.start_s, span.end_s, span.items) == ("b", 0.0, 1.0, 8)
 
 
 def test_the_page_is_written_in_place_of_an_older_one(tmp_path: Path) -> None:
