@@ -3,12 +3,14 @@
 Each suite has a page of its own in ``docs/results``. ``docs/results.md`` lists them between
 ``<!-- results -->`` and ``<!-- /results -->``, and has the claims between ``<!-- headlines -->``
 and ``<!-- /headlines -->``; the README has the gains between ``<!-- gains -->`` and
-``<!-- /gains -->``. The rest of both files stays.
+``<!-- /gains -->``, and between ``<!-- demo -->`` and ``<!-- /demo -->`` what a run of the demo
+found (``rag-accel demo --json > docs/demo_run.json``). The rest of both files stays.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from rag_accel.errors import ConfigError, RagAccelError
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 HEADLINES = ("<!-- headlines -->", "<!-- /headlines -->")
 GAINS_MARKS = ("<!-- gains -->", "<!-- /gains -->")
+DEMO_MARKS = ("<!-- demo -->", "<!-- /demo -->")
 
 #: Most lines of figures on a page; ``python -m bench.report`` prints all.
 MAX_LINES = 40
@@ -36,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.table", description=__doc__)
     parser.add_argument("index", type=Path, nargs="?", default=_ROOT / "docs" / "results.md")
     parser.add_argument("--readme", type=Path, default=_ROOT / "README.md")
+    parser.add_argument("--demo", type=Path, default=_ROOT / "docs" / "demo_run.json")
     parser.add_argument("--results", type=Path, default=_ROOT / "bench" / "results")
     arguments = parser.parse_args(argv)
     try:
@@ -43,10 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_pages(arguments.index, results)
         write_between(arguments.index, HEADLINES, headlines(results))
         write_between(arguments.readme, GAINS_MARKS, gains(results))
+        write_between(arguments.readme, DEMO_MARKS, demo_lines(arguments.demo))
     except (RagAccelError, ImportError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def demo_lines(run: Path) -> str:
+    """Return what a run of the demo found, from the output of ``rag-accel demo --json``."""
+    found = json.loads(run.read_text(encoding="utf-8"))
+    return "\n".join(["```text", *found["findings"], "```"])
 
 
 def write_pages(index: Path, results: Sequence[SuiteResult]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -150,7 +151,8 @@ def command(arguments: argparse.Namespace) -> int:
     if quiet:
         found = as_json(chain.comparison, chain.levels, chain.explained)
         found |= {"local_model": local_as_json(local), "run": extent.name}
-        print(json.dumps({**found, "machine": findings.machine, "html": str(place)}))
+        found |= {"machine": findings.machine, "findings": findings.lines()}
+        print(json.dumps({**found, "html": os.path.relpath(place)}))
     else:
         print("\n".join(_prose(findings, material, chain, extent)), flush=True)
         if arguments.html is None and place.parent != Path.cwd():

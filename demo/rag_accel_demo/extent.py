@@ -98,11 +98,11 @@ FULL = Extent(
     local=LocalExtent(max_tokens=32, turns=2, alone=3, tries_threads=True),
 )
 
-# Plain has one torch thread, as the full run mostly chooses: a call embeds one question, too little
-# to divide. On two cores, six runs in turn with 64 questions gave at best 46, 52 and 54 answers/s
-# at 1, 16 and 64 users; with two threads 49, 49 and 47, for up to 1.5 times the processor time. The
-# local model's plain arm has a thread per core: the prompt of one user is computed sooner, and
-# eight users' answers take as long with either number.
+# Plain has one torch thread: a call embeds one question, too little to divide. On two cores, six
+# runs in turn with 64 questions gave at best 46, 52 and 54 answers/s at 1, 16 and 64 users; with two
+# threads 49, 49 and 47, for up to 1.5 times the processor time. The local model's plain arm has a
+# thread per core: the prompt of one user is computed sooner, and eight users' answers take as long
+# with either number.
 QUICK = Extent(
     name="quick",
     max_chunks=800,

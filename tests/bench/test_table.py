@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from bench.claims import CLAIMS, GAINS, draw_demo, gains, headlines
 from bench.report import EMULATED
 from bench.results import Row, SuiteResult, save
 from bench.suites import ratio_definitions
-from bench.table import BEGIN, END, GAINS_MARKS, HEADLINES, main, page, write_pages
+from bench.table import BEGIN, DEMO_MARKS, END, GAINS_MARKS, HEADLINES, main, page, write_pages
 from rag_accel.errors import ConfigError
 
 
@@ -77,14 +78,20 @@ def test_the_command_reads_the_folder_and_writes_the_file(
 ) -> None:
     index, readme = tmp_path / "results.md", tmp_path / "README.md"
     index.write_text("\n".join([BEGIN, END, *HEADLINES]))
-    readme.write_text("\n".join(GAINS_MARKS))
+    readme.write_text("\n".join([*GAINS_MARKS, *DEMO_MARKS]))
+    run = tmp_path / "run.json"
+    run.write_text(json.dumps({"findings": ["7 of 7 answers identical.", "Why: \u2026"]}))
     save(tmp_path / "kept" / "sample.json", [result])
     arguments = [str(index), "--readme", str(readme), "--results", str(tmp_path / "kept")]
+    arguments += ["--demo", str(run)]
     assert main(arguments) == 0
     assert "sample.md" in index.read_text()
     assert "sample_throughput_64" in (tmp_path / "results" / "sample.md").read_text()
     assert "| claim |" in index.read_text()
     assert "| your stack |" in readme.read_text()
+    assert (
+        "```text\n7 of 7 answers identical.\nWhy: \u2026\n```\n<!-- /demo -->" in readme.read_text()
+    )
 
 
 ROOT = Path(__file__).parents[2]
