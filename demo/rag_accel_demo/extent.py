@@ -99,10 +99,10 @@ FULL = Extent(
 )
 
 # Plain has one torch thread: a call embeds one question, too little to divide. On two cores, six
-# runs in turn with 64 questions gave at best 46, 52 and 54 answers/s at 1, 16 and 64 users; with two
-# threads 49, 49 and 47, for up to 1.5 times the processor time. The local model's plain arm has a
-# thread per core: the prompt of one user is computed sooner, and eight users' answers take as long
-# with either number.
+# runs in turn with 64 questions gave at best 46, 52 and 54 answers/s at 1, 16 and 64 users, and
+# with two threads 49, 49 and 47, for up to 1.5 times the processor time. The local model's plain
+# arm has a thread per core: the prompt of one user is computed sooner, and eight users' answers
+# take as long with either number.
 QUICK = Extent(
     name="quick",
     max_chunks=800,
