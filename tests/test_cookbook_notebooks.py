@@ -144,6 +144,8 @@ def test_a_notebook_runs_outside_the_checkout(notebook: Path, tmp_path: Path) ->
             sys.executable,
             "-W",
             "error::DeprecationWarning:__main__",
+            "-W",
+            "ignore:`langchain-community` is being sunset:DeprecationWarning",
             ROOT / "tests" / "run_notebook.py",
             notebook,
             "--save",
