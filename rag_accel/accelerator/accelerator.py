@@ -28,6 +28,7 @@ from rag_accel.engine_api import (
     PrimitiveKind,
     worst_state,
 )
+from rag_accel.explained_text import ExplainedText
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.leaves import Leaves
@@ -362,7 +363,7 @@ class Accelerator(ProgramRequests):
         """
         return self._execution.submit(graph, inputs, outputs, deadline_s)
 
-    def explain(self, graph: Graph, stage: PlanStage = "ragraph") -> str:
+    def explain(self, graph: Graph, stage: PlanStage = "ragraph") -> ExplainedText:
         """Return a graph as text at a stage of its lowering, with how each engine is driven.
 
         ``e-graph`` also says what each static pass changed.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.explained_text import ExplainedText
 from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class
 from rag_accel.interception.option_reach import PartsOf, held_parts, leaf_parts
 from rag_accel.interception.twins import why_no_twin
@@ -101,11 +102,11 @@ class Explanation:
     parts: Callable[[Any, Accelerator], Iterable[ExplainedPart]] = explained_leaves
     parts_of: PartsOf = leaf_parts
 
-    def of(self, obj: Any, own: Accelerator | None = None) -> str:
+    def of(self, obj: Any, own: Accelerator | None = None) -> ExplainedText:
         """Return what is inside an object and how each part runs, one part a line."""
         accelerator = own or default_accelerator()
         lines = [*headline(obj, self.framework, accelerator), *self.lines(obj, accelerator)]
-        return "\n".join(lines)
+        return ExplainedText("\n".join(lines))
 
     def lines(self, obj: Any, accelerator: Accelerator) -> list[str]:
         """Return a line for each part of an object and for each option that none of them reads."""

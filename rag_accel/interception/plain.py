@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Never, TypeVar
 
 from rag_accel.accelerator import PREPARE_S, Accelerator, default_accelerator
+from rag_accel.explained_text import ExplainedText
 from rag_accel.interception.arguments import refuse_keywords
 from rag_accel.interception.coverage import Coverage, Meter
 
@@ -35,6 +36,8 @@ def prepare(program: Any, *, timeout_s: float = PREPARE_S) -> bool:
     return True
 
 
-def explain(obj: Any) -> str:
+def explain(obj: Any) -> ExplainedText:
     """Say that the object runs plainly."""
-    return f"{type(obj).__name__} runs plainly: this version of its framework is not understood"
+    return ExplainedText(
+        f"{type(obj).__name__} runs plainly: this version of its framework is not understood"
+    )

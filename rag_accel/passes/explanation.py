@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from rag_accel.engine_api import BorrowedEngine, EngineProfile
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.errors import ConfigError
+from rag_accel.explained_text import ExplainedText
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.lines import Reference, References
 from rag_accel.graph.primitive_text import format_primitives
@@ -34,7 +35,7 @@ def explain_graph(
     stage: PlanStage = "ragraph",
     passes: frozenset[str] | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
-) -> str:
+) -> ExplainedText:
     """Return the graph at a stage of lowering, and how each engine it uses is driven.
 
     Args:
@@ -65,7 +66,7 @@ def explain_graph(
             f"{name}: {_driven(engines.get(name))}",
             *_indented([*(parts or {}).get(name, ())]),
         ]
-    return "\n".join([*plan, "engines:", *_indented(used or ["none"])])
+    return ExplainedText("\n".join([*plan, "engines:", *_indented(used or ["none"])]))
 
 
 class _ShortRepr(reprlib.Repr):
