@@ -96,8 +96,7 @@ def check_commands(program: Path, place: Path) -> None:
     """Make sure that the command line and the commands that join by entry point are there."""
     found = json.loads(run([program, "doctor", "--json"], place))
     incomplete = {name: missing for name, missing in found["extras"].items() if missing}
-    # Ray has an environment of its own, see the Makefile; a kernel of Jupyter's serves people only.
-    elsewhere = {"ray", "notebooks"}
+    elsewhere = {"ray"}  # has an environment of its own, see the Makefile
     expect(incomplete.keys() <= elsewhere, f"doctor misses {incomplete}")
     expect("--questions" in run([program, "demo", "--help"], place), "demo is not available")
 
