@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def demo_lines(run: Path) -> str:
     """Return what a run of the demo found, from the output of ``rag-accel demo --json``."""
     found = json.loads(run.read_text(encoding="utf-8"))
-    return "\n".join(["```text", *found["findings"], "```"])
+    return "\n".join(f"- {line}" for line in found["findings"])
 
 
 def write_pages(index: Path, results: Sequence[SuiteResult]) -> None:

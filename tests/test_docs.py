@@ -199,18 +199,18 @@ def test_the_first_example_of_the_readme_shows_its_output_and_is_short() -> None
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
 
 
-def test_every_output_of_the_readme_is_an_examples_or_the_demos() -> None:
+def test_every_output_of_the_readme_stands_beside_its_example() -> None:
     outputs = re.findall(r"```text\n", README)
+    assert outputs
     shown = re.findall(r"```python[^\n]*\n.*?```\n\n```text\n", README, re.DOTALL)
-    assert len(outputs) == len(shown) + 1
-    assert README.count("<!-- demo -->\n```text\n") == 1
+    assert len(shown) == len(outputs)
 
 
 def test_the_readme_shows_what_a_run_of_the_demo_found() -> None:
     run = json.loads((ROOT / "docs" / "demo_run.json").read_text())
-    shown = re.search(r"<!-- demo -->\n```text\n(.*?)\n```\n<!-- /demo -->", README, re.DOTALL)
-    assert shown is not None
-    assert shown[1].splitlines() == run["findings"]
+    _, _, rest = README.partition("<!-- demo -->\n")
+    shown, _, _ = rest.partition("\n<!-- /demo -->")
+    assert shown.splitlines() == [f"- {line}" for line in run["findings"]]
     assert run["different"] == []
 
 

@@ -100,7 +100,7 @@ RAISES = (
     *_raises(
         "the demo ends in a verdict and a page, and charts show what notebooks measure",
         "the tables of the quick demo, times that notebooks hid, and the bars of bench --plots",
-        {"demo/rag_accel_demo": 1_100, "bench": 100, "tests": 600},
+        {"demo/rag_accel_demo": 1_100, "bench": 100, "tests": 1_000},
     ),
 )
 

@@ -89,9 +89,7 @@ def test_the_command_reads_the_folder_and_writes_the_file(
     assert "sample_throughput_64" in (tmp_path / "results" / "sample.md").read_text()
     assert "| claim |" in index.read_text()
     assert "| your stack |" in readme.read_text()
-    assert (
-        "```text\n7 of 7 answers identical.\nWhy: \u2026\n```\n<!-- /demo -->" in readme.read_text()
-    )
+    assert "\n- 7 of 7 answers identical.\n- Why: \u2026\n" in readme.read_text()
 
 
 ROOT = Path(__file__).parents[2]
