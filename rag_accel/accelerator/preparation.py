@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Seconds that a preparation may take, if no number is given: a model that is compiled for the
 #: first time on two busy cores takes one of these minutes.
 PREPARE_S: Final = 300.0
-#: Runs of a sample once all is compiled and placed: the first brings buffers and threads to life.
+#: Runs of each sample once all is compiled and placed: the first makes buffers and threads.
 _RUNS = 2
 
 #: Returns the engines of a program, those that it lacks made; asked again after a placement.
@@ -82,7 +82,7 @@ def prepare_engines(
 
     end = time.monotonic() + timeout_s
     try:
-        _run_samples(accelerator, engines(), profiles(), end)
+        _run_samples(accelerator, engines(), profiles(), end, most=1)  # which begins to compile
         is_placed = accelerator.embedders.wait_for_placements(end)
         wait_until_compiled(left_s(end))
         for _ in range(_RUNS):
@@ -97,10 +97,10 @@ def _run_samples(
     engines: Iterable[EngineName],
     profiles: Mapping[EngineName, EngineProfile],
     end: float,
+    most: int | None = None,
 ) -> None:
     for engine in dict.fromkeys(engines):
-        sample = profiles[engine].sample if engine in profiles else None
-        if sample is not None:
-            kind, payload = sample
+        samples = profiles[engine].samples if engine in profiles else ()
+        for kind, payload in samples[:most]:
             identity = accelerator.anonymous(deadline_s=left_s(end))
             accelerator.leaves.compute(identity, Work(engine, kind, payload))

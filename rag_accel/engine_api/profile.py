@@ -79,8 +79,8 @@ class EngineProfile:
         interruptible: whether ``interrupt()`` ends a waiting step early.
         pure: whether equal payloads give equal results, so that runs may be shared.
         capabilities: its optional abilities, each a ``Capability``.
-        sample: a kind with a small payload of it, over which the engine does whatever its first
-            request would wait for; None if the user's own code or another machine computes.
+        samples: small payloads, each with its kind, over which the engine does whatever its first
+            requests would wait for; none if the user's own code or another machine computes.
     """
 
     kinds: frozenset[PrimitiveKind]
@@ -91,7 +91,7 @@ class EngineProfile:
     interruptible: bool = False
     pure: bool = False
     capabilities: frozenset[Capability] = frozenset()
-    sample: tuple[PrimitiveKind, Any] | None = None
+    samples: tuple[tuple[PrimitiveKind, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ EMBEDDED = TextBatch(("a sample",))
 
 
 def generating() -> FakeEngine:
-    return FakeEngine(replace(FAKE_PROFILE, sample=(PrimitiveKind.DECODING, ASKED)))
+    return FakeEngine(replace(FAKE_PROFILE, samples=((PrimitiveKind.DECODING, ASKED),)))
 
 
 def embedding(**more: object) -> FakeEngine:
     return FakeEngine(
-        replace(FAKE_PROFILE, sample=(PrimitiveKind.EMBEDDING, EMBEDDED)),
+        replace(FAKE_PROFILE, samples=((PrimitiveKind.EMBEDDING, EMBEDDED),)),
         **more,  # pyright: ignore[reportArgumentType]
     )
 
@@ -33,7 +33,7 @@ class GatedEngine(FakeEngine):
     """An engine that begins its first step at once, and ends it when a test lets it."""
 
     def __init__(self) -> None:
-        super().__init__(replace(FAKE_PROFILE, sample=(PrimitiveKind.DECODING, ASKED)))
+        super().__init__(replace(FAKE_PROFILE, samples=((PrimitiveKind.DECODING, ASKED),)))
         self.has_begun, self.may_go = threading.Event(), threading.Event()
 
     def step(self, budget):

@@ -33,7 +33,7 @@ class GatedEngine(FakeEngine):
     """An engine whose steps end when a test lets them."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(replace(FAKE_PROFILE, sample=SAMPLES[name]))
+        super().__init__(replace(FAKE_PROFILE, samples=(SAMPLES[name],)))
         self.has_begun, self.may_go = threading.Event(), threading.Event()
 
     def step(self, budget):

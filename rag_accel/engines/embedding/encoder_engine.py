@@ -53,7 +53,7 @@ def embedding_profile(
     pure: bool,
     capabilities: frozenset[Capability] = frozenset(),
     interruptible: bool = False,
-    sample: tuple[PrimitiveKind, TextBatch] | None = None,
+    samples: tuple[tuple[PrimitiveKind, TextBatch], ...] = (),
 ) -> EngineProfile:
     """Describe an engine that embeds."""
     return EngineProfile(
@@ -65,7 +65,7 @@ def embedding_profile(
         interruptible=interruptible,
         pure=pure,
         capabilities=capabilities,
-        sample=sample,
+        samples=samples,
     )
 
 

@@ -26,7 +26,10 @@ from rag_accel.engines.helper_threads import default_parallel
 MAX_BATCH, DEVICE_MAX_BATCH = 64, 256
 # Measured for MiniLM, texts of 18 tokens, one thread; the scheduler refines it.
 _FIRST_GUESS = LatencyModel(base_s=0.004, per_item_s=0.003)
-_SAMPLE = (PrimitiveKind.EMBEDDING, TextBatch(("When did the bridge over the river open?",)))
+#: Questions of each usual length: one of a new length takes a compiled model twice as long.
+_SAMPLES = tuple(
+    (PrimitiveKind.EMBEDDING, TextBatch(("river " * words,))) for words in range(1, 33)
+)
 
 
 class SentenceTransformerEngine(EmbeddingEngine):
@@ -112,7 +115,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
                 pure=True,
                 capabilities=frozenset({Capability.ITEMWISE}),
                 interruptible=encoder.runtime is not None or parallel > 1,
-                sample=_SAMPLE,
+                samples=_SAMPLES,
             ),
             limits,
             alone=reproducible,

@@ -50,9 +50,11 @@ _CHARACTERS_PER_TOKEN = 4
 _USUAL_MAX_TOKENS = 512
 # Measured for the default scorer, documents of about 65 tokens, one thread.
 _FIRST_GUESS = LatencyModel(base_s=0.018, per_item_s=0.0115)
-_SAMPLE = (
-    PrimitiveKind.RERANKING,
-    RerankBatch("When did it open?", (Document("0", "The bridge opened in 1932."),)),
+_SAMPLES = (
+    (
+        PrimitiveKind.RERANKING,
+        RerankBatch("When did it open?", (Document("0", "The bridge opened in 1932."),)),
+    ),
 )
 
 
@@ -147,7 +149,7 @@ class RerankEngine(OwnEngine):
             interruptible=parallel > 1,
             pure=is_pure,
             capabilities=frozenset({Capability.ITEMWISE} if is_itemwise else ()),
-            sample=_SAMPLE if (ours if is_local is None else is_local) else None,
+            samples=_SAMPLES if (ours if is_local is None else is_local) else (),
         )
         super().__init__(profile)
 

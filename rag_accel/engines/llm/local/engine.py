@@ -43,7 +43,7 @@ from rag_accel.system.processor import usable_cores
 
 _WHERE = "local language model"
 #: Tokens that every vocabulary has. None ends the completion, so that a token is decoded, too.
-_SAMPLE = (PrimitiveKind.DECODING, TokenInput(ids=(0,) * 8, ends=frozenset(), most=2))
+_SAMPLES = ((PrimitiveKind.DECODING, TokenInput(ids=(0,) * 8, ends=frozenset(), most=2)),)
 _KINDS = frozenset(kind for kind, spec in KINDS.items() if spec.prefills) | {PrimitiveKind.DECODING}
 
 
@@ -264,5 +264,5 @@ def _profile(options: LocalOptions, threads: int, *, hinted: bool) -> EngineProf
         stepped=True,
         interruptible=True,
         capabilities=frozenset({*capabilities, Capability.HINT} if hinted else capabilities),
-        sample=_SAMPLE,
+        samples=_SAMPLES,
     )
