@@ -16,8 +16,8 @@ from rag_accel.scheduler.messages import EngineName
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
 
-#: Seconds that a preparation may take, if no number is given: a model that is compiled for the
-#: first time on two busy cores takes one of these minutes.
+#: Most seconds of a preparation, if no number is given. A model that is traced and compiled for the
+#: first time on two busy cores takes a minute.
 PREPARE_S: Final = 300.0
 #: Runs of each sample once all is compiled and placed: the first makes buffers and threads.
 _RUNS = 2
@@ -81,26 +81,21 @@ def prepare_engines(
     from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 
     end = time.monotonic() + timeout_s
+
+    def run_samples(most: int | None = None) -> None:
+        names = dict.fromkeys(engines())  # first, as it makes those that lack
+        known = profiles()
+        for name in names:
+            for kind, payload in known[name].samples[:most] if name in known else ():
+                identity = accelerator.anonymous(deadline_s=left_s(end))
+                accelerator.leaves.compute(identity, Work(name, kind, payload))
+
     try:
-        _run_samples(accelerator, engines(), profiles(), end, most=1)  # which begins to compile
+        run_samples(1)  # which begins to compile
         is_placed = accelerator.embedders.wait_for_placements(end)
         wait_until_compiled(left_s(end))
         for _ in range(_RUNS):
-            _run_samples(accelerator, engines(), profiles(), end)
+            run_samples()
     except DeadlineError:
         return False
     return is_placed and time.monotonic() < end
-
-
-def _run_samples(
-    accelerator: Accelerator,
-    engines: Iterable[EngineName],
-    profiles: Mapping[EngineName, EngineProfile],
-    end: float,
-    most: int | None = None,
-) -> None:
-    for engine in dict.fromkeys(engines):
-        samples = profiles[engine].samples if engine in profiles else ()
-        for kind, payload in samples[:most]:
-            identity = accelerator.anonymous(deadline_s=left_s(end))
-            accelerator.leaves.compute(identity, Work(engine, kind, payload))

@@ -28,6 +28,7 @@ from rag_accel.recognition.proxies import ProxyClasses
 from rag_accel.scheduler.messages import EngineName
 
 _NONE = ProxyClasses({})
+_WHERE = "prepare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class RecognisedParts:
             prepared_engine = getattr(cls, "prepared_engine", None)
             return None if prepared_engine is None else prepared_engine(leaf, accelerator)
         recognised = partial(self._recognised_engine, leaf, cls, accelerator)
-        return with_fallback(accelerator, recognised, lambda: None, "prepare")
+        return with_fallback(accelerator, recognised, lambda: None, _WHERE)
 
     def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineOf | None:
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
@@ -151,6 +152,9 @@ class Preparation:
         def engines(of: Accelerator) -> Iterator[EngineName]:
             return (engine for on, engine in filter(None, map(prepared, leaves)) if on is of)
 
+        def is_ready(on: Accelerator) -> bool:
+            run = partial(on.prepare_engines, partial(engines, on), left_s(end))
+            return with_fallback(on, run, lambda: False, _WHERE)
+
         with accelerator.embedders.preparations.begun():
-            used = {on: None for on, _ in filter(None, map(prepared, leaves))}
-            return all(on.prepare_engines(partial(engines, on), left_s(end)) for on in used)
+            return all(map(is_ready, {on for on, _ in filter(None, map(prepared, leaves))}))

@@ -58,7 +58,6 @@ _OF_THE_RUN = frozenset(
         "structured_output_format",
     }
 )
-
 #: arguments that LangChain's suites give every chat model, and of which this one has no use
 _UNUSED = frozenset({"api_key", "max_retries", "stop", "streaming", "timeout"})
 _SAMPLING = ("temperature", "top_p", "top_k", "seed", "logprobs")

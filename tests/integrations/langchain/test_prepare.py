@@ -21,7 +21,7 @@ from lc_programs import joined
 from program_models import program_model
 
 from langchain_rag_accel import ChatRagAccel, RagAccelEmbeddings, accelerate, activate, prepare
-from rag_accel import Accelerator, ConfigError
+from rag_accel import Accelerator, ConfigError, EngineError
 from rag_accel.adoption import local_llms
 from rag_accel.config import Options
 
@@ -135,6 +135,18 @@ def test_a_recognised_model_whose_engine_fails_does_not_end_the_program(
     with Accelerator(options=Options()) as made:
         assert prepare(accelerate(chat(), accelerator=made))
         assert made.bypassed == {("llm", "MemoryError"): 1}
+
+
+def test_an_engine_that_fails_for_its_sample_does_not_end_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise EngineError("a scripted fault")
+
+    with Accelerator(options=Options()) as made:
+        monkeypatch.setattr(made.leaves, "compute", failing)
+        assert not prepare(accelerate(embeddings(), accelerator=made))
+        assert made.bypassed == {("prepare", "EngineError"): 1}
 
 
 def test_programs_without_a_model_of_this_process_have_nothing_to_prepare(
