@@ -5,6 +5,7 @@ import logging
 from rag_accel.accelerator import Accelerator, shutdown
 from rag_accel.config import Options
 from rag_accel.errors import (
+    ApproximateVectorsWarning,
     BusyError,
     ChunkFileError,
     ClosedError,
@@ -49,6 +50,7 @@ __all__ = [
     "END",
     "START",
     "Accelerator",
+    "ApproximateVectorsWarning",
     "BusyError",
     "ChunkFileError",
     "ClosedError",

@@ -158,7 +158,8 @@ class Options:
         "auto",
         "what runs recognised models on the CPU: `auto` compiles them where OpenVINO is "
         "installed, `torch` never does; `bf16` and `int8` compile them with fewer bits: "
-        "vectors are near, not the same, and `explain()` names the smallest cosine",
+        "vectors are near, not the same, and `explain()` names the smallest cosine; `int8` finds "
+        "other texts, as an `ApproximateVectorsWarning` says",
     )
     embedding_slo_s: float | None = _option(
         None,

@@ -27,8 +27,9 @@
     |-- DocumentError          a document cannot be read
     `-- ServedRequestError     a client's HTTP request cannot be served as it is
 
-Four warnings are this package's own, each a UserWarning: ``UncheckedReuseWarning``,
-``UncheckedWeightsWarning``, ``LoopLimitWarning`` and ``UnreadOptionWarning``.
+Five warnings are this package's own, each a UserWarning: ``UncheckedReuseWarning``,
+``UncheckedWeightsWarning``, ``ApproximateVectorsWarning``, ``LoopLimitWarning`` and
+``UnreadOptionWarning``.
 
 Every message has up to four parts: what failed, where, what was found and what would be valid,
 and what to do next. Every class has a stable ``code``.
@@ -310,6 +311,10 @@ class UncheckedReuseWarning(UserWarning):
 
 class UncheckedWeightsWarning(UserWarning):
     """A model runs with int8 weights that no ``rag-accel cache check`` has passed for."""
+
+
+class ApproximateVectorsWarning(UserWarning):
+    """An embedding model is compiled with so few bits that searches find other texts."""
 
 
 class LoopLimitWarning(UserWarning):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.accelerator.placed_models import PlacedModel
@@ -14,6 +16,7 @@ from rag_accel.adoption.embedding_devices import on_devices, usual_engine
 from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, find_ahead
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
+from rag_accel.leaves.submitted_work import SubmittedWork
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
 
 Role = Literal["query", "document"]
@@ -52,8 +55,12 @@ class EmbeddingCall:
         texts, ahead = self._prepared(), self._ahead()
         vectors = None if ahead is None else ahead.take(texts)
         if vectors is None:
-            leaves = self.identity.accelerator.leaves
-            vectors = _rows(leaves.compute_all(self.identity, self._works(texts)))
+            leaves, work_items = self.identity.accelerator.leaves, self._works(texts)
+            if self.adopted.shows_progress:
+                with self._handed(work_items) as handed:
+                    vectors = _rows(handed.value(at) for at in _with_bar(len(work_items)))
+            else:
+                vectors = _rows(leaves.compute_all(self.identity, work_items))
         return vectors[0] if self.one else vectors
 
     async def aembed(self) -> Any:
@@ -63,7 +70,10 @@ class EmbeddingCall:
         if vectors is None:
             identity, work_items = self.identity, self._works(texts)
             leaves = identity.accelerator.leaves
-            if len(work_items) == 1:  # no task for the usual case
+            if self.adopted.shows_progress:
+                with self._handed(work_items, on_loop=True) as handed:
+                    parts = [await handed.avalue(at) for at in _with_bar(len(work_items))]
+            elif len(work_items) == 1:  # no task for the usual case
                 parts = [await leaves.acompute(identity, work_items[0])]
             else:
                 parts = await asyncio.gather(*map(partial(leaves.acompute, identity), work_items))
@@ -97,6 +107,18 @@ class EmbeddingCall:
         handed = leaves.submit(self.identity, work_items, together=on_loop)
         pieces = [work.payload.texts for work in work_items]
         return EmbeddingPrefetch(self.identity, self.adopted, self.holder, pieces, handed, on_loop)
+
+    @contextmanager
+    def _handed(
+        self, work_items: Sequence[Work], *, on_loop: bool = False
+    ) -> Iterator[SubmittedWork]:
+        """Submit work for a block; what the block does not wait for is cancelled."""
+        leaves = self.identity.accelerator.leaves
+        handed = leaves.submit(self.identity, work_items, together=on_loop)
+        try:
+            yield handed
+        finally:
+            handed.cancel()
 
     def _prepared(self) -> list[str]:
         return list(map(self.adopted.prepare, self.texts))
@@ -140,3 +162,9 @@ class EmbeddingCall:
 
 def _rows(parts: Iterable[Any]) -> Vectors:
     return [vector for part in parts for vector in part.tolist()]
+
+
+def _with_bar(count: int) -> Iterable[int]:
+    """Return numbers from 0 on, with a bar as ``encode`` of sentence-transformers draws it."""
+    tqdm: Any = importlib.import_module("tqdm.autonotebook").tqdm
+    return cast("Iterable[int]", tqdm(range(count), desc="Batches"))

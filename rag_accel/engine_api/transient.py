@@ -33,12 +33,11 @@ _CLASSES: Final = frozenset(
         ("aiohttp", "ClientConnectionError"),
         ("aiohttp", "ServerTimeoutError"),
         ("anthropic", "APIConnectionError"),
-        ("httpcore", "NetworkError"),
-        ("httpcore", "RemoteProtocolError"),
-        ("httpcore", "TimeoutException"),
-        ("httpx", "NetworkError"),
-        ("httpx", "RemoteProtocolError"),
-        ("httpx", "TimeoutException"),
+        *(
+            (package, name)
+            for package in ("httpcore", "httpcore2", "httpx", "httpx2")
+            for name in ("NetworkError", "RemoteProtocolError", "TimeoutException")
+        ),
         ("neo4j", "ServiceUnavailable"),
         ("neo4j", "SessionExpired"),
         ("neo4j", "TransientError"),

@@ -52,6 +52,7 @@ class AdoptedEmbeddings:
             part of a coroutine then.
         encoding: how it embeds, of a model that may be copied to other devices.
         devices: those that its owner has listed for it; None for those of the accelerator.
+        shows_progress: whether a bar shows how far a call is.
     """
 
     model: Any
@@ -63,6 +64,7 @@ class AdoptedEmbeddings:
     through_sync: bool = False
     encoding: ModelEncoding | None = None
     devices: tuple[Any, ...] | None = None
+    shows_progress: bool = False
 
 
 def _method(cls: type, name: str) -> Any:

@@ -10,13 +10,18 @@ CGROUP = Path("/sys/fs/cgroup")
 CPU_INFO = Path("/proc/cpuinfo")
 
 
-def usable_cores(cgroup: Path = CGROUP) -> int:
-    """Return the cores the process may use: the affinity mask cut down to the cgroup's quota."""
+def usable_cores(cgroup: Path | None = None) -> int:
+    """Return the cores the process may use: the affinity mask cut down to the cgroup's quota.
+
+    Args:
+        cgroup: its folder; by default the process's own, whose quota was read at the import, as a
+            caller may be a task on an event loop, where files must not be read.
+    """
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         cores = os.cpu_count() or 1
-    quota = cgroup_quota(cgroup)
+    quota = _QUOTA if cgroup is None else cgroup_quota(cgroup)
     return max(1, min(cores, int(quota)) if quota is not None else cores)
 
 
@@ -46,3 +51,6 @@ def _quota_v1(cgroup: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return limit / period if limit > 0 and period > 0 else None
+
+
+_QUOTA = cgroup_quota()

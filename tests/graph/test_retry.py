@@ -52,6 +52,8 @@ PASSING = {
     "remote without a status": RemoteEngineError("the HTTP exchange failed"),
     "caused": caused(EngineError("wrapped"), ConnectionRefusedError()),
     "httpx": foreign("httpx", "TimeoutException"),
+    "httpx2": foreign("httpx2", "NetworkError"),
+    "httpcore2": foreign("httpcore2", "RemoteProtocolError"),
     "openai": foreign("openai", "APIConnectionError"),
     "ray": foreign("ray", "ActorUnavailableError"),
     **{

@@ -7,6 +7,7 @@ and runs where its caller is.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rag_accel.recognition.embeddings import (
@@ -28,7 +29,8 @@ def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings
     if obj.multi_process or not _WRITTEN.are_plain(obj, cls, method):
         return None
     queries = obj.query_encode_kwargs or obj.encode_kwargs
-    return adopt_plain_model(obj._client, queries, obj.encode_kwargs, _one_line)
+    adopted = adopt_plain_model(obj._client, queries, obj.encode_kwargs, _one_line)
+    return None if adopted is None else replace(adopted, shows_progress=obj.show_progress)
 
 
 def _one_line(text: str) -> str:

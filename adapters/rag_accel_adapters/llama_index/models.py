@@ -38,7 +38,9 @@ def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
     adopted = adopt_plain_model(obj._model, queries, texts)
-    return None if adopted is None else replace(adopted, through_sync=True)
+    if adopted is None:
+        return None
+    return replace(adopted, through_sync=True, shows_progress=obj.show_progress_bar)
 
 
 _OPENAI = server_adopter(hosted_calls)

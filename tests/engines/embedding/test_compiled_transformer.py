@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +20,14 @@ from embedded_texts import embedded
 pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
+from rag_accel import ApproximateVectorsWarning  # noqa: E402
 from rag_accel.engines.compiled.compiled_forms import CompiledForm  # noqa: E402
 from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
     CompiledTransformer,
     NotCompilableError,
 )
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
-from rag_accel.engines.embedding.shared_runtimes import describe  # noqa: E402
+from rag_accel.engines.embedding.shared_runtimes import EQUAL_FIVES, describe  # noqa: E402
 from rag_accel.engines.rerank.max_sim import MaxSimScorer  # noqa: E402
 from rag_accel.engines.torch_threads import thread_count  # noqa: E402
 
@@ -230,6 +234,11 @@ def test_engines_over_one_model_share_what_was_compiled(model: Any) -> None:
     assert SentenceTransformerEngine(copy.deepcopy(model)).runtime is not engine.runtime
 
 
+#: The warning of ``int8``, where it is not what a test is about.
+unwarned = pytest.mark.filterwarnings("ignore::rag_accel.ApproximateVectorsWarning")
+
+
+@unwarned
 @pytest.mark.parametrize(
     ("runtime", "least"),
     [pytest.param("bf16", 0.999, marks=needs_bfloat16), ("int8", 0.98)],
@@ -246,10 +255,34 @@ def test_fewer_bits_are_named_and_near(whole_model: Any, runtime: Any, least: fl
     assert "once it is used" in describe(whole_model, "auto")
 
 
+@unwarned
 def test_eight_bits_really_multiply_in_eight_bits(whole_model: Any) -> None:
     exact, rounded = compiled_engine(whole_model), compiled_engine(whole_model, runtime="int8")
     error = np.abs(embedded(exact, TEXTS) - embedded(rounded, TEXTS)).max()
     assert 1e-4 < error < 0.1
+
+
+def test_eight_bits_warn_with_what_is_known_of_them(whole_model: Any) -> None:
+    model = copy.deepcopy(whole_model)
+    with pytest.warns(ApproximateVectorsWarning, match=r"only 62% of 192 questions"):
+        engine = SentenceTransformerEngine(model, runtime="int8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = SentenceTransformerEngine(model, runtime="int8")  # another of the same model
+    assert engine.runtime is other.runtime
+
+
+def test_the_share_of_equal_nearest_texts_is_the_measured_one() -> None:
+    file = Path(__file__).parents[3] / "bench" / "results" / "embedding_concurrency.json"
+    rows = json.loads(file.read_text())["rows"]
+    measured = {
+        row["system"].rpartition(" ")[2]: (round(row["median"], 2), row["n"])
+        for row in rows
+        if row["metric"] == "equal_top_5_share"
+    }
+    assert {name: measured[name] for name in EQUAL_FIVES} == {
+        name: (share, 192) for name, share in EQUAL_FIVES.items()
+    }
 
 
 def test_what_runs_a_model_is_said(model: Any) -> None:

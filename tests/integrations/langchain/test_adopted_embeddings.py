@@ -207,3 +207,31 @@ def test_embeddings_made_and_dropped_leave_no_engine_behind(
                 break
             threading.Event().wait(0.01)
         assert threading.active_count() <= threads + 1
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_progress_bar_is_drawn_where_the_object_wants_one(
+    shown: bool, plain: HuggingFaceEmbeddings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embeddings = plain.model_copy(update={"show_progress": shown})
+    with Accelerator(strict=True, max_batch=16) as accelerator:
+        fast = accelerate(embeddings, accelerator=accelerator)
+        found = fast.embed_documents(TEXTS), await fast.aembed_documents(TEXTS)
+    bars = capsys.readouterr().err
+    assert bars.count("5/5") == (2 if shown else 0)
+    assert ("Batches" in bars) == shown
+    for vectors in found:
+        assert np.allclose(vectors, plain.embed_documents(TEXTS), atol=1e-6)
+
+
+async def test_what_fails_under_a_progress_bar_is_told_and_leaves_nothing(
+    plain: HuggingFaceEmbeddings,
+) -> None:
+    embeddings = plain.model_copy(update={"show_progress": True})
+    bad: Any = [*TEXTS, 7]
+    with Accelerator(max_batch=16) as accelerator:
+        fast = accelerate(embeddings, accelerator=accelerator)
+        for _ in range(2):
+            with pytest.raises(Exception, match="int"):
+                fast.embed_documents(bad)
+        assert soon_idle(accelerator)
