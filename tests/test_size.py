@@ -102,6 +102,11 @@ RAISES = (
         "the tables of the quick demo, times that notebooks hid, and the bars of bench --plots",
         {"demo/rag_accel_demo": 1_100, "bench": 100, "tests": 1_000},
     ),
+    *_raises(
+        "programs run on loops that raise for blocking calls, and int8 vectors tell their fidelity",
+        "a reading of the cgroup for each accelerator and engine",
+        {"rag_accel/system": 50, "tests": 200},
+    ),
 )
 
 

@@ -15,7 +15,10 @@ from typing import Any
 try:
     from matplotlib.figure import Figure
 except ImportError as error:
-    raise ImportError("charts need matplotlib: pip install -e '.[notebooks]'") from error
+    raise ImportError(
+        "charts need matplotlib: pip install 'rag-accel[demo]'; for the notebooks, in a checkout:"
+        " pip install -e '.[notebooks]'"
+    ) from error
 
 from rag_accel.system.processor import cpu_model, usable_cores
 

@@ -150,8 +150,7 @@ def test_no_private_name_of_llama_index_is_shown(accelerator: Accelerator) -> No
     assert not any(re.search(r"\._", path) for path in paths)
 
 
-@pytest.mark.parametrize("name", ["README.md", "COMPATIBILITY.md"])
-def test_the_documents_name_it_for_llama_index(name: str) -> None:
-    text = (Path(__file__).parents[3] / name).read_text()
+def test_compatibility_names_it_for_llama_index() -> None:
+    text = (Path(__file__).parents[3] / "COMPATIBILITY.md").read_text()
     _, _, section = text.partition("## LlamaIndex\n")
     assert "`explain(" in section.partition("\n## ")[0].partition("\n### ")[0]
