@@ -132,8 +132,8 @@ def test_there_is_a_notebook() -> None:
     assert NOTEBOOKS
 
 
-@pytest.mark.slow  # ten seconds to a minute of two cores each
-@pytest.mark.timeout(300)  # a real model on a machine that is busy
+@pytest.mark.slow  # one to three minutes of two cores each
+@pytest.mark.timeout(900)  # beside other tests
 @each_notebook
 def test_a_notebook_runs_outside_the_checkout(notebook: Path, tmp_path: Path) -> None:
     function, _, package = LANGUAGE_MODEL
