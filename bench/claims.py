@@ -107,7 +107,7 @@ GAINS = (
     Gain(
         'the same with `kv_reuse="full"`',
         "a retrieved text is prefilled once, wherever it stands",
-        "the first token {kv_ttft[reuse_vs_full]:.0f} times as soon" + _FULL,
+        "the first token {kv_ttft[reuse_vs_full]:.0f} times as fast" + _FULL,
     ),
     Gain(
         "LlamaIndex: ingestion, `HyDE`",
