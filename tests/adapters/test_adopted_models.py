@@ -25,6 +25,7 @@ def _model() -> Any:
 def _object(**changes: Any) -> Any:
     fields: dict[str, Any] = {
         "multi_process": False,
+        "show_progress": False,
         "encode_kwargs": {},
         "query_encode_kwargs": {},
         "_client": _model(),
