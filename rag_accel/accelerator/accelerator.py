@@ -28,7 +28,6 @@ from rag_accel.engine_api import (
     PrimitiveKind,
     worst_state,
 )
-from rag_accel.explained_text import ExplainedText
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.leaves import Leaves
@@ -363,10 +362,10 @@ class Accelerator(ProgramRequests):
         """
         return self._execution.submit(graph, inputs, outputs, deadline_s)
 
-    def explain(self, graph: Graph, stage: PlanStage = "ragraph") -> ExplainedText:
+    def explain(self, graph: Graph, stage: PlanStage = "ragraph") -> str:
         """Return a graph as text at a stage of its lowering, with how each engine is driven.
 
-        ``e-graph`` also says what each static pass changed.
+        ``e-graph`` also says what each static pass changed. A notebook shows the text as a table.
         """
         frozen = graph.freeze()
         engines = with_asked_kinds(frozen, self._engines_for(frozen))
