@@ -146,15 +146,20 @@ class Preparation:
             return True
         accelerator = own or activated() or default_accelerator()
         end = time.monotonic() + timeout_s
-        leaves = list(self.leaves(program))
         prepared = partial(self.recognised.prepared_engine, accelerator=accelerator)
 
-        def engines(of: Accelerator) -> Iterator[EngineName]:
-            return (engine for on, engine in filter(None, map(prepared, leaves)) if on is of)
+        def engines(leaves: Iterable[Any]) -> Iterator[EngineName]:
+            return (engine for _, engine in filter(None, map(prepared, leaves)))
 
-        def is_ready(on: Accelerator) -> bool:
-            run = partial(on.prepare_engines, partial(engines, on), left_s(end))
+        def is_ready(on: Accelerator, leaves: Iterable[Any]) -> bool:
+            run = partial(on.prepare_engines, partial(engines, leaves), left_s(end))
             return with_fallback(on, run, lambda: False, _WHERE)
 
         with accelerator.embedders.preparations.begun():
-            return all(map(is_ready, {on for on, _ in filter(None, map(prepared, leaves))}))
+            held: dict[Accelerator, list[Any]] = {}
+            for leaf in self.leaves(program):  # whose engine cannot be made is left out from now on
+                found = prepared(leaf)
+                if found is not None:
+                    held.setdefault(found[0], []).append(leaf)
+            ready = [is_ready(on, leaves) for on, leaves in held.items()]
+        return all(ready)

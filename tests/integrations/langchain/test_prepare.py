@@ -161,3 +161,13 @@ def test_programs_without_a_model_of_this_process_have_nothing_to_prepare(
 def test_other_objects_are_refused_by_name(obj: Any) -> None:
     with pytest.raises(ConfigError, match=r"prepare\(\) does not know this object"):
         prepare(obj)
+
+
+def test_an_engine_that_cannot_be_made_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise MemoryError("no room")
+
+    with Accelerator(options=Options()) as made:
+        monkeypatch.setattr(made, "own", failing)
+        assert prepare(accelerate(embeddings(), accelerator=made))
+        assert made.bypassed == {("prepare", "MemoryError"): 1}
