@@ -169,10 +169,7 @@ class ServingApp:
     def _read_tokens(self, file: TokenFile) -> tuple[dict[bytes, str], MadeTenants] | BaseException:
         try:
             tokens = file.read()
-            made = self._tenants.make(sorted(set(tokens.values())))
-            if self._options.prepare_timeout_s > 0:
-                made.prepare(self._options.prepare_timeout_s)
-            return tokens, made
+            return tokens, self._tenants.make(sorted(set(tokens.values())))
         except BaseException as error:  # one of the program's could end the thread, or the loop
             return error
 
