@@ -59,10 +59,9 @@ class Findings:
         same = local - sum(len(level.different) for level in self.local)
         identical, total = self.comparison.identical + same, self.comparison.total + local
         by = f", {same} of {local} by the local model" if local else ""
-        text = (
-            f"{identical:,} of {total:,} answers identical{by} "
-            f"({self.run}: one run of each arm a level, on {self.machine})."
-        )
+        # A longer run has several, of which the chain's levels show the smaller gain.
+        how = "quick: one run of each arm a level" if self.run == "quick" else self.run
+        text = f"{identical:,} of {total:,} answers identical{by} ({how}, on {self.machine})."
         if self.comparison.ties:
             text += f" {self.comparison.ties} cite other documents, whose scores tie within {TIE}."
         if self.different:

@@ -134,7 +134,7 @@ def test_a_full_run_measures_more(
     printed = capsys.readouterr().out
     assert "where the accelerated arm's time went" in printed
     assert "4 users, tasks: plain " in printed
-    assert "(full: one run of each arm" in printed
+    assert "identical (full, on " in printed
     assert extents == [3000]
     assert [(size.users, size.fewest, size.shapes) for size in sizes] == [
         ((1, 16, 64), 128, ("threads", "tasks"))
