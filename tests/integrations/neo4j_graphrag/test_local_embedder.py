@@ -10,7 +10,7 @@ from neo4j_graphrag.embeddings import SentenceTransformerEmbeddings
 from neo4j_graphrag.embeddings.base import Embedder
 from ng_kit import outcome, side_by_side
 
-from neo4j_graphrag_rag_accel import accelerate, activate, explain
+from neo4j_graphrag_rag_accel import accelerate, activate, explain, prepare
 from rag_accel import Accelerator
 from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
@@ -149,3 +149,16 @@ def test_it_is_recognised_by_name_and_said_so(
     assert adopted.model is local_embedder.model
     said = explain(accelerate(local_embedder, accelerator=accelerator))
     assert "recognised local model: owned engine, texts of all requests share batches" in said
+
+
+def test_the_embedder_is_ready_before_its_first_question(
+    local_embedder: Any, accelerator: Accelerator
+) -> None:
+    fast = accelerate(local_embedder, accelerator=accelerator)
+    assert prepare(fast)
+    (engine,) = engines(accelerator)
+    assert engine["items"] > 0
+    assert fast.embed_query(TEXTS[0]) == pytest.approx(
+        local_embedder.embed_query(TEXTS[0]), abs=1e-6
+    )
+    assert len(engines(accelerator)) == 1
