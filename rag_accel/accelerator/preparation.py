@@ -25,7 +25,7 @@ _RUNS = 2
 #: Returns the engines of a program, those that it lacks made; asked again after a placement.
 EnginesOf = Callable[[], Iterable[EngineName]]
 #: An engine with the accelerator that has it.
-EngineOf: TypeAlias = "tuple[Accelerator, EngineName]"
+EngineAt: TypeAlias = "tuple[Accelerator, EngineName]"
 
 
 class Preparations:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.placed_models import PlacedModel
-from rag_accel.accelerator.preparation import EngineOf
+from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
 from rag_accel.scheduler.messages import EngineName
 
@@ -33,7 +33,7 @@ def usual_engine(accelerator: Accelerator, adopted: AdoptedEmbeddings, holder: A
 
 def prepared_engine(
     accelerator: Accelerator, adopted: AdoptedEmbeddings, holder: Any
-) -> EngineOf | None:
+) -> EngineAt | None:
     """Return what embeds for an object now, and begin to place its model; None for a server."""
     if adopted.hosted is not None:
         return None

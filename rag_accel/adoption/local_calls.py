@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, cast
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
-from rag_accel.accelerator.preparation import EngineOf
+from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
@@ -79,7 +79,7 @@ class LocalCalls:
         kv_reuse = f"kv_reuse is {local.bounds.kv_reuse}"
         return "; ".join((f"engine {engine}", *local.describe_parts(), kv_reuse, shared))
 
-    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+    def prepared_engine(self, accelerator: Accelerator) -> EngineAt | None:
         """Return the model's engine on an accelerator, loaded; None where servers run it."""
         if isinstance(self.llm, RemoteLLM):
             return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
-from rag_accel.accelerator.preparation import EngineOf
+from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.config import AdoptLLM
 from rag_accel.engine_api import Engine, GenerationOutput, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
@@ -81,7 +81,7 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
     return with_fallback(accelerator, owned, lambda: call.plain(()), _WHERE)
 
 
-def prepared_engine(accelerator: Accelerator, model: Any, holder: Any) -> EngineOf | None:
+def prepared_engine(accelerator: Accelerator, model: Any, holder: Any) -> EngineAt | None:
     """Return the engine of a model's greedy calls, made if need be; None if none runs them.
 
     A model that has to be traced once on this machine is waited for, where a call would run it on

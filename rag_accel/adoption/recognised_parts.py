@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, default_accelerator
-from rag_accel.accelerator.preparation import EngineOf, left_s
+from rag_accel.accelerator.preparation import EngineAt, left_s
 from rag_accel.adoption import embedding_devices, local_llms, served_llms
 from rag_accel.config import Options, is_enabled
 from rag_accel.interception.explanation import BORROWED, component
@@ -87,7 +87,7 @@ class RecognisedParts:
             return served_llms.describe(accelerator)
         return self.proxies.describe(leaf, cls, plain_method)
 
-    def prepared_engine(self, leaf: Any, accelerator: Accelerator) -> EngineOf | None:
+    def prepared_engine(self, leaf: Any, accelerator: Accelerator) -> EngineAt | None:
         """Return the engine that computes here for a leaf, made if need be; None without one.
 
         It is on the accelerator that is given, unless a component has one of its own.
@@ -102,7 +102,7 @@ class RecognisedParts:
         recognised = partial(self._recognised_engine, leaf, cls, accelerator)
         return with_fallback(accelerator, recognised, lambda: None, _WHERE)
 
-    def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineOf | None:
+    def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineAt | None:
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
         if adopted is not None:
             return embedding_devices.prepared_engine(accelerator, adopted, leaf)

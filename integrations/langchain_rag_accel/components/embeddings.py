@@ -10,7 +10,7 @@ from langchain_core.embeddings import Embeddings
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.embedder_lists import component_devices
-from rag_accel.accelerator.preparation import EngineOf
+from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices, prepared_engine
 from rag_accel.engines.embedding.models import load_model
@@ -66,7 +66,7 @@ class RagAccelEmbeddings(Embeddings):
         accelerator = self._accelerator or accelerator
         return COMPONENT + described_devices(self._adopted, accelerator)
 
-    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+    def prepared_engine(self, accelerator: Accelerator) -> EngineAt | None:
         """Return what embeds, made before it is asked; on an accelerator unless it has its own."""
         return prepared_engine(self._accelerator or accelerator, self._adopted, self)
 

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_vali
 
 from langchain_rag_accel.components.local_messages import generation_input, named_documents
 from rag_accel.accelerator import Accelerator
-from rag_accel.accelerator.preparation import EngineOf
+from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.local_calls import CallsAhead, LocalCalls, component_llm
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput
@@ -160,7 +160,7 @@ class ChatRagAccel(BaseChatModel):
         """Return how an accelerator runs its calls."""
         return self._calls.describe(self.accelerator or accelerator)
 
-    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+    def prepared_engine(self, accelerator: Accelerator) -> EngineAt | None:
         """Return the engine of the model, loaded; on an accelerator unless it has its own."""
         return self._calls.prepared_engine(self.accelerator or accelerator)
 

@@ -12,7 +12,7 @@ from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.accelerator.embedder_lists import component_devices
-from rag_accel.accelerator.preparation import EngineOf
+from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices, prepared_engine
 from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, taking_from
@@ -111,7 +111,7 @@ class RagAccelEmbedding(BaseEmbedding):
         accelerator = self._accelerator or accelerator
         return COMPONENT + described_devices(self._adopted(), accelerator)
 
-    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+    def prepared_engine(self, accelerator: Accelerator) -> EngineAt | None:
         """Return what embeds, made before it is asked; on an accelerator unless it has its own."""
         return prepared_engine(self._accelerator or accelerator, self._adopted(), self)
 

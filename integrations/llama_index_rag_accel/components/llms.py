@@ -33,7 +33,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import BeforeValidator
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.accelerator.preparation import EngineOf
+from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.local_calls import LocalCalls, component_llm
 from rag_accel.config import KvReuse
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
@@ -172,7 +172,7 @@ class RagAccelLLM(LLM):
         """Return how an accelerator runs its calls."""
         return self._calls.describe(self._accelerator or accelerator)
 
-    def prepared_engine(self, accelerator: Accelerator) -> EngineOf | None:
+    def prepared_engine(self, accelerator: Accelerator) -> EngineAt | None:
         """Return the engine of the model, loaded; on an accelerator unless it has its own."""
         return self._calls.prepared_engine(self._accelerator or accelerator)
 
