@@ -107,6 +107,11 @@ RAISES = (
         "a reading of the cgroup for each accelerator and engine",
         {"rag_accel/system": 50, "tests": 200},
     ),
+    *_raises(
+        "hosted embeddings share calls under tracers and gateways, and say why they do not",
+        "refusals of whatever a program sets, and functions of leaf_table",
+        {"adapters/rag_accel_adapters": 200, "rag_accel/recognition": 300},
+    ),
 )
 
 

@@ -32,9 +32,9 @@ from workflows.handler import WorkflowHandler
 
 from llama_index_rag_accel.concurrency.parallel_calls import spread
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
+from rag_accel.recognition.wrapped_methods import called_on
 
 #: by the base class of a program, its public methods that do work
 ENTRIES: Mapping[type, tuple[str, ...]] = {

@@ -17,14 +17,12 @@ from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
 from rag_accel.interception.leaf_table import (
     LeafMethod,
-    decorated_as,
-    is_decorated,
     leaf_class,
     plain_class,
     plain_method,
-    undecorated,
 )
 from rag_accel.recognition.embeddings import AdoptedEmbeddings, HostedCalls
+from rag_accel.recognition.wrapped_methods import decorated_as, is_decorated, undecorated
 
 Method = Callable[..., Any]
 

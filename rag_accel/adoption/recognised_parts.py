@@ -116,10 +116,22 @@ class RecognisedParts:
         return accelerator, accelerator.own(scorer, RERANK, make, holder=leaf)
 
     def borrowed(self, leaf: Any, accelerator: Accelerator, reason: str = "") -> str:
-        """Return how a leaf runs that no engine runs."""
+        """Return how a leaf runs that no engine runs, and why none does.
+
+        Args:
+            leaf: the leaf.
+            accelerator: on which it runs.
+            reason: follows where nothing is known of its class.
+        """
         is_embeddings = isinstance(leaf, self.base)
         unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
-        return f"{BORROWED}{reason}{unused}"
+        why = self.why_not(leaf)
+        return f"{BORROWED} ({why}){unused}" if why else f"{BORROWED}{reason}{unused}"
+
+    def why_not(self, leaf: Any) -> str:
+        """Return why no engine runs a leaf; empty where that is not known."""
+        cls = plain_class(type(leaf))
+        return self.embeddings.why_not(leaf, cls, plain_method) or ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,13 @@ from rag_accel.interception.leaf_table import (
     Framework,
     LeafMethod,
     add_framework,
-    is_decorated,
     is_default,
     is_scheduled,
     leaf_methods,
-    mark,
     wrapped_in,
 )
 from rag_accel.interception.wrappers import wrap
+from rag_accel.recognition.wrapped_methods import is_decorated, mark
 from rag_accel.system.locks import ForkedAnew
 
 

@@ -34,14 +34,13 @@ from rag_accel.interception.leaf_table import (
     Flavour,
     Framework,
     LeafMethod,
-    called_on,
     holds,
     is_composite,
     is_default,
     leaf_class,
-    mark,
     plain_method,
 )
+from rag_accel.recognition.wrapped_methods import called_on, mark
 
 T = TypeVar("T")
 StreamScope = Callable[[], AbstractContextManager[object]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -12,7 +12,13 @@ from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.errors import ConfigError
-from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full_name
+from rag_accel.recognition.known_classes import (
+    ClassRow,
+    NotAdoptedError,
+    PlainMethod,
+    does_the_same,
+    full_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +77,42 @@ def _method(cls: type, name: str) -> Any:
     return getattr(cls, name, None)
 
 
-Adopter = Callable[[Any, type, PlainMethod], AdoptedEmbeddings | None]
+Adopter = Callable[[Any, type, PlainMethod], AdoptedEmbeddings]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsClass:
+    """A class of embeddings that an owned engine can run.
+
+    Args:
+        adopt: returns how an engine runs an object, a plain class and ``plain_method`` given;
+            raises ``NotAdoptedError`` where its settings do not allow it.
+        acts: what acts on its objects.
+        unless: the settings that switch that off.
+    """
+
+    adopt: Adopter
+    acts: str
+    unless: tuple[str, ...]
 
 
 class KnownEmbeddings:
     """The embeddings classes of a framework that an owned engine can run.
 
     Args:
-        known: by the full name of a class, what returns how an engine runs an object of it, a
-            plain class and ``plain_method`` given; ``None`` where its settings do not allow it.
+        known: them by full name.
         methods: what makes such a class what it is; a subclass that overrides one is another.
     """
 
-    def __init__(self, known: Mapping[str, Adopter], methods: Sequence[str]) -> None:
+    def __init__(self, known: Mapping[str, EmbeddingsClass], methods: Sequence[str]) -> None:
         self._known = known
         self._methods = methods
         self._of_classes: WeakKeyDictionary[type, Adopter | None] = WeakKeyDictionary()
+
+    def rows(self) -> Iterator[ClassRow]:
+        """Yield what is known of each class."""
+        for name, known in self._known.items():
+            yield ClassRow(name, known.acts, known.unless)
 
     def may_adopt(self, cls: type, method: PlainMethod = _method) -> bool:
         """Tell whether objects of a class may be run by an owned engine."""
@@ -95,7 +121,26 @@ class KnownEmbeddings:
     def adopt(self, obj: Any, cls: type, method: PlainMethod = _method) -> AdoptedEmbeddings | None:
         """Return how an owned engine can run ``obj``, which is a plain ``cls``; None if not."""
         adopter = self._find(cls, method)
-        return None if adopter is None else adopter(obj, cls, method)
+        if adopter is None:
+            return None
+        try:
+            return adopter(obj, cls, method)
+        except NotAdoptedError:
+            return None
+
+    def why_not(self, obj: Any, cls: type, method: PlainMethod = _method) -> str | None:
+        """Return why no engine runs ``obj``, whose class is known; None if one does."""
+        known = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+        if known is None:
+            return None
+        adopter = self._find(cls, method)
+        if adopter is None:
+            return f"{cls.__name__} overrides a method of {known.__name__}"
+        try:
+            adopter(obj, cls, method)
+        except NotAdoptedError as error:
+            return str(error)
+        return None
 
     def _find(self, cls: type, method: PlainMethod) -> Adopter | None:
         if cls not in self._of_classes:
@@ -106,7 +151,7 @@ class KnownEmbeddings:
         known = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
         if known is None or not does_the_same(cls, known, self._methods, method):
             return None
-        return self._known[full_name(known)]
+        return self._known[full_name(known)].adopt
 
 
 def adopt_sentence_transformer(
@@ -145,17 +190,26 @@ def adopt_plain_model(
     query_kwargs: Mapping[str, Any],
     document_kwargs: Mapping[str, Any],
     prepare: Callable[[str], str] = str,
-) -> AdoptedEmbeddings | None:
-    """Do as ``adopt_sentence_transformer``; None for what no engine computes the same way."""
+) -> AdoptedEmbeddings:
+    """Do as ``adopt_sentence_transformer``.
+
+    Raises:
+        NotAdoptedError: no engine computes the same.
+    """
     from rag_accel.engines.embedding.models import has_plain_encode
 
     # An ``encode`` that was replaced may look at who calls it, or at its texts as a whole.
     if not has_plain_encode(model):
-        return None
+        raise NotAdoptedError("the encode of its model is replaced, or is another class's")
     try:
         return adopt_sentence_transformer(model, query_kwargs, document_kwargs, prepare)
-    except ConfigError:
-        return None
+    except ConfigError as error:
+        raise NotAdoptedError(f"{error.where}: {error.what}", error.valid or "") from None
+
+
+#: What acts on local models, and what switches it off.
+LOCAL_MODEL = "texts of all requests share batches; compiled where OpenVINO is installed"
+LOCAL_UNLESS = ("arguments of encode that change its result's form", "a replaced encode")
 
 
 def _spelled_out(model: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,14 +242,23 @@ def _described(model: Any, options: Options) -> str:
     return f"recognised local model: owned engine, texts of all requests share batches; {runs}"
 
 
-def server_adopter(calls: Callable[[Any, type, PlainMethod], HostedCalls | None]) -> Adopter:
-    """Return what lets small requests of several callers share calls of a server."""
+#: What acts on embeddings on servers, and what switches it off.
+SERVER = "small requests share calls, equal texts are asked for once, vectors are cached"
+SERVER_UNLESS = (
+    "a key, token or header that a function gives",
+    "hooks, an auth or a transport in http_client",
+    "max_retries=0",
+    "a method that neither the library nor a known tracer wrote",
+)
 
-    def adopt(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-        hosted = calls(obj, cls, method)
-        return None if hosted is None else adopt_server(hosted)
 
-    return adopt
+def server_class(calls: Callable[[Any, type, PlainMethod], HostedCalls]) -> EmbeddingsClass:
+    """Return a class of embeddings on servers, whose small requests may share calls."""
+
+    def adopt(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
+        return adopt_server(calls(obj, cls, method))
+
+    return EmbeddingsClass(adopt, SERVER, SERVER_UNLESS)
 
 
 def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:

@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 #: returns a class's method as its program wrote it
 PlainMethod = Callable[[type, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRow:
+    """A known class as ``explain``, ``coverage`` and the table of the documentation describe it.
+
+    Args:
+        name: its full name.
+        acts: what acts on its objects.
+        unless: the settings that switch that off.
+    """
+
+    name: str
+    acts: str
+    unless: tuple[str, ...] = ()
+
+
+class NotAdoptedError(Exception):
+    """Nothing acts on an object of a known class.
+
+    Args:
+        because: the setting or the module that stands in the way.
+        change: what would change that; empty if nothing would.
+    """
+
+    def __init__(self, because: str, change: str = "") -> None:
+        super().__init__(f"{because}; {change}" if change else because)
 
 
 def full_name(named: type | FunctionType) -> str:

@@ -13,6 +13,7 @@ from langchain_openai import AzureOpenAIEmbeddings, OpenAIEmbeddings
 from openai.resources.embeddings import Embeddings
 
 from rag_accel.errors import EngineOutputError
+from rag_accel.recognition.known_classes import NotAdoptedError
 from rag_accel_adapters.langchain.hosted import HostedCalls, hosted_calls
 
 URL = "http://127.0.0.1:1/v1"
@@ -37,7 +38,10 @@ def azure(**fields: Any) -> OpenAIEmbeddings:
 
 def calls(embeddings: OpenAIEmbeddings) -> HostedCalls | None:
     """Return how an object asks, if its calls may be shared."""
-    return hosted_calls(embeddings, type(embeddings), method)
+    try:
+        return hosted_calls(embeddings, type(embeddings), method)
+    except NotAdoptedError:
+        return None
 
 
 def group(embeddings: OpenAIEmbeddings) -> str:
@@ -55,9 +59,14 @@ def group(embeddings: OpenAIEmbeddings) -> str:
         make(model_kwargs={"user": "u", "extra_body": {"a": [1, 2.0, None]}}),
         make(dimensions=3, timeout=1.0, organization="o", chunk_size=2),
         make(timeout=httpx2.Timeout(3.0)),
+        make(default_headers={"x": "y"}),
+        make(default_query={"x": "y"}),
+        make(http_client=httpx2.Client(), http_async_client=httpx2.AsyncClient()),
+        make(http_client=httpx2.Client()),
+        azure(azure_ad_token="t"),
     ],
 )
-def test_an_object_as_its_library_made_it_shares_calls(embeddings: OpenAIEmbeddings) -> None:
+def test_an_object_whose_settings_are_data_shares_calls(embeddings: OpenAIEmbeddings) -> None:
     assert calls(embeddings) is not None
 
 
@@ -70,27 +79,37 @@ async def a_token() -> str:
     return "t"
 
 
-@pytest.mark.parametrize(
-    "embeddings",
-    [
-        make(Same),
-        make(api_key=lambda: "k"),
-        make(api_key=a_token),
-        make(default_headers={"x": "y"}),
-        make(default_query={"x": "y"}),
-        make(http_client=httpx2.Client()),
-        make(http_async_client=httpx2.AsyncClient()),
-        make(max_retries=0),
-        make(chunk_size=1),
-        make(model_kwargs={"extra_body": object()}),
-        make(model_kwargs={"extra_body": functools.partial(dict)}),
-        azure(azure_ad_token="t"),
-        azure(azure_ad_token_provider=lambda: "t"),
+def _hooked(request: httpx2.Request) -> None:
+    """Do nothing, as a hook that might look at who calls."""
+
+
+REFUSED: list[tuple[OpenAIEmbeddings, str]] = [
+    (make(Same), "Same is a class of the program's"),
+    (make(api_key=lambda: "k"), "api_key is a function"),
+    (make(api_key=a_token), "api_key is a function"),
+    (make(http_client=httpx2.Client(event_hooks={"request": [_hooked]})), "test_hosted_recog"),
+    (make(http_client=httpx2.Client(auth=("a", "b"))), "http_client has an auth"),
+    (make(http_client=httpx2.Client(headers={"x": "y"})), "the async client sends otherwise"),
+    (make(http_async_client=httpx2.AsyncClient(verify=False)), "the async client sends otherwise"),
+    (make(http_client=httpx2.Client(transport=httpx2.MockTransport(print))), "MockTransport"),  # type: ignore[arg-type]
+    (make(max_retries=0), "max_retries=0"),
+    (make(chunk_size=1), "chunk_size"),
+    (make(model_kwargs={"extra_body": object()}), "model_kwargs holds what is no plain data"),
+    (make(model_kwargs={"extra_body": functools.partial(dict)}), "model_kwargs"),
+    (azure(azure_ad_token_provider=lambda: "t"), "azure_ad_token_provider"),
+    (
         azure(azure_ad_token_provider=lambda: "t", azure_ad_async_token_provider=a_token),
-    ],
-)
-def test_an_object_with_something_of_the_users_shares_none(embeddings: OpenAIEmbeddings) -> None:
-    assert calls(embeddings) is None
+        "azure_ad_async_token_provider",
+    ),
+]
+
+
+@pytest.mark.parametrize(("embeddings", "why"), REFUSED, ids=[why for _, why in REFUSED])
+def test_an_object_with_something_of_the_users_shares_none(
+    embeddings: OpenAIEmbeddings, why: str
+) -> None:
+    with pytest.raises(NotAdoptedError, match=why):
+        hosted_calls(embeddings, type(embeddings), method)
 
 
 def _set(path: str, value: Any) -> Callable[[OpenAIEmbeddings], None]:
@@ -205,7 +224,12 @@ def test_equal_settings_of_one_client_are_one_group() -> None:
     assert group(copied) == group(embeddings)
     copied.model_kwargs = {"user": "v"}
     assert group(copied) != group(embeddings)
-    assert group(make(model_kwargs={"user": "u"})) != group(embeddings)
+
+
+def test_objects_that_send_by_one_http_client_are_one_group() -> None:
+    client, another = httpx2.Client(), httpx2.Client()
+    assert group(make(http_client=client)) == group(make(http_client=client))
+    assert group(make(http_client=client)) != group(make(http_client=another))
 
 
 def test_a_group_tells_keys_apart_and_does_not_hold_them() -> None:

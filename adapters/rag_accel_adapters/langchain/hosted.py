@@ -1,9 +1,9 @@
 """Embeddings on a server, recognised where a call is the same whichever caller makes it.
 
-Calls of several callers are joined only then: LangChain's own class with nothing replaced, clients
-that it or the openai package made, a key that is a value, and no client, hook, header, transport or
-option that could look at who calls. What counts is looked at in every call, since a tracer or a
-gateway may come at any time. Anything unknown leaves the object borrowed.
+Calls of several callers are joined only then: LangChain's own class with nothing replaced, a key
+that is a value, and no hook, transport or provider that could look at who calls; headers and other
+settings are compared. What counts is looked at in every call, since a tracer or a gateway may come
+at any time.
 """
 
 from __future__ import annotations
@@ -14,22 +14,32 @@ from functools import partial
 from typing import Any
 
 from rag_accel.recognition.embeddings import HostedCalls
-from rag_accel_adapters.libraries.as_shipped import PlainMethod, is_class_as_shipped, package_of
+from rag_accel.recognition.known_classes import NotAdoptedError
+from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, package_of
 from rag_accel_adapters.libraries.openai_clients import (
+    DIFFERENT_CLIENTS,
+    NO_RETRY,
+    RETRY,
     InOrder,
     ask_unchanged,
+    check_value,
     client_values,
     group_of,
-    is_value,
+    number_of_http,
 )
 
+#: The methods by which its objects embed.
+LEAVES = ("embed_documents", "embed_query", "aembed_documents", "aembed_query")
 
-def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None:
-    """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``; ``None``: borrowed."""
+
+def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
+    """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``.
+
+    Raises:
+        NotAdoptedError: a caller might decide a call.
+    """
     values = partial(_values, cls, method)
     group = group_of(values, obj)
-    if group is None:
-        return None
     ask = partial(_ask, method(cls, "embed_documents"))
     return HostedCalls(
         group=group,
@@ -39,53 +49,50 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None
     )
 
 
-def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...] | None:
-    """Return everything that decides a call, or ``None`` if a caller might."""
-    if not (_is_known(cls) and is_class_as_shipped(cls, method)):
-        return None
+def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
+    """Return everything that decides a call.
+
+    Raises:
+        NotAdoptedError: a caller might.
+    """
+    if package_of(cls) != "langchain_openai" or cls.__qualname__ not in _CLASSES:
+        raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
+    check_class(cls, method, LEAVES)
     fields = vars(obj)
-    if not fields.keys() <= cls.model_fields.keys() or any(  # type: ignore[attr-defined]
-        fields.get(name) for name in _USERS
-    ):
-        return None
-    if isinstance(obj.chunk_size, bool) or not isinstance(obj.chunk_size, int):
-        return None
-    # One retry is what each caller asks with, if a shared call fails.
-    if obj.chunk_size < 2 or obj.client._client.max_retries < 1 or callable(obj.openai_api_key):
-        return None
+    if replaced := fields.keys() - cls.model_fields.keys():  # type: ignore[attr-defined]
+        raise NotAdoptedError(f"{min(replaced)} is set on the object")
+    for name in _PROVIDERS:
+        if fields.get(name) is not None:
+            raise NotAdoptedError(f"{name} may give each caller another token", "a key")
+    if callable(obj.openai_api_key):
+        raise NotAdoptedError("api_key is a function, which may look at who calls", "a text")
+    if type(obj.chunk_size) is not int or obj.chunk_size < 2:
+        raise NotAdoptedError("chunk_size lets no texts share a call", "2 or more")
+    if obj.client._client.max_retries < 1:
+        raise NotAdoptedError(NO_RETRY, RETRY)
     settings = [(name, fields[name]) for name in sorted(fields.keys() - _KEPT_ELSEWHERE)]
-    if not all(is_value(value) for _, value in settings):
-        return None
-    asks, asks_async = client_values(obj.client), client_values(obj.async_client)
-    if asks is None or asks != asks_async:  # async callers use the sync client too
-        return None
-    return id(obj.client), id(obj.client._client), cls.__qualname__, settings, asks
+    for name, value in settings:
+        check_value(value, name)
+    asks = client_values(obj.client)
+    if asks != client_values(obj.async_client):
+        raise NotAdoptedError(*DIFFERENT_CLIENTS)
+    return number_of_http(obj.client._client), cls.__qualname__, settings, asks
 
 
-#: Settings that may act for a caller, or carry what differs between callers.
-_USERS = frozenset(
+_CLASSES = frozenset({"AzureOpenAIEmbeddings", "OpenAIEmbeddings"})
+#: Settings that act for a caller.
+_PROVIDERS = ("azure_ad_async_token_provider", "azure_ad_token_provider")
+#: Compared as the clients hold it, since that is what they send.
+_KEPT_ELSEWHERE = frozenset(
     {
-        "azure_ad_async_token_provider",
+        "async_client",
         "azure_ad_token",
-        "azure_ad_token_provider",
-        "default_headers",
-        "default_query",
-        "headers",
+        "client",
         "http_async_client",
         "http_client",
-        "http_socket_options",
-        "openai_proxy",
+        "openai_api_key",
     }
 )
-#: Compared as the clients hold it, since that is what they send.
-_KEPT_ELSEWHERE = frozenset({"async_client", "client", "openai_api_key"})
-
-
-def _is_known(cls: type) -> bool:
-    return package_of(cls) == "langchain_openai" and cls.__qualname__ in {
-        "AzureOpenAIEmbeddings",
-        "OpenAIEmbeddings",
-    }
 
 
 def _copied(obj: Any) -> Any:

@@ -11,38 +11,43 @@ from dataclasses import replace
 from typing import Any
 
 from rag_accel.recognition.embeddings import (
+    LOCAL_MODEL,
+    LOCAL_UNLESS,
     AdoptedEmbeddings,
+    EmbeddingsClass,
     KnownEmbeddings,
     adopt_plain_model,
-    server_adopter,
+    server_class,
 )
-from rag_accel.recognition.known_classes import PlainMethod
-from rag_accel_adapters.langchain.hosted import hosted_calls
+from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod
+from rag_accel_adapters.langchain.hosted import LEAVES, hosted_calls
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
 
 _INNER = ("_embed",)
-_LEAVES = ("embed_documents", "embed_query", "aembed_documents", "aembed_query")
-_WRITTEN = WrittenMethods(_LEAVES, _INNER)
+_WRITTEN = WrittenMethods(LEAVES, _INNER)
 
 
-def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    if obj.multi_process or not _WRITTEN.are_plain(obj, cls, method):
-        return None
+def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
+    if obj.multi_process:
+        raise NotAdoptedError("multi_process has processes of its own embed", "multi_process=False")
+    _WRITTEN.check(obj, cls, method)
     queries = obj.query_encode_kwargs or obj.encode_kwargs
     adopted = adopt_plain_model(obj._client, queries, obj.encode_kwargs, _one_line)
-    return None if adopted is None else replace(adopted, shows_progress=obj.show_progress)
+    return replace(adopted, shows_progress=obj.show_progress)
 
 
 def _one_line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-_OPENAI = server_adopter(hosted_calls)
+_OPENAI = server_class(hosted_calls)
 EMBEDDINGS = KnownEmbeddings(
     {
-        "langchain_huggingface.embeddings.huggingface.HuggingFaceEmbeddings": _hugging_face,
+        "langchain_huggingface.embeddings.huggingface.HuggingFaceEmbeddings": EmbeddingsClass(
+            _hugging_face, LOCAL_MODEL, ("multi_process=True", *LOCAL_UNLESS)
+        ),
         "langchain_openai.embeddings.base.OpenAIEmbeddings": _OPENAI,
         "langchain_openai.embeddings.azure.AzureOpenAIEmbeddings": _OPENAI,
     },
-    (*_INNER, *_LEAVES),
+    (*_INNER, *LEAVES),
 )

@@ -1,7 +1,8 @@
 """Checks that classes and objects of a library are as its own modules wrote them.
 
 A tracer, a gateway or a subclass may replace any method, of a class or of one object, at any time.
-What it does may depend on the caller, so work of several callers is joined only where none did.
+What it does may depend on the caller, so work of several callers is joined only where none did
+but a known tracer, which a shared call passes in a context of its own.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from rag_accel.recognition.known_classes import NotAdoptedError
+from rag_accel.recognition.tracers import module_of, traced
+from rag_accel.recognition.wrapped_methods import undecorated, unpatched
 
 #: returns a class's method as its program wrote it, whatever has replaced it since
 PlainMethod = Callable[[type, str], Any]
@@ -49,32 +54,57 @@ def package_of(cls: type) -> str:
     return cls.__module__.partition(".")[0]
 
 
-def is_object_as_shipped(obj: Any) -> bool:
-    """Tell whether an object's class is as shipped, and nothing was replaced on the object."""
+def check_object(obj: Any, name: str) -> None:
+    """Check that an object's class is as shipped, and nothing was replaced on the object.
+
+    Args:
+        name: of the setting or attribute that holds it.
+
+    Raises:
+        NotAdoptedError: something was; it says by which module.
+    """
     names = vars(obj).keys()
     for base in _library_bases(type(obj)):
-        seen = _as_shipped(base, None)
-        if seen is None or not names.isdisjoint(seen.names):
-            return False
-    return True
+        replaced = names & _as_shipped(base, None).names
+        if replaced:
+            raise NotAdoptedError(f"{name}: {base.__name__}.{min(replaced)} is replaced on it")
 
 
-def is_class_as_shipped(cls: type, method: PlainMethod) -> bool:
-    """Tell whether a class and those of its bases that a library brings are as shipped.
+def check_class(cls: type, method: PlainMethod, leaves: Sequence[str]) -> None:
+    """Check that a class and those of its bases that a library brings are as shipped.
 
     Args:
         method: where methods of the class may be replaced by ours, returns what they replaced.
+        leaves: methods in whose place our work runs, in the tracers that stand around them.
+
+    Raises:
+        NotAdoptedError: one is not; it says by which module.
     """
-    return all(_as_shipped(base, method) is not None for base in _library_bases(cls))
+    for base in _library_bases(cls):
+        _as_shipped(base, method)
+    for name in leaves:
+        found = undecorated(method(cls, name))
+        if traced(found) is not None:
+            raise NotAdoptedError(
+                f"{cls.__name__}.{name} is traced by {module_of(found)} in a way that is not known",
+                "another version of that",
+            )
 
 
-def is_function_as_shipped(function: Any) -> bool:
-    """Tell whether a function is one that a library's module defines at its top."""
-    return (
-        type(function) is FunctionType
-        and function.__code__.co_filename.startswith(_homes())
-        and function.__code__.co_qualname == function.__code__.co_name
-    )
+def check_function(function: Any, name: str) -> None:
+    """Check that a function is one that a library's module defines at its top, perhaps traced.
+
+    Raises:
+        NotAdoptedError: it is not; it says by which module.
+    """
+    while (inner := traced(function)) is not None:
+        function = inner
+    if (
+        type(function) is not FunctionType
+        or not function.__code__.co_filename.startswith(_homes())
+        or function.__code__.co_qualname != function.__code__.co_name
+    ):
+        raise NotAdoptedError(f"{name} is a function of {module_of(function)}")
 
 
 #: Bases that are no part of a library's work.
@@ -97,7 +127,7 @@ def _is_standard(base: type) -> bool:
     return package_of(base) in _STANDARD or base.__module__.startswith("llama_index.core.")
 
 
-def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
+def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass:
     values = tuple(vars(cls).values())
     seen = _seen.get(cls)
     # Identities, not equality: a proxy of a function equals it.
@@ -112,7 +142,10 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
     for name in list(vars(cls)):
         found = _functions(cls, name, method)
         if found is None or not all(_is_of(function, cls) for function in found):
-            return None
+            raise NotAdoptedError(
+                f"{cls.__name__}.{name} is a function of {_foreign_module(cls, name, found)},"
+                " which may look at who calls"
+            )
         functions += found
         # The value of a cached property stands on the object.
         if found and not isinstance(vars(cls)[name], functools.cached_property):
@@ -124,6 +157,11 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass | None:
         values, ids, tuple(functions), codes, cells, called, frozenset(names)
     )
     return _seen[cls]
+
+
+def _foreign_module(cls: type, name: str, found: Sequence[FunctionType] | None) -> str:
+    foreign = [function for function in found or () if not _is_of(function, cls)]
+    return module_of(foreign[0] if foreign else vars(cls)[name])
 
 
 def _functions(cls: type, name: str, method: PlainMethod | None) -> list[FunctionType] | None:
@@ -164,6 +202,10 @@ def _unwrapped(value: Any) -> Iterator[Any]:
         yield from _unwrapped(_content(cell))
     elif _is_decorated_as_shipped(value):
         yield from _unwrapped(value.__wrapped__)
+    elif (inner := traced(value)) is not None:
+        if cls is FunctionType:
+            yield value
+        yield from _unwrapped(unpatched(inner))  # which it may have been put around
     else:
         yield value
 
@@ -202,10 +244,10 @@ def _is_decorated_as_shipped(value: Any) -> bool:
 def _is_of(function: FunctionType, cls: type) -> bool:
     """Tell whether a function stands in a library's own file, in the class that has it.
 
-    A known decorator's need not: the function that it stands around is looked at, too.
+    A known decorator's or tracer's need not: what it stands around is looked at, too.
     """
     code = function.__code__
-    if _cell_around(function) is not None:
+    if _cell_around(function) is not None or traced(function) is not None:
         return True
     return code.co_filename.startswith(_homes()) and code.co_qualname.startswith(
         f"{cls.__qualname__}."

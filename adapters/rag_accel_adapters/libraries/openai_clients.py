@@ -1,24 +1,31 @@
 """Clients of the openai package, whose calls are perhaps the same whichever caller makes them.
 
-Calls of several callers are joined only where nothing of a client's can look at who calls: the
-package made it, its key is a value, and no hook, header, transport or option is the user's.
+Calls of several callers are joined only where nothing of a client's can look at who calls: its
+class and all that it sends by are as shipped, or wrapped by a known tracer, and its settings are
+plain data, which are compared.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, count
 from operator import attrgetter
 from types import MethodType
 from typing import Any
 
 from rag_accel.errors import EngineOutputError
-from rag_accel_adapters.libraries.as_shipped import (
-    is_function_as_shipped,
-    is_object_as_shipped,
-    package_of,
+from rag_accel.recognition.known_classes import NotAdoptedError, full_name
+from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel_adapters.libraries.as_shipped import check_function, check_object, package_of
+
+#: Why calls are not shared, and what would change it.
+NO_RETRY = "max_retries=0 leaves no call to a caller whose shared one has failed"
+RETRY = "max_retries=1 or more"
+DIFFERENT_CLIENTS = (
+    "the async client sends otherwise than the other, by which shared calls are sent",
+    "the same settings for both, as http_client and http_async_client",
 )
 
 _ATOMS = frozenset({bool, float, int, str, type(None)})
@@ -43,10 +50,12 @@ def _is_timeout(value: Any) -> bool:
 
 _SENDING = frozenset({"httpx", "httpx2", "openai"})
 _CLIENTS = frozenset({"AsyncAzureOpenAI", "AsyncOpenAI", "AzureOpenAI", "OpenAI"})
-#: What the openai and langchain_openai packages make where no client is given.
+#: Clients of the HTTP libraries, and what openai and langchain_openai derive from them.
 _HTTP_CLIENTS = frozenset(
     {
+        "AsyncClient",
         "AsyncHttpxClientWrapper",
+        "Client",
         "SyncHttpxClientWrapper",
         "_AsyncHttpxClientWrapper",
         "_SyncHttpxClientWrapper",
@@ -56,7 +65,6 @@ _TRANSPORTS = frozenset({"AsyncHTTPTransport", "HTTPTransport"})
 #: Attributes of a client by which it asks another for its credentials.
 _CREDENTIALS = (
     "_api_key_provider",
-    "_azure_ad_token",
     "_azure_ad_token_provider",
     "_provider",
     "_provider_runtime",
@@ -64,82 +72,134 @@ _CREDENTIALS = (
     "admin_api_key",
     "workload_identity",
 )
-_SENT = ("api_key", "max_retries", "organization", "project", "_api_version", "_azure_deployment")
-_OWN_HEADERS = frozenset({"accept", "accept-encoding", "connection", "user-agent"})
-#: What LangChain itself sets on its Azure clients.
-_AZURE_AGENT = {"User-Agent": "langchain-partner-python-azure-openai"}
+_SENT = (
+    "api_key",
+    "max_retries",
+    "organization",
+    "project",
+    "_api_version",
+    "_azure_ad_token",
+    "_azure_deployment",
+)
 
 
-def group_of(values: Callable[[Any], object], obj: Any) -> str | None:
-    """Return a digest of everything that decides an object's calls, or ``None`` if a caller might.
+def group_of(values: Callable[[Any], object], obj: Any) -> str:
+    """Return a digest of everything that decides an object's calls.
 
     Args:
-        values: returns what decides them; None if a caller might, or nobody knows.
+        values: returns what decides them, or raises ``NotAdoptedError``.
         obj: the object.
+
+    Raises:
+        NotAdoptedError: a caller might decide a call, or nobody knows.
     """
     # Clients that log what they send do so with the context of the thread that sends.
     if logging.getLogger("openai._base_client").isEnabledFor(logging.DEBUG):
-        return None
+        raise NotAdoptedError("the logger openai logs all that is sent", "a level above DEBUG")
     try:
         found = values(obj)
-    except (AttributeError, KeyError, TypeError):  # a version whose insides are others
-        return None
-    return None if found is None else sha256(repr(found).encode()).hexdigest()  # it holds the key
+    except (AttributeError, KeyError, TypeError) as error:  # a version whose insides are others
+        raise NotAdoptedError(
+            f"this version of {package_of(type(obj))} is not known: {type(error).__name__}"
+        ) from None
+    return sha256(repr(found).encode()).hexdigest()  # it holds the key
 
 
-def client_values(resource: Any) -> str | None:
-    """Return what an embeddings resource of a client sends with; ``None`` if it is not shipped."""
-    if not is_object_as_shipped(resource):
-        return None
+def client_values(resource: Any) -> tuple[Any, ...]:
+    """Return what an embeddings resource of a client sends with.
+
+    Raises:
+        NotAdoptedError: a caller might decide it.
+    """
+    check_object(resource, "client")
     client = resource._client
     for name, value in vars(resource).items():
         is_own = isinstance(value, MethodType) and value.__self__ is client
-        if is_own and value.__func__ is not getattr(type(client), value.__name__, None):
-            return None
-        if not is_own and name not in {"_client", "with_raw_response", "with_streaming_response"}:
-            return None
-    if type(client).__qualname__ not in _CLIENTS or not is_object_as_shipped(client):
-        return None
-    if any(getattr(client, name, None) is not None for name in _CREDENTIALS):
-        return None
-    if not _is_own(client._custom_headers, client._custom_query):
-        return None
-    if not (is_value(client.timeout) and _is_http_as_made(client._client)):
-        return None
+        is_replaced = is_own and value.__func__ is not getattr(type(client), value.__name__, None)
+        is_known = is_own or name in {"_client", "with_raw_response", "with_streaming_response"}
+        if is_replaced or not is_known:
+            raise NotAdoptedError(f"client: {type(resource).__name__}.{name} is replaced on it")
+    if type(client).__qualname__ not in _CLIENTS:
+        raise NotAdoptedError(f"client: it is a {full_name(type(client))}", f"one of {_ANY_CLIENT}")
+    check_object(client, "client")
+    for name in _CREDENTIALS:
+        if getattr(client, name, None) is not None:
+            raise NotAdoptedError(
+                f"{name.lstrip('_')} may give each caller another key", "a key that is a text"
+            )
     sent = [getattr(client, name, None) for name in _SENT]
-    if not all(type(value) in _ATOMS for value in sent):
-        return None
-    return repr((str(client._base_url), sent, client.timeout, client._custom_query))
+    sent += [client._custom_headers, client._custom_query, client.timeout]
+    for name, value in zip(
+        (*_SENT, "default_headers", "default_query", "timeout"), sent, strict=True
+    ):
+        check_value(value, name.lstrip("_"))
+    return (str(client._base_url), sent, _http_values(client._client))
 
 
-def _is_own(headers: Mapping[str, Any], query: Mapping[str, Any]) -> bool:
-    """Tell whether what is added to each call is empty, or what LangChain adds for Azure."""
-    if type(headers) is not dict or type(query) is not dict:
-        return False
-    return headers in ({}, _AZURE_AGENT) and query.keys() <= {"api-version"} and is_value(query)
+_ANY_CLIENT = ", ".join(sorted(_CLIENTS))
 
 
-def _is_http_as_made(http: Any) -> bool:
-    """Tell whether an HTTP client is as the openai package makes it, without anything added."""
-    if type(http).__qualname__ not in _HTTP_CLIENTS:
-        return False
-    if not is_object_as_shipped(http):
-        return False
-    transports = [http._transport, *(mount for mount in http._mounts.values() if mount is not None)]
+def check_value(value: Any, name: str) -> None:
+    """Check that a setting is plain data, which is the same for every caller.
+
+    Raises:
+        NotAdoptedError: it is not.
+    """
+    if not is_value(value):
+        raise NotAdoptedError(
+            f"{name} holds what is no plain data, but a {full_name(type(value))}",
+            "texts and numbers",
+        )
+
+
+def _http_values(http: Any) -> tuple[Any, ...]:
+    """Return what an HTTP client adds to what it sends, and the way that takes.
+
+    Raises:
+        NotAdoptedError: it has hooks, an authentication or a transport of the program's.
+    """
+    cls = type(http)
+    if cls.__qualname__ not in _HTTP_CLIENTS or package_of(cls) not in _HTTP_PACKAGES:
+        raise NotAdoptedError(f"http_client is a {full_name(cls)}", "a client of httpx2 or httpx")
+    check_object(http, "http_client")
+    if http._auth is not None:
+        raise NotAdoptedError("http_client has an auth of its own", "a key, or default_headers")
+    for hook in chain.from_iterable(http._event_hooks.values()):
+        check_function(hook, "a hook in event_hooks of http_client")
+    mounts = sorted(http._mounts.items(), key=lambda mount: repr(mount[0].pattern))
+    ways = [("", http._transport), *((pattern.pattern, way) for pattern, way in mounts)]
     return (
-        http._auth is None
-        and all(map(is_function_as_shipped, chain.from_iterable(http._event_hooks.values())))
-        and not str(http._params)
-        and http._headers.keys() <= _OWN_HEADERS
-        and all(map(_is_transport_as_made, transports))
+        sorted((name.lower(), value) for name, value in http._headers.raw),
+        str(http._params),
+        [(pattern, None if way is None else _way_values(way)) for pattern, way in ways],
     )
 
 
-def _is_transport_as_made(transport: Any) -> bool:
+def number_of_http(client: Any) -> int:
+    """Return a number of the HTTP client by which a client sends, which no other ever has.
+
+    Objects that share it share connections, and the certificates by which those were made.
+    """
+    http = client._client
+    return _numbers.get(http) or _numbers.add(http, next(_next))
+
+
+_numbers: WeakIdDict[int] = WeakIdDict()
+_next = count(1)
+_HTTP_PACKAGES = frozenset({"httpx", "httpx2", "langchain_openai", "openai"})
+
+
+def _way_values(transport: Any) -> tuple[Any, ...]:
+    cls = type(transport)
+    if cls.__qualname__ not in _TRANSPORTS or package_of(cls) not in _HTTP_PACKAGES:
+        raise NotAdoptedError(f"http_client sends by a {full_name(cls)}", "its own transport")
+    check_object(transport, "the transport of http_client")
+    pool = transport._pool
+    check_object(pool, "the connections of http_client")
+    tls = pool._ssl_context
     return (
-        type(transport).__qualname__ in _TRANSPORTS
-        and is_object_as_shipped(transport)
-        and is_object_as_shipped(transport._pool)
+        str(getattr(pool, "_proxy_url", "")),
+        None if tls is None else (tls.verify_mode, tls.check_hostname),
     )
 
 
@@ -184,7 +244,11 @@ def ask_unchanged(
     Raises:
         EngineOutputError: the object's ``group_of`` these values is another by now.
     """
-    if group_of(values, own) != group:
+    try:
+        is_same = group_of(values, own) == group
+    except NotAdoptedError:
+        is_same = False
+    if not is_same:
         raise EngineOutputError(
             "the client has changed since the call was made",
             where="HostedEmbeddingEngine",

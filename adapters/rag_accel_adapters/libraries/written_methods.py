@@ -8,7 +8,9 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rag_accel.recognition.known_classes import PlainMethod, is_written_in
+from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod, is_written_in
+from rag_accel.recognition.tracers import cell_of_traced, traced
+from rag_accel.recognition.wrapped_methods import unpatched
 
 #: Of a class, each place where one of the methods may stand: the number of the base, the name, and
 #: what was found there.
@@ -24,7 +26,7 @@ class WrittenMethods:
 
     Args:
         leaves: those that an engine's work stands for, in whatever decorators they are that bind
-            by themselves: these stand around that work, too.
+            by themselves or are a known tracer's: these stand around that work, too.
         inner: those that these call.
     """
 
@@ -32,6 +34,15 @@ class WrittenMethods:
         self._leaves = frozenset(leaves)
         self._names = (*leaves, *inner)
         self._seen: WeakKeyDictionary[type, _Places] = WeakKeyDictionary()
+
+    def check(self, obj: Any, cls: type, method: PlainMethod) -> None:
+        """Check that nothing has replaced one of them, but tracers that stand around leaves.
+
+        Raises:
+            NotAdoptedError: something has.
+        """
+        if not self.are_plain(obj, cls, method):
+            raise NotAdoptedError(f"a method of {cls.__name__} is replaced, or of the object")
 
     def are_plain(self, obj: Any, cls: type, method: PlainMethod) -> bool:
         """Tell whether nothing has replaced one of them.
@@ -72,9 +83,13 @@ class WrittenMethods:
 
 
 def _undecorated(method: Any) -> Any:
-    while isinstance(method, FunctionType) and type(method) is not FunctionType:
-        method = getattr(method, "__wrapped__", None)
-    return method
+    while True:
+        if isinstance(method, FunctionType) and type(method) is not FunctionType:
+            method = getattr(method, "__wrapped__", None)
+        elif cell_of_traced(method) is not None:
+            method = unpatched(traced(method))  # which it may have been put around
+        else:
+            return method
 
 
 def _is_written(cls: type, name: str, method: Any) -> bool:

@@ -1,7 +1,7 @@
 """Embeddings on a server, recognised where a call is the same whichever caller makes it.
 
-As for LangChain's objects: LlamaIndex's own class with nothing replaced, the clients that it makes
-itself, a key that is a value, and no client, header or option of the user's.
+As for LangChain's objects: LlamaIndex's own class with nothing replaced, a key that is a value, and
+clients whose settings are plain data.
 """
 
 from __future__ import annotations
@@ -13,30 +13,43 @@ from types import SimpleNamespace
 from typing import Any
 
 from rag_accel.recognition.embeddings import HostedCalls
+from rag_accel.recognition.known_classes import NotAdoptedError
 from rag_accel.recognition.proxies import replaced
-from rag_accel_adapters.libraries.as_shipped import (
-    PlainMethod,
-    is_class_as_shipped,
-    is_function_as_shipped,
-)
+from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, check_function
 from rag_accel_adapters.libraries.openai_clients import (
+    DIFFERENT_CLIENTS,
+    NO_RETRY,
+    RETRY,
     InOrder,
     ask_unchanged,
+    check_value,
     client_values,
     group_of,
-    is_value,
+    number_of_http,
 )
 
 #: functions of the class's module by which it asks
 _ASKING = ("get_embedding", "get_embeddings", "aget_embedding", "aget_embeddings")
 
+#: The methods by which its objects embed.
+LEAVES = (
+    "_get_query_embedding",
+    "_get_text_embedding",
+    "_get_text_embeddings",
+    "_aget_query_embedding",
+    "_aget_text_embedding",
+    "_aget_text_embeddings",
+)
 
-def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None:
-    """Return how to ask for an ``OpenAIEmbedding`` of plain class ``cls``; ``None``: borrowed."""
+
+def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
+    """Return how to ask for an ``OpenAIEmbedding`` of plain class ``cls``.
+
+    Raises:
+        NotAdoptedError: a caller might decide a call.
+    """
     values = partial(_values, cls, method)
     group = group_of(values, obj)
-    if group is None:
-        return None
     # With settings of its own, so that a later change is not this call's.
     own = replaced(obj, additional_kwargs=copy.deepcopy(obj.additional_kwargs))
     ask = partial(ask_unchanged, values, own, group)
@@ -49,61 +62,80 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None
     )
 
 
-def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...] | None:
-    """Return everything that decides a call, or ``None`` if a caller might."""
-    if not _is_as_shipped(cls, method):
-        return None
+def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
+    """Return everything that decides a call.
+
+    Raises:
+        NotAdoptedError: a caller might.
+    """
+    _check_class(cls, method)
     private = obj.__pydantic_private__
-    if not vars(obj).keys() <= cls.model_fields.keys() or _has_more(private):  # type: ignore[attr-defined]
-        return None
-    if not _is_as_usual(obj):
-        return None
+    more = (vars(obj).keys() - cls.model_fields.keys()) | (private.keys() - _PRIVATE)  # type: ignore[attr-defined]
+    if more:
+        raise NotAdoptedError(f"{min(more)} is set on the object")
+    _check_settings(obj)
     client, other = obj._get_client(), private["_aclient"]
+    if other is None and (private["_http_client"] or private["_async_http_client"]) is not None:
+        other = obj._get_aclient()
     asks = _asks(client)
-    if asks is None or (other is not None and _asks(other) != asks):
-        return None  # async callers use the sync client too
+    if other is not None and _asks(other) != asks:
+        raise NotAdoptedError(*DIFFERENT_CLIENTS)
     engines = (obj._query_engine, obj._text_engine)
     settings = (obj.additional_kwargs, obj.embed_batch_size)
-    return id(client), cls.__qualname__, engines, settings, asks
+    return number_of_http(client), cls.__qualname__, engines, settings, asks
 
 
-def _is_as_shipped(cls: type, method: PlainMethod) -> bool:
+_PRIVATE = frozenset(
+    {
+        "_aclient",
+        "_async_http_client",
+        "_client",
+        "_http_client",
+        "_query_engine",
+        "_text_engine",
+    }
+)
+
+
+def _check_class(cls: type, method: PlainMethod) -> None:
     from llama_index.embeddings.openai import OpenAIEmbedding, base
 
-    if cls is not OpenAIEmbedding or not is_class_as_shipped(cls, method):
-        return False
-    its = vars(base)
-    return all(is_function_as_shipped(its.get(name)) for name in _ASKING)
+    if cls is not OpenAIEmbedding:
+        raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
+    check_class(cls, method, LEAVES)
+    for name in _ASKING:
+        check_function(vars(base).get(name), f"{base.__name__}.{name}")
 
 
-def _has_more(private: dict[str, Any]) -> bool:
-    """Tell whether an HTTP client of the user's sends, or more is there than the class knows of."""
-    names = {"_aclient", "_async_http_client", "_client", "_http_client"}
-    if not private.keys() <= names | {"_query_engine", "_text_engine"}:
-        return True
-    return private["_http_client"] is not None or private["_async_http_client"] is not None
-
-
-def _is_as_usual(obj: Any) -> bool:
-    """Tell whether its settings are data, and let it ask for several texts and ask again."""
-    if not obj.reuse_client or obj.default_headers or type(obj.api_key) is not str:
-        return False
-    counts = (obj.embed_batch_size, obj.max_retries)
-    if any(type(count) is not int for count in counts):
-        return False
+def _check_settings(obj: Any) -> None:
+    """Check that its settings are data, and let it ask for several texts and ask again."""
+    if not obj.reuse_client:
+        raise NotAdoptedError("reuse_client=False makes a client for each call", "reuse_client")
+    if type(obj.api_key) is not str:
+        raise NotAdoptedError("api_key is no text", "a text")
+    if type(obj.embed_batch_size) is not int or obj.embed_batch_size < 2:
+        raise NotAdoptedError("embed_batch_size lets no texts share a call", "2 or more")
+    if type(obj.max_retries) is not int or obj.max_retries < 1:
+        raise NotAdoptedError(NO_RETRY, RETRY)
     kwargs = obj.additional_kwargs
-    if type(kwargs) is not dict or not is_value(kwargs) or "encoding_format" in kwargs:
-        return False
-    engines = (obj._query_engine, obj._text_engine)
-    # One retry is what each caller asks with, if a shared call fails.
-    return obj.embed_batch_size > 1 and obj.max_retries > 0 and all(map(is_value, engines))
+    check_value(kwargs, "additional_kwargs")
+    if type(kwargs) is not dict or "encoding_format" in kwargs:
+        raise NotAdoptedError("additional_kwargs decide how vectors are sent", "no encoding_format")
+    for name in ("_query_engine", "_text_engine"):
+        check_value(getattr(obj, name), name)
 
 
-def _asks(client: Any) -> str | None:
-    """Return what a client sends with; ``None`` if a caller might decide it."""
+def _asks(client: Any) -> tuple[Any, ...]:
+    """Return what a client sends with.
+
+    Raises:
+        NotAdoptedError: a caller might decide it.
+    """
     resource = client.embeddings
-    if resource._client is not client or client.max_retries < 1:
-        return None
+    if resource._client is not client:
+        raise NotAdoptedError("the client's embeddings are another client's")
+    if client.max_retries < 1:
+        raise NotAdoptedError(NO_RETRY, RETRY)
     return client_values(resource)
 
 

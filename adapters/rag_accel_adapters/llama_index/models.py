@@ -11,43 +11,40 @@ from dataclasses import replace
 from typing import Any
 
 from rag_accel.recognition.embeddings import (
+    LOCAL_MODEL,
+    LOCAL_UNLESS,
     AdoptedEmbeddings,
+    EmbeddingsClass,
     KnownEmbeddings,
     adopt_plain_model,
-    server_adopter,
+    server_class,
 )
-from rag_accel.recognition.known_classes import PlainMethod
+from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
-from rag_accel_adapters.llama_index.hosted import hosted_calls
+from rag_accel_adapters.llama_index.hosted import LEAVES, hosted_calls
 
 _INNER = ("_embed", "_embed_with_retry")
-_LEAVES = (
-    "_get_query_embedding",
-    "_get_text_embedding",
-    "_get_text_embeddings",
-    "_aget_query_embedding",
-    "_aget_text_embedding",
-    "_aget_text_embeddings",
-)
-_WRITTEN = WrittenMethods(_LEAVES, _INNER)
+_WRITTEN = WrittenMethods(LEAVES, _INNER)
 
 
-def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    if obj._parallel_process or not _WRITTEN.are_plain(obj, cls, method):
-        return None
+def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
+    if obj._parallel_process:
+        raise NotAdoptedError(
+            "parallel_process has processes of its own embed", "parallel_process=False"
+        )
+    _WRITTEN.check(obj, cls, method)
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
     adopted = adopt_plain_model(obj._model, queries, texts)
-    if adopted is None:
-        return None
     return replace(adopted, through_sync=True, shows_progress=obj.show_progress_bar)
 
 
-_OPENAI = server_adopter(hosted_calls)
 EMBEDDINGS = KnownEmbeddings(
     {
-        "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _hugging_face,
-        "llama_index.embeddings.openai.base.OpenAIEmbedding": _OPENAI,
+        "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": EmbeddingsClass(
+            _hugging_face, LOCAL_MODEL, ("parallel_process=True", *LOCAL_UNLESS)
+        ),
+        "llama_index.embeddings.openai.base.OpenAIEmbedding": server_class(hosted_calls),
     },
-    (*_INNER, *_LEAVES),
+    (*_INNER, *LEAVES),
 )

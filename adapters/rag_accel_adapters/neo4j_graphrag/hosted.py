@@ -1,8 +1,7 @@
 """Embedders that ask a server of OpenAI's interface, where a call is the same for every caller.
 
-As for LangChain's objects: neo4j-graphrag's own class with nothing replaced, a client that the
-openai package made, a key that is a value, no header, transport or option of the user's, and one of
-neo4j-graphrag's own handlers of rate limits.
+As for LangChain's objects: neo4j-graphrag's own class with nothing replaced, a client whose
+settings are plain data, and one of neo4j-graphrag's own handlers of rate limits.
 """
 
 from __future__ import annotations
@@ -13,18 +12,22 @@ from types import SimpleNamespace
 from typing import Any
 
 from rag_accel.recognition.embeddings import HostedCalls
+from rag_accel.recognition.known_classes import NotAdoptedError, full_name
 from rag_accel.recognition.proxies import replaced
 from rag_accel_adapters.libraries.as_shipped import (
     PlainMethod,
-    is_class_as_shipped,
-    is_object_as_shipped,
+    check_class,
+    check_object,
     package_of,
 )
 from rag_accel_adapters.libraries.openai_clients import (
+    NO_RETRY,
+    RETRY,
     InOrder,
     ask_unchanged,
     client_values,
     group_of,
+    number_of_http,
 )
 
 #: texts in one call, well below what OpenAI's interface takes
@@ -34,13 +37,18 @@ _CLASSES = frozenset({"AzureOpenAIEmbeddings", "OpenAIEmbeddings"})
 _HANDLERS = frozenset({"NoOpRateLimitHandler", "RetryRateLimitHandler"})
 _FIELDS = frozenset({"_rate_limit_handler", "client", "model", "openai"})
 
+#: The methods by which its objects embed.
+LEAVES = ("embed_query", "async_embed_query")
 
-def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None:
-    """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``; ``None``: borrowed."""
+
+def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
+    """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``.
+
+    Raises:
+        NotAdoptedError: a caller might decide a call.
+    """
     values = partial(_values, cls, method)
     group = group_of(values, obj)
-    if group is None:
-        return None
     return HostedCalls(
         group=group,
         max_texts=_MAX_TEXTS,
@@ -50,32 +58,35 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls | None
     )
 
 
-def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...] | None:
-    """Return everything that decides a call, or ``None`` if a caller might."""
-    if not _is_as_shipped(obj, cls, method):
-        return None
+def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
+    """Return everything that decides a call.
+
+    Raises:
+        NotAdoptedError: a caller might.
+    """
+    _check_class(obj, cls, method)
     client = obj.client
-    if type(obj.model) is not str or client.embeddings._client is not client:
-        return None
-    # One retry is what each caller asks with, if a shared call fails.
+    if type(obj.model) is not str:
+        raise NotAdoptedError("model is no text", "a text")
+    if client.embeddings._client is not client:
+        raise NotAdoptedError("the client's embeddings are another client's")
     if type(client.max_retries) is not int or client.max_retries < 1:
-        return None
-    asks = client_values(client.embeddings)
-    if asks is None:
-        return None
-    return id(client), cls.__qualname__, obj.model, asks
+        raise NotAdoptedError(NO_RETRY, RETRY)
+    return number_of_http(client), cls.__qualname__, obj.model, client_values(client.embeddings)
 
 
-def _is_as_shipped(obj: Any, cls: type, method: PlainMethod) -> bool:
+def _check_class(obj: Any, cls: type, method: PlainMethod) -> None:
     if package_of(cls) != "neo4j_graphrag" or cls.__qualname__ not in _CLASSES:
-        return False
+        raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
+    if more := vars(obj).keys() - _FIELDS:
+        raise NotAdoptedError(f"{min(more)} is set on the object")
+    check_class(cls, method, LEAVES)
     handler = obj._rate_limit_handler
-    return (
-        vars(obj).keys() <= _FIELDS
-        and is_class_as_shipped(cls, method)
-        and type(handler).__qualname__ in _HANDLERS
-        and is_object_as_shipped(handler)
-    )
+    if type(handler).__qualname__ not in _HANDLERS:
+        raise NotAdoptedError(
+            f"rate_limit_handler is a {full_name(type(handler))}", "one of neo4j-graphrag's"
+        )
+    check_object(handler, "rate_limit_handler")
 
 
 def _ask(own: Any, texts: list[str]) -> Sequence[list[float]]:

@@ -10,32 +10,34 @@ from __future__ import annotations
 from typing import Any
 
 from rag_accel.recognition.embeddings import (
+    LOCAL_MODEL,
+    LOCAL_UNLESS,
     AdoptedEmbeddings,
+    EmbeddingsClass,
     KnownEmbeddings,
     adopt_plain_model,
-    server_adopter,
+    server_class,
 )
 from rag_accel.recognition.known_classes import PlainMethod
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
-from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
+from rag_accel_adapters.neo4j_graphrag.hosted import LEAVES, hosted_calls
 
-_LEAVES = ("embed_query", "async_embed_query")
-_WRITTEN = WrittenMethods(_LEAVES)
-
-
-def _sentence_transformer(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings | None:
-    is_plain = _WRITTEN.are_plain(obj, cls, method)
-    return adopt_plain_model(obj.model, {}, {}) if is_plain else None
+_WRITTEN = WrittenMethods(LEAVES)
 
 
-_OPENAI = server_adopter(hosted_calls)
+def _sentence_transformer(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
+    _WRITTEN.check(obj, cls, method)
+    return adopt_plain_model(obj.model, {}, {})
+
+
+_OPENAI = server_class(hosted_calls)
 EMBEDDERS = KnownEmbeddings(
     {
         "neo4j_graphrag.embeddings.openai.AzureOpenAIEmbeddings": _OPENAI,
         "neo4j_graphrag.embeddings.openai.OpenAIEmbeddings": _OPENAI,
         "neo4j_graphrag.embeddings.sentence_transformers.SentenceTransformerEmbeddings": (
-            _sentence_transformer
+            EmbeddingsClass(_sentence_transformer, LOCAL_MODEL, LOCAL_UNLESS)
         ),
     },
-    _LEAVES,
+    LEAVES,
 )

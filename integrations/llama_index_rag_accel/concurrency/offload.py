@@ -21,9 +21,15 @@ from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.interception.fallback import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_call import is_nested
-from rag_accel.interception.leaf_table import OWN, LeafMethod, called_on, plain_class, plain_method
+from rag_accel.interception.leaf_table import (
+    OWN,
+    LeafMethod,
+    plain_class,
+    plain_method,
+)
 from rag_accel.interception.parallel_calls import obstacle, preparation_for
 from rag_accel.recognition.known_classes import full_name
+from rag_accel.recognition.wrapped_methods import called_on
 from rag_accel_adapters.llama_index.proxies import shares_steps
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 

@@ -16,7 +16,6 @@ from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls
 from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
 from llama_index_rag_accel.concurrency.offload import off_loop
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.leaf_table import called_on
 from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
     accelerator_of_calls,
@@ -24,6 +23,7 @@ from rag_accel.interception.parallel_calls import (
     preparation_for,
     run_side_by_side,
 )
+from rag_accel.recognition.wrapped_methods import called_on
 from rag_accel.system.loops import runs_in_loop
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
