@@ -161,6 +161,20 @@ class Options:
         "vectors are near, not the same, and `explain()` names the smallest cosine; `int8` finds "
         "other texts, as an `ApproximateVectorsWarning` says",
     )
+    hosted_cache_mb: float = _option(
+        64.0,
+        "most memory, in MiB, for vectors of embeddings on servers, cached by text, model, endpoint"
+        " and key; 0 caches none",
+        0.0,
+        65_536.0,
+    )
+    hosted_cache_s: float = _option(
+        300.0,
+        "how long such a vector is used; a model that changes behind its name without telling is "
+        "noticed after that time at the latest",
+        0.0,
+        86_400.0,
+    )
     embedding_slo_s: float | None = _option(
         None,
         "latency target of an embedding call on an embedder of several members; a request's own "

@@ -112,6 +112,17 @@ RAISES = (
         "refusals of whatever a program sets, and functions of leaf_table",
         {"adapters/rag_accel_adapters": 200, "rag_accel/recognition": 300},
     ),
+    *_raises(
+        "equal hosted texts are asked for once, vectors are cached, lone callers wait for nobody",
+        "a gathering wait of each call, and shared calls in the context of the first caller",
+        {
+            "rag_accel": 50,
+            "rag_accel/adoption": 200,
+            "rag_accel/engines/embedding": 400,
+            "rag_accel/telemetry": 100,
+            "tests": 800,
+        },
+    ),
 )
 
 

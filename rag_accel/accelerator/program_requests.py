@@ -96,6 +96,11 @@ class ProgramRequests:
         finally:
             self.close_request(identity)
 
+    def left_s(self, identity: RequestIdentity) -> float | None:
+        """Return the seconds until a run's deadline, at least 0; None without one."""
+        deadline = identity.deadline
+        return None if deadline is None else max(0.0, deadline - self._driver.now())
+
     def anonymous(self, program: str = "", deadline_s: float | None = None) -> RequestIdentity:
         """Return an identity for a run that is not opened, such as a single call's."""
         now = self._driver.now()

@@ -18,6 +18,7 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
 from rag_accel.leaves.submitted_work import SubmittedWork
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
+from rag_accel.telemetry.shared_spans import callers_span
 
 Role = Literal["query", "document"]
 Vectors = list[list[float]]
@@ -135,14 +136,18 @@ class EmbeddingCall:
         if hosted is not None:
             make = partial(adopted.make, accelerator.options)
             engine = accelerator.own(adopted.model, "hosted-embedding", make)
+            shared = accelerator.hosted_texts
             work = ServerTexts(
                 tuple(texts),
                 role,
                 group=hosted.group,
                 ask=hosted.asks(role),
                 max_texts=hosted.max_texts,
+                costs=shared.costs_of(hosted.group),
+                note=partial(shared.note, hosted.group),
+                caller=callers_span(),
             )
-            # Not shared with equal work: a caller never waits for the end of another's call.
+            # Not shared with equal work here: ``hosted_texts`` has one caller ask for all.
             return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
         placed = on_devices(accelerator, adopted, self.holder)
         if placed is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
 from rag_accel.adoption.embedding_devices import warn_unused
+from rag_accel.adoption.hosted_embedding import aembed_hosted, embed_hosted
 from rag_accel.engines.embedding.hosted_engine import is_small
 from rag_accel.interception import wrappers
 from rag_accel.interception.fallback import awith_fallback, with_fallback
@@ -107,13 +107,19 @@ def _plain(
                 return inner(self, *args, **kwargs)
 
         def run(*_: Any, **__: Any) -> Any:
-            hosted = call.adopted.hosted
-            owned = _noted(call.embed if hosted is None else call.embed_or_alone, self, leaf)
-            found = with_fallback(identity.accelerator, owned, unscheduled, "embedding")
-            if hosted is None or not isinstance(found, AskAlone):
-                return found
-            time.sleep(found.delay_s)
-            return alone(identity, hosted.alone(), *args, **kwargs)
+            if call.adopted.hosted is not None:
+                return embed_hosted(call, shared, ask)
+            return with_fallback(identity.accelerator, owned(call.embed), unscheduled, "embedding")
+
+        def owned(embed: Callable[[], Any]) -> Callable[[], Any]:
+            return _noted(embed, self, leaf)
+
+        def shared() -> Any:
+            embed = owned(call.embed_or_alone)
+            return with_fallback(identity.accelerator, embed, unscheduled, "embedding")
+
+        def ask(obj: Any) -> Any:
+            return alone(identity, obj, *args, **kwargs)
 
         return decorated_as(original, run)(self, *args, **kwargs)
 
@@ -142,12 +148,14 @@ def _coroutine(
         async def embed(*_: Any, **__: Any) -> Any:
             return await (call.aembed() if hosted is None else call.aembed_or_alone())
 
+        async def shared() -> Any:
+            return await awith_fallback(identity.accelerator, owned, unscheduled, "embedding")
+
+        async def ask(obj: Any) -> Any:
+            return await alone(identity, obj, *args, **kwargs)
+
         async def run(*_: Any, **__: Any) -> Any:
-            found = await awith_fallback(identity.accelerator, owned, unscheduled, "embedding")
-            if hosted is None or not isinstance(found, AskAlone):
-                return found
-            await asyncio.sleep(found.delay_s)
-            return await alone(identity, hosted.alone(), *args, **kwargs)
+            return await (shared() if hosted is None else aembed_hosted(call, shared, ask))
 
         hosted = call.adopted.hosted
         sync = recogniser.methods[leaf.name].sync if call.adopted.through_sync else None

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
+from rag_accel.engines.embedding.hosted_engine import AskServer
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.errors import ConfigError
 from rag_accel.recognition.known_classes import (
@@ -31,15 +32,17 @@ class HostedCalls:
         ask: asks the server once, without trying again; raises what the client raises.
         alone: returns the object for a caller whose shared call failed: it tries once less.
         ask_queries: asks for queries, where they are asked for otherwise than documents.
+        blocks_loops: whether its coroutines ask without leaving the loop meanwhile.
     """
 
     group: str
     max_texts: int
-    ask: Callable[[list[str]], Sequence[Any]]
+    ask: AskServer
     alone: Callable[[], Any]
-    ask_queries: Callable[[list[str]], Sequence[Any]] | None = None
+    ask_queries: AskServer | None = None
+    blocks_loops: bool = False
 
-    def asks(self, role: Literal["query", "document"]) -> Callable[[list[str]], Sequence[Any]]:
+    def asks(self, role: Literal["query", "document"]) -> AskServer:
         return self.ask_queries or self.ask if role == "query" else self.ask
 
 

@@ -24,10 +24,14 @@ TRACERS = (
 
 def traced(wrapper: Any) -> Any | None:
     """Return what a known tracer's wrapper stands around; ``None`` for anything else."""
-    inner = getattr(wrapper, "__wrapped__", None)
-    if inner is None:
+    if not is_tracers(getattr(wrapper, "_self_wrapper", wrapper)):
         return None
-    return inner if is_tracers(getattr(wrapper, "_self_wrapper", wrapper)) else None
+    inner = getattr(wrapper, "__wrapped__", None)
+    if inner is not None or type(wrapper) is not FunctionType:
+        return inner
+    cells = (_content(cell) for cell in wrapper.__closure__ or ())
+    functions = [found for found in cells if isinstance(found, FunctionType)]
+    return functions[0] if len(functions) == 1 else None
 
 
 def is_tracers(function: Any) -> bool:

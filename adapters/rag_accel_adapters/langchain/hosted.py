@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel.recognition.known_classes import NotAdoptedError
+from rag_accel.recognition.wrapped_methods import undecorated
 from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, package_of
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
@@ -40,7 +42,8 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
     """
     values = partial(_values, cls, method)
     group = group_of(values, obj)
-    ask = partial(_ask, method(cls, "embed_documents"))
+    # Without the tracers around it, which trace what callers ask for, not shared calls.
+    ask = partial(_ask, undecorated(method(cls, "embed_documents")))
     return HostedCalls(
         group=group,
         max_texts=obj.chunk_size,
@@ -103,13 +106,11 @@ def _copied(obj: Any) -> Any:
     return copied
 
 
-def _ask(
-    embed_documents: Callable[..., Sequence[Any]], own: Any, texts: list[str]
-) -> Sequence[Any]:
+def _ask(embed_documents: Callable[..., Sequence[Any]], own: Any, texts: list[str]) -> ServerAnswer:
     """Ask the server once, by LangChain's own method on a copy of the object."""
     asking = own.model_copy()
     asking.client = InOrder(own.client._client.with_options(max_retries=0).embeddings)
-    return embed_documents(asking, texts)
+    return ServerAnswer(embed_documents(asking, texts), asking.client.model)
 
 
 def _alone(obj: Any) -> Any:

@@ -249,9 +249,9 @@ def _is_of(function: FunctionType, cls: type) -> bool:
     code = function.__code__
     if _cell_around(function) is not None or traced(function) is not None:
         return True
-    return code.co_filename.startswith(_homes()) and code.co_qualname.startswith(
-        f"{cls.__qualname__}."
-    )
+    # A tracer may have put a base's method into the class.
+    owners = tuple(f"{base.__qualname__}." for base in cls.__mro__)
+    return code.co_filename.startswith(_homes()) and code.co_qualname.startswith(owners)
 
 
 #: They sit in one another's classes and rename their modules, so any of their files will do.

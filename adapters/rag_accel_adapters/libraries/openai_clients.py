@@ -8,13 +8,14 @@ plain data, which are compared.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from itertools import chain, count
 from operator import attrgetter
 from types import MethodType
 from typing import Any
 
+from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.errors import EngineOutputError
 from rag_accel.recognition.known_classes import NotAdoptedError, full_name
 from rag_accel.recognition.weak_maps import WeakIdDict
@@ -204,10 +205,15 @@ def _way_values(transport: Any) -> tuple[Any, ...]:
 
 
 class InOrder:
-    """An embeddings resource whose answers are in the order of what was sent."""
+    """An embeddings resource whose answers are in the order of what was sent.
+
+    Attributes:
+        model: that the server says has answered last.
+    """
 
     def __init__(self, resource: Any) -> None:
         self._resource = resource
+        self.model = ""
 
     def create(self, *, input: Any, **others: Any) -> Any:
         """Return the answer, its data sorted by ``index``.
@@ -216,6 +222,7 @@ class InOrder:
             EngineOutputError: an index is missing or there twice.
         """
         answer = self._resource.create(input=input, **others)
+        self.model = answer.model if isinstance(answer.model, str) else ""
         count = len(input) if isinstance(input, list) else 1
         return answer.model_copy(update={"data": _in_order(answer.data, count)})
 
@@ -236,9 +243,9 @@ def ask_unchanged(
     values: Callable[[Any], object],
     own: Any,
     group: str,
-    ask: Callable[[Any, list[str]], Sequence[Any]],
+    ask: Callable[[Any, list[str]], ServerAnswer],
     texts: list[str],
-) -> Sequence[Any]:
+) -> ServerAnswer:
     """Return ``ask(own, texts)``.
 
     Raises:

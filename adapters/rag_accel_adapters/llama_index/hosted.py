@@ -7,11 +7,11 @@ clients whose settings are plain data.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel.recognition.known_classes import NotAdoptedError
 from rag_accel.recognition.proxies import replaced
@@ -139,13 +139,14 @@ def _asks(client: Any) -> tuple[Any, ...]:
     return client_values(resource)
 
 
-def _ask(engine: str, own: Any, texts: list[str]) -> Sequence[Any]:
+def _ask(engine: str, own: Any, texts: list[str]) -> ServerAnswer:
     """Ask the server once, by LlamaIndex's own function."""
     from llama_index.embeddings.openai import base
 
     resource = InOrder(own._get_client().with_options(max_retries=0).embeddings)
     client: Any = SimpleNamespace(embeddings=resource)
-    return base.get_embeddings(client, texts, engine=engine, **own.additional_kwargs)
+    vectors = base.get_embeddings(client, texts, engine=engine, **own.additional_kwargs)
+    return ServerAnswer(vectors, resource.model)
 
 
 def _alone(obj: Any) -> Any:

@@ -6,11 +6,11 @@ settings are plain data, and one of neo4j-graphrag's own handlers of rate limits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel.recognition.known_classes import NotAdoptedError, full_name
 from rag_accel.recognition.proxies import replaced
@@ -55,6 +55,7 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
         # An object of its own, so that another model or client, set later, is not this call's.
         ask=partial(ask_unchanged, values, replaced(obj), group, _ask),
         alone=partial(_alone, obj),
+        blocks_loops=True,
     )
 
 
@@ -89,11 +90,11 @@ def _check_class(obj: Any, cls: type, method: PlainMethod) -> None:
     check_object(handler, "rate_limit_handler")
 
 
-def _ask(own: Any, texts: list[str]) -> Sequence[list[float]]:
+def _ask(own: Any, texts: list[str]) -> ServerAnswer:
     """Ask the server once; for one text as the class does, which sends no list then."""
     resource = InOrder(own.client.with_options(max_retries=0).embeddings)
     answer = resource.create(input=texts if len(texts) > 1 else texts[0], model=own.model)
-    return [found.embedding for found in answer.data]
+    return ServerAnswer([found.embedding for found in answer.data], resource.model)
 
 
 def _alone(obj: Any) -> Any:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,29 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.bases import OutboxEngine
+from rag_accel.engines.embedding.call_costs import CallCosts
+from rag_accel.engines.embedding.hosted_texts import CallReport
 from rag_accel.engines.http.retry_after import seconds_asked
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import EngineError, EngineOutputError
+from rag_accel.telemetry.shared_spans import CallersSpan, run_apart
 
-#: Asks a server once, without trying again; returns one vector per text, in order.
-AskServer = Callable[[list[str]], Sequence[Any]]
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """The answer to one call.
+
+    Args:
+        vectors: one per text, in order.
+        model: that the server says has answered; empty if it says none.
+    """
+
+    vectors: Sequence[Any]
+    model: str = ""
+
+
+#: Asks a server once, without trying again.
+AskServer = Callable[[list[str]], ServerAnswer]
 
 #: A request above one of these is a load: its caller asks alone, and no query waits for it.
 MAX_REQUEST_TEXTS = 16
@@ -59,11 +77,19 @@ class ServerTexts(TextBatch):
         group: requests of equal groups may share a call: nothing in it differs between them.
         ask: asks the server.
         max_texts: texts in one call.
+        costs: what calls of the group take.
+        note: takes what an answered call took.
+        caller: the span in which the caller asks.
     """
 
     group: Hashable = field(kw_only=True)
     ask: AskServer = field(kw_only=True, repr=False, compare=False)
     max_texts: int = field(default=MAX_CALL_TEXTS, kw_only=True)
+    costs: CallCosts = field(default_factory=CallCosts, kw_only=True, repr=False, compare=False)
+    note: Callable[[CallReport], None] = field(
+        default=lambda report: None, kw_only=True, repr=False, compare=False
+    )
+    caller: CallersSpan | None = field(default=None, kw_only=True, repr=False, compare=False)
 
 
 class AskAloneError(EngineError):
@@ -112,12 +138,14 @@ _Answer = tuple[_Call, Sequence[Any] | float]
 class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
     """An embedding engine for servers, one for all of them.
 
-    Requests of one group that come within ``gather_s`` of one another go into one call; queries
-    share calls with queries, documents with documents. A call starts when it is full, when no other
-    request has come for that time, or four times that after its first, whatever else is in flight:
-    a request never waits for the answer to another.
+    Requests of one group that come within ``gather_s`` of one another, or the time that sending a
+    call takes where that is less, go into one call; queries share calls with queries, documents
+    with documents. A call starts when it is full, when no other request has come for that time, or
+    four times that after its first, whatever else is in flight: a request never waits for the
+    answer to another. How many texts fill a call is learned from what calls took.
 
-    After any failure of a call, each of its requests ends with an ``AskAloneError``.
+    A call runs in a context of its own, in a span that links to those of its callers. After any
+    failure of it, each of its requests ends with an ``AskAloneError``.
 
     Values are ``[len(texts), dim]``, float64: the numbers as the server sent them.
 
@@ -173,9 +201,10 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
         now = self._clock.now()
         for job in jobs:
             waiting = self._waiting.setdefault(job.group, [])
+            gather_s = job.work.costs.gather_s(self._gather_s)
             if not waiting:
-                self._latest[job.group] = now + _MOST_GATHERINGS * self._gather_s
-            self._gathers_until[job.group] = min(now + self._gather_s, self._latest[job.group])
+                self._latest[job.group] = now + _MOST_GATHERINGS * gather_s
+            self._gathers_until[job.group] = min(now + gather_s, self._latest[job.group])
             waiting.append(job)
 
     def _abort(self, jobs: Sequence[_TextsToSend]) -> None:
@@ -200,16 +229,17 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
     def _gathered(self, group: Hashable, now: float) -> _Call:
         """Take the requests of the group's next call; none while others may still come."""
         waiting = self._waiting.get(group, [])
+        if not waiting:
+            return []
+        most = _most_texts(waiting)
         call, num_texts, num_chars = list[_TextsToSend](), 0, 0
         for job in waiting:
             num_texts += len(job.work.texts)
             num_chars += job.num_chars
-            if call and (num_texts > _most_texts(call[0]) or num_chars > MAX_CALL_CHARS):
+            if call and (num_texts > most or num_chars > MAX_CALL_CHARS):
                 break
             call.append(job)
-        if not call:
-            return []
-        is_full = len(call) < len(waiting) or num_texts >= _most_texts(call[0])
+        is_full = len(call) < len(waiting) or num_texts >= most
         if not is_full and now < self._gathers_until[group]:
             return []
         self._keep(group, waiting[len(call) :])
@@ -255,8 +285,11 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
         return True
 
 
-def _most_texts(job: _TextsToSend) -> int:
-    return min(MAX_CALL_TEXTS, job.work.max_texts)
+def _most_texts(waiting: _Call) -> int:
+    """Return how many texts the next call of what waits may hold."""
+    first = waiting[0].work
+    best = first.costs.texts_a_call(sum(len(job.work.texts) for job in waiting))
+    return min(MAX_CALL_TEXTS, first.max_texts, best or MAX_CALL_TEXTS)
 
 
 def _ask(call: _Call, answers: Outbox[_Answer]) -> None:
@@ -272,15 +305,22 @@ def _ask(call: _Call, answers: Outbox[_Answer]) -> None:
 
 def _vectors(call: _Call) -> Any:
     texts = [text for job in call for text in job.work.texts]
-    vectors = np.asarray(call[0].work.ask(texts), dtype=np.float64)
-    if vectors.ndim != 2 or len(vectors) != len(texts):
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    first = call[0].work
+    began, busy = time.perf_counter(), time.thread_time()
+    callers = [job.work.caller for job in call]
+    answer = run_apart(partial(first.ask, list(places)), "rag_accel.shared_embeddings", callers)
+    vectors = np.asarray(answer.vectors, dtype=np.float64)
+    if vectors.ndim != 2 or len(vectors) != len(places):
         raise EngineOutputError(
             "a server returned vectors that cannot be right",
             where="HostedEmbeddingEngine",
-            found=f"shape {vectors.shape} for {len(texts)} texts",
+            found=f"shape {vectors.shape} for {len(places)} texts",
             valid="one vector per text, all of one dimension",
         )
-    return vectors
+    took_s, busy_s = time.perf_counter() - began, time.thread_time() - busy
+    first.note(CallReport(len(places), took_s, busy_s, answer.model))
+    return vectors if len(places) == len(texts) else vectors[[places[text] for text in texts]]
 
 
 def retry_delay_s(error: BaseException) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from rag_accel.engines.embedding.hosted_engine import (
     AskAloneError,
     AskServer,
     HostedEmbeddingEngine,
+    ServerAnswer,
     ServerTexts,
     is_small,
     retry_delay_s,
@@ -68,7 +69,7 @@ class Server:
         self.all_run = threading.Event()
         self.errors: dict[str, Exception] = {}
 
-    def __call__(self, texts: list[str]) -> Sequence[Any]:
+    def __call__(self, texts: list[str]) -> ServerAnswer:
         self.calls.append(texts)
         if len(self.calls) >= self.expected:
             self.all_run.set()
@@ -76,7 +77,7 @@ class Server:
         for text in texts:
             if text in self.errors:
                 raise self.errors[text]
-        return [vector(text) for text in texts]
+        return ServerAnswer([vector(text) for text in texts])
 
 
 def finish(engine: Engine, *ids: str) -> dict[str, EngineOutput]:
@@ -163,7 +164,7 @@ def test_no_call_waits_for_another(engine: HostedEmbeddingEngine, server: Server
     server.gate.clear()
     server.expected = 8
     ids = [f"{number}" for number in range(16)]
-    engine.submit([work(id, id, id, server=server, max_texts=4) for id in ids])
+    engine.submit([work(id, id, f"{id}!", server=server, max_texts=4) for id in ids])
     engine.step(StepBudget(time_s=0.0))
     assert server.all_run.wait(PATIENCE_S)
     engine.submit([work("later", server=server)])
@@ -243,7 +244,7 @@ def test_a_lost_connection_is_waited_for() -> None:
 
 def test_after_a_wrong_number_of_vectors_each_asks_alone() -> None:
     engine = HostedEmbeddingEngine()
-    engine.submit([work("a", server=lambda texts: [[1.0]] * (len(texts) + 1))])
+    engine.submit([work("a", server=lambda texts: ServerAnswer([[1.0]] * (len(texts) + 1)))])
     assert isinstance(finish(engine, "a")["a"].error, AskAloneError)
 
 

@@ -1,0 +1,69 @@
+"""The times of calls of one server, and how many texts one call should hold.
+
+Pure: no clock, no threads, no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+#: How much longer the shortest time of a size counts for each later one: servers change.
+_FORGETTING: Final = 1.02
+
+
+class CallCosts:
+    """The times of the calls of one group.
+
+    A call costs this process the work of sending it, which calls in flight do one after the other;
+    each further text costs the server's time. Sharing pays while a text costs less than a call.
+    """
+
+    def __init__(self) -> None:
+        #: by size, in powers of two: the number of texts of the shortest call, and its seconds
+        self._shortest: dict[int, tuple[int, float]] = {}
+        self._sending_s: float | None = None
+
+    def note(self, texts: int, seconds: float, sending_s: float | None = None) -> None:
+        """Note a call that was answered.
+
+        Args:
+            texts: their number.
+            seconds: from its start to its answer.
+            sending_s: seconds of processor time, if they were measured.
+        """
+        size = texts.bit_length()
+        known = self._shortest.get(size)
+        if known is None or seconds <= known[1] * _FORGETTING:
+            self._shortest[size] = texts, seconds
+        else:
+            self._shortest[size] = known[0], known[1] * _FORGETTING
+        if sending_s is not None:
+            before = self._sending_s
+            self._sending_s = sending_s if before is None else min(sending_s, before * _FORGETTING)
+
+    @property
+    def text_s(self) -> float:
+        """Return the seconds that a further text takes; 0 where that is not known."""
+        fewest, most = min(self._shortest, default=0), max(self._shortest, default=0)
+        if fewest == most:
+            return 0.0
+        (few, few_s), (many, many_s) = self._shortest[fewest], self._shortest[most]
+        return max(0.0, (many_s - few_s) / (many - few))
+
+    def texts_a_call(self, waiting: int) -> int | None:
+        """Return how many of the waiting texts one call should hold; None for as many as may be.
+
+        With ``n`` texts a call, ``waiting / n`` calls are sent one after the other, and the last
+        one takes ``n`` times the time of a text: the sum is least at the root below.
+        """
+        text_s, sending_s = self.text_s, self._sending_s
+        if sending_s is None or text_s == 0.0:
+            return None
+        if text_s > sending_s:
+            return 1
+        return max(1, round(math.sqrt(waiting * sending_s / text_s)))
+
+    def gather_s(self, most: float) -> float:
+        """Return how long a call may wait for others: no longer than sending one takes."""
+        return most if self._sending_s is None else min(most, self._sending_s)

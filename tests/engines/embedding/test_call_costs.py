@@ -1,0 +1,63 @@
+"""How many texts a call to a server holds, by what calls took."""
+
+from __future__ import annotations
+
+import pytest
+
+from rag_accel.engines.embedding.call_costs import CallCosts
+
+MS = 1e-3
+
+
+def costs(*calls: tuple[int, float], sending_ms: float | None = 2.0) -> CallCosts:
+    """Return the costs of calls of so many texts and milliseconds."""
+    found = CallCosts()
+    for texts, milliseconds in calls:
+        found.note(texts, milliseconds * MS, None if sending_ms is None else sending_ms * MS)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("calls", "text_ms"),
+    [
+        ([], 0.0),
+        ([(1, 50.0)], 0.0),
+        ([(1, 50.0), (32, 50.0)], 0.0),
+        ([(1, 50.0), (32, 81.0)], 1.0),
+        ([(1, 90.0), (1, 50.0), (32, 112.0), (32, 81.0)], 1.0),  # the shortest of each size
+        ([(32, 10.0), (1, 50.0)], 0.0),  # a first call connects
+    ],
+)
+def test_a_texts_time_is_between_the_shortest_calls(
+    calls: list[tuple[int, float]], text_ms: float
+) -> None:
+    assert costs(*calls).text_s == pytest.approx(text_ms * MS)
+
+
+def test_a_server_that_slows_down_is_noticed() -> None:
+    found = costs((1, 50.0), (32, 50.0))
+    for _ in range(100):
+        found.note(32, 360 * MS)
+    assert found.text_s == pytest.approx(10 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("calls", "sending_ms", "waiting", "expected"),
+    [
+        ([(1, 50.0), (32, 50.0)], 2.0, 64, None),  # texts cost nothing
+        ([(1, 50.0), (32, 81.0)], None, 64, None),  # nothing is known of sending
+        ([(1, 50.0), (32, 81.0)], 2.0, 32, 8),
+        ([(1, 50.0), (32, 81.0)], 2.0, 2, 2),
+        ([(1, 50.0), (32, 205.0)], 2.0, 64, 1),  # a text costs more than a call
+    ],
+)
+def test_calls_hold_as_many_texts_as_pay(
+    calls: list[tuple[int, float]], sending_ms: float | None, waiting: int, expected: int | None
+) -> None:
+    assert costs(*calls, sending_ms=sending_ms).texts_a_call(waiting) == expected
+
+
+def test_a_call_waits_no_longer_for_others_than_it_takes_to_send() -> None:
+    assert costs((1, 50.0)).gather_s(3 * MS) == pytest.approx(2 * MS)
+    assert costs((1, 50.0), sending_ms=9.0).gather_s(3 * MS) == pytest.approx(3 * MS)
+    assert costs((1, 50.0), sending_ms=None).gather_s(3 * MS) == pytest.approx(3 * MS)
