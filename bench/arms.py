@@ -32,7 +32,8 @@ def bench_accelerator(**options: Any) -> Iterator[Accelerator]:
         raise ConfigError(
             "the accelerated arm is switched off", where="RAG_ACCEL", hint="unset RAG_ACCEL"
         )
-    with Accelerator(options=Options.load(**{"single_flight": False, **options})) as accelerator:
+    computing = {"single_flight": False, "hosted_cache_mb": 0, **options}
+    with Accelerator(options=Options.load(**computing)) as accelerator:
         yield accelerator
         if accelerator.bypassed:
             raise EngineError(

@@ -1,8 +1,9 @@
 """Measure what sharing calls of an embeddings server brings, and what a lone text waits for it.
 
 The server is a process of its own, a scripted one: each call takes 50 ms and 1 ms a text, and it
-runs eight calls at the same time; more of them queue. Both arms are the same chain around the same
-LangChain ``OpenAIEmbeddings``, whose clients and their connections are as LangChain makes them.
+runs eight calls at the same time, of which more queue, or those of all callers. Both arms are the
+same chain around the same LangChain ``OpenAIEmbeddings``, whose clients and their connections are
+as LangChain makes them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,11 @@ class Sizes:
     call_s: float = 0.05
     text_s: float = 0.001
 
+    @property
+    def wide(self) -> Sizes:
+        """Return the sizes with a server that runs the calls of all callers at the same time."""
+        return replace(self, at_once=self.callers)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -76,11 +82,27 @@ class EmbeddingsServer(LineProcess):
 
 
 def hosted(texts: Sequence[str], sizes: Sizes) -> tuple[dict[str, float], list[Row]]:
-    """Return ``hosted_vs_plain`` and ``hosted_alone``, and the rows behind them.
+    """Return ``hosted_vs_plain``, ``hosted_alone`` and ``hosted_wide``, and the rows behind them.
 
     Raises:
         EngineError: if concurrent callers shared nothing: the figures would not be ours.
     """
+    many, few = texts[: sizes.callers], texts[: sizes.lone_texts]
+    together, alone = _measured(sizes, [(many, sizes.callers), (few, 1)])
+    _require_shared(together)
+    (wide,) = _measured(sizes.wide, [(many, sizes.callers)])
+    medians_ms = alone.map(lambda run: run.load.median_ms)
+    found = {
+        "hosted_vs_plain": throughput_ratio(together.map(_load)),
+        "hosted_alone": median(ratios(medians_ms)),
+        "hosted_wide": throughput_ratio(wide.map(_load)),
+    }
+    rows = [*_rows(together, sizes.callers), *_rows(alone, 1)]
+    return found, [*rows, *_rows(wide, sizes.callers, "wide embeddings server")]
+
+
+def _measured(sizes: Sizes, loads: Sequence[tuple[Sequence[str], int]]) -> list[Pairs[Run]]:
+    """Return the runs of each load: texts, and the number of callers who embed one each."""
     with EmbeddingsServer(sizes) as server, _embeddings(server.base_url()) as embeddings:
         plain = _chain(embeddings)
         with bench_accelerator() as accelerator:
@@ -94,13 +116,7 @@ def hosted(texts: Sequence[str], sizes: Sizes) -> tuple[dict[str, float], list[R
                     warm_up=1,
                 )
 
-            together = measured(texts[: sizes.callers], sizes.callers)
-            alone = measured(texts[: sizes.lone_texts], 1)
-    _require_shared(together)
-    loads = together.map(_load)
-    medians_ms = alone.map(lambda run: run.load.median_ms)
-    found = {"hosted_vs_plain": throughput_ratio(loads), "hosted_alone": median(ratios(medians_ms))}
-    return found, [*_rows(together, sizes.callers), *_rows(alone, 1)]
+            return [measured(*load) for load in loads]
 
 
 @contextmanager
@@ -145,8 +161,8 @@ def _require_shared(pairs: Pairs[Run]) -> None:
         )
 
 
-def _rows(pairs: Pairs[Run], callers: int) -> list[Row]:
-    workload = f"embeddings server, {workload_of(callers, 'threads')}"
+def _rows(pairs: Pairs[Run], callers: int, server: str = "embeddings server") -> list[Row]:
+    workload = f"{server}, {workload_of(callers, 'threads')}"
     rows: list[Row] = []
     for system, runs in ((PLAIN, pairs.plain), (OURS, pairs.other)):
         rows += system_rows(system, workload, [run.load for run in runs], "texts_per_s")

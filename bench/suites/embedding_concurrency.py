@@ -39,6 +39,9 @@ Ratios:
         accelerated of 32 threads that embed one text each; median over pairs of runs.
     hosted_alone: against the same LangChain ``OpenAIEmbeddings`` without us, on that server: median
         time of a call accelerated / plain with one caller; median over pairs of runs.
+    hosted_wide: against the same LangChain ``OpenAIEmbeddings`` without us, on that server where it
+        runs 32 calls at the same time: wall time plain / accelerated of 32 threads that embed one
+        text each; median over pairs of runs.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ def _begin(
     assert hosted is not None, "only calls of servers come here"
     key = (hosted.group, call.role, tuple(call.texts))
     may_ask = not (is_async and hosted.blocks_loops)
+    may_follow = may_follow and accelerator.options.single_flight
     begin = accelerator.hosted_texts.begin
     turn = partial(begin, key, loop, may_follow=may_follow, may_ask=may_ask)
     return with_fallback(accelerator, turn, CallTurn, _WHERE)
@@ -96,7 +97,7 @@ def _end(call: EmbeddingCall, turn: CallTurn, vectors: Any) -> None:
     def end() -> None:
         asked = [vectors] if call.one else vectors
         is_whole = vectors is not None and len(asked) == len(call.texts)
-        turn.end(rows_of(asked) if is_whole else None)
+        turn.end(partial(rows_of, asked) if is_whole else None)
 
     with_fallback(call.identity.accelerator, end, partial(turn.end, None), _WHERE)
 

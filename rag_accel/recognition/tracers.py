@@ -24,9 +24,11 @@ TRACERS = (
 
 def traced(wrapper: Any) -> Any | None:
     """Return what a known tracer's wrapper stands around; ``None`` for anything else."""
+    inner = getattr(wrapper, "__wrapped__", None)
+    if inner is None and getattr(wrapper, "__closure__", None) is None:  # of most methods
+        return None
     if not is_tracers(getattr(wrapper, "_self_wrapper", wrapper)):
         return None
-    inner = getattr(wrapper, "__wrapped__", None)
     if inner is not None or type(wrapper) is not FunctionType:
         return inner
     cells = (_content(cell) for cell in wrapper.__closure__ or ())

@@ -157,7 +157,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
 LACKED = {
     "demo": {"demo_vs_best_peer"},
     "embedding_concurrency": {
-        *("embedding_vs_best_peer", "hosted_alone", "hosted_vs_plain"),
+        *("embedding_vs_best_peer", "hosted_alone", "hosted_vs_plain", "hosted_wide"),
         *("rerank_one_thread", "rerank_vs_plain"),
     },
     "kv_ttft": {"reuse_vs_kvboost"},

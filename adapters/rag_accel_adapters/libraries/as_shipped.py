@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, is_
 from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -35,7 +35,6 @@ class _ShippedClass:
     """The attributes of a class when it was found to be as shipped; the values are kept alive."""
 
     values: tuple[Any, ...]
-    ids: list[int]
     functions: tuple[FunctionType, ...]
     codes: list[CodeType]
     #: what the functions of decorators call, which is among ``functions``
@@ -133,7 +132,8 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass:
     # Identities, not equality: a proxy of a function equals it.
     if (
         seen is not None
-        and list(map(id, values)) == seen.ids
+        and len(values) == len(seen.values)
+        and all(map(is_, values, seen.values))
         and list(map(_code, seen.functions)) == seen.codes
         and [id(_content(cell)) for cell in seen.cells] == seen.called
     ):
@@ -150,12 +150,10 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass:
         # The value of a cached property stands on the object.
         if found and not isinstance(vars(cls)[name], functools.cached_property):
             names.add(name)
-    ids, codes = list(map(id, values)), list(map(_code, functions))
+    codes = list(map(_code, functions))
     cells = tuple(cell for function in functions if (cell := _cell_around(function)) is not None)
     called = [id(_content(cell)) for cell in cells]
-    _seen[cls] = _ShippedClass(
-        values, ids, tuple(functions), codes, cells, called, frozenset(names)
-    )
+    _seen[cls] = _ShippedClass(values, tuple(functions), codes, cells, called, frozenset(names))
     return _seen[cls]
 
 

@@ -10,6 +10,8 @@ from typing import Final
 
 #: How much longer the shortest time of a size counts for each later one: servers change.
 _FORGETTING: Final = 1.02
+#: How much of the number of callers counts for each later one: they come and go.
+_LEAVING: Final = 0.99
 
 
 class CallCosts:
@@ -23,6 +25,8 @@ class CallCosts:
         #: by size, in powers of two: the number of texts of the shortest call, and its seconds
         self._shortest: dict[int, tuple[int, float]] = {}
         self._sending_s: float | None = None
+        #: of late, at the same time
+        self._callers = 1.0
 
     def note(self, texts: int, seconds: float, sending_s: float | None = None) -> None:
         """Note a call that was answered.
@@ -51,10 +55,15 @@ class CallCosts:
         (few, few_s), (many, many_s) = self._shortest[fewest], self._shortest[most]
         return max(0.0, (many_s - few_s) / (many - few))
 
-    def texts_a_call(self, waiting: int) -> int | None:
-        """Return how many of the waiting texts one call should hold; None for as many as may be.
+    def note_callers(self, count: int) -> None:
+        """Note how many callers wait for answers."""
+        self._callers = max(float(count), self._callers * _LEAVING)
 
-        With ``n`` texts a call, ``waiting / n`` calls are sent one after the other, and the last
+    @property
+    def texts_a_call(self) -> int | None:
+        """Return how many texts one call should hold; None for as many as may be.
+
+        With ``n`` texts a call, ``callers / n`` calls are sent one after the other, and the last
         one takes ``n`` times the time of a text: the sum is least at the root below.
         """
         text_s, sending_s = self.text_s, self._sending_s
@@ -62,8 +71,11 @@ class CallCosts:
             return None
         if text_s > sending_s:
             return 1
-        return max(1, round(math.sqrt(waiting * sending_s / text_s)))
+        return max(1, round(math.sqrt(self._callers * sending_s / text_s)))
 
-    def gather_s(self, most: float) -> float:
-        """Return how long a call may wait for others: no longer than sending one takes."""
-        return most if self._sending_s is None else min(most, self._sending_s)
+    def wait_s(self, most: float) -> float:
+        """Return how long a call may wait for others: no longer than sending theirs would take."""
+        if self._sending_s is None:
+            return most
+        others = min(self.texts_a_call or math.inf, self._callers) - 1
+        return min(most, max(0.0, others) * self._sending_s)

@@ -138,11 +138,11 @@ _Answer = tuple[_Call, Sequence[Any] | float]
 class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
     """An embedding engine for servers, one for all of them.
 
-    Requests of one group that come within ``gather_s`` of one another, or the time that sending a
-    call takes where that is less, go into one call; queries share calls with queries, documents
-    with documents. A call starts when it is full, when no other request has come for that time, or
-    four times that after its first, whatever else is in flight: a request never waits for the
-    answer to another. How many texts fill a call is learned from what calls took.
+    Requests of one group that come within ``gather_s`` of one another go into one call; queries
+    share calls with queries, documents with documents. A call starts when it is full, when no other
+    request has come for that time, or four times that after its first, whatever else is in flight:
+    a request never waits for the answer to another. How many texts fill a call, and whether waiting
+    for them pays, is learned from what calls took.
 
     A call runs in a context of its own, in a span that links to those of its callers. After any
     failure of it, each of its requests ends with an ``AskAloneError``.
@@ -201,10 +201,10 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
         now = self._clock.now()
         for job in jobs:
             waiting = self._waiting.setdefault(job.group, [])
-            gather_s = job.work.costs.gather_s(self._gather_s)
             if not waiting:
-                self._latest[job.group] = now + _MOST_GATHERINGS * gather_s
-            self._gathers_until[job.group] = min(now + gather_s, self._latest[job.group])
+                most_s = _MOST_GATHERINGS * self._gather_s
+                self._latest[job.group] = now + job.work.costs.wait_s(most_s)
+            self._gathers_until[job.group] = min(now + self._gather_s, self._latest[job.group])
             waiting.append(job)
 
     def _abort(self, jobs: Sequence[_TextsToSend]) -> None:
@@ -288,8 +288,7 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
 def _most_texts(waiting: _Call) -> int:
     """Return how many texts the next call of what waits may hold."""
     first = waiting[0].work
-    best = first.costs.texts_a_call(sum(len(job.work.texts) for job in waiting))
-    return min(MAX_CALL_TEXTS, first.max_texts, best or MAX_CALL_TEXTS)
+    return min(MAX_CALL_TEXTS, first.max_texts, first.costs.texts_a_call or MAX_CALL_TEXTS)
 
 
 def _ask(call: _Call, answers: Outbox[_Answer]) -> None:
@@ -307,7 +306,7 @@ def _vectors(call: _Call) -> Any:
     texts = [text for job in call for text in job.work.texts]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     first = call[0].work
-    began, busy = time.perf_counter(), time.thread_time()
+    began = time.perf_counter(), time.thread_time(), time.process_time()
     callers = [job.work.caller for job in call]
     answer = run_apart(partial(first.ask, list(places)), "rag_accel.shared_embeddings", callers)
     vectors = np.asarray(answer.vectors, dtype=np.float64)
@@ -318,9 +317,16 @@ def _vectors(call: _Call) -> Any:
             found=f"shape {vectors.shape} for {len(places)} texts",
             valid="one vector per text, all of one dimension",
         )
-    took_s, busy_s = time.perf_counter() - began, time.thread_time() - busy
-    first.note(CallReport(len(places), took_s, busy_s, answer.model))
+    first.note(_report(len(places), answer.model, *began))
     return vectors if len(places) == len(texts) else vectors[[places[text] for text in texts]]
+
+
+def _report(texts: int, model: str, began: float, busy: float, all_busy: float) -> CallReport:
+    """Return what a call took, without what other threads of this process took from it."""
+    sending_s = time.thread_time() - busy
+    others_s = max(0.0, time.process_time() - all_busy - sending_s)
+    took_s = max(sending_s, time.perf_counter() - began - others_s)
+    return CallReport(texts, took_s, sending_s, model)
 
 
 def retry_delay_s(error: BaseException) -> float:

@@ -23,6 +23,8 @@ from rag_accel.system.forks import forks
 from rag_accel.system.locks import ForkedAnew
 
 Rows = Sequence[npt.NDArray[np.float64]]
+#: returns the vectors of a call; None if they are no lists of floats
+ReadRows = Callable[[], Rows | None]
 #: group, role and texts of a call
 CallKey = tuple[str, str, tuple[str, ...]]
 
@@ -38,7 +40,7 @@ class CallReport:
 
     Args:
         texts: their number.
-        seconds: from its start to its answer.
+        seconds: from its start to its answer, less what other threads took of them.
         sending_s: seconds of processor time.
         model: which the server says has answered; empty if it says none.
     """
@@ -70,9 +72,11 @@ class Flight:
     Args:
         loop: that its caller needs to go on; None for a caller in a thread.
         rows: its vectors, once they are there; None if it has failed.
+        followers: who wait.
     """
 
     loop: AbstractEventLoop | None
+    followers: int = 0
     rows: Future[Rows | None] = field(default_factory=Future["Rows | None"])
 
 
@@ -84,13 +88,14 @@ class CallTurn:
         rows: the vectors, where they are known.
         leader: the flight of equal texts.
         is_alone: whether to ask where the caller is, rather than in a shared call.
-        end: ends the caller's own flight, with its vectors if it has any; called once or more.
+        end: ends the caller's own flight, with what returns its vectors if it has any; called once
+            or more.
     """
 
     rows: Rows | None = None
     leader: Flight | None = None
     is_alone: bool = True
-    end: Callable[[Rows | None], None] = lambda rows: None
+    end: Callable[[ReadRows | None], None] = lambda read: None
 
     def __del__(self) -> None:
         # One that an interrupt lost would let others wait for ever.
@@ -146,13 +151,13 @@ class HostedTexts(ForkedAnew):
             leader = group.flights.get((role, texts))
             if leader is not None and may_follow and leader.loop in (None, loop):
                 self.followed += 1
+                leader.followers += 1
                 return CallTurn(leader=leader)
-            is_alone = may_ask and (
-                group.in_flight == 0 or group.costs.texts_a_call(group.in_flight) == 1
-            )
+            is_alone = may_ask and (group.in_flight == 0 or group.costs.texts_a_call == 1)
             flight = Flight(loop)
             group.flights.setdefault((role, texts), flight)
             group.in_flight += 1
+            group.costs.note_callers(group.in_flight)
             ending = _Ending(self, group, key, flight, group.generation, self._now(), is_alone)
             return CallTurn(is_alone=is_alone, end=ending.end)
 
@@ -195,18 +200,23 @@ class HostedTexts(ForkedAnew):
             found.append(cached.vector)
         return found
 
-    def _end(self, ended: _Ending, rows: Rows | None) -> None:
-        asked = ended.key[1:]
+    def _end(self, ended: _Ending, read: ReadRows | None) -> None:
+        asked, rows = ended.key[1:], None
         with self._lock:
             group = ended.group
             group.in_flight -= 1
             if group.flights.get(asked) is ended.flight:
                 del group.flights[asked]
+            if read is not None and ended.is_alone:
+                group.costs.note(len(ended.key[2]), self._now() - ended.began_at)
+        try:
+            if read is not None and (self._max_bytes or ended.flight.followers):
+                rows = read()
             if rows is not None:
-                if ended.is_alone:
-                    group.costs.note(len(ended.key[2]), self._now() - ended.began_at)
-                self._keep(ended, rows)
-        ended.flight.rows.set_result(rows)
+                with self._lock:
+                    self._keep(ended, rows)
+        finally:
+            ended.flight.rows.set_result(rows)
 
     def _keep(self, ended: _Ending, rows: Rows) -> None:
         group = ended.group
@@ -256,10 +266,10 @@ class _Ending:
     forks: int = field(default_factory=lambda: forks.number)
     is_over: bool = False
 
-    def end(self, rows: Rows | None) -> None:
+    def end(self, read: ReadRows | None) -> None:
         if not self.is_over and self.forks == forks.number:
             self.is_over = True
-            self.texts._end(self, rows)
+            self.texts._end(self, read)
 
 
 def rows_of(vectors: Any) -> Rows | None:

@@ -42,7 +42,7 @@ def test_a_server_that_slows_down_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "sending_ms", "waiting", "expected"),
+    ("calls", "sending_ms", "callers", "expected"),
     [
         ([(1, 50.0), (32, 50.0)], 2.0, 64, None),  # texts cost nothing
         ([(1, 50.0), (32, 81.0)], None, 64, None),  # nothing is known of sending
@@ -52,12 +52,29 @@ def test_a_server_that_slows_down_is_noticed() -> None:
     ],
 )
 def test_calls_hold_as_many_texts_as_pay(
-    calls: list[tuple[int, float]], sending_ms: float | None, waiting: int, expected: int | None
+    calls: list[tuple[int, float]], sending_ms: float | None, callers: int, expected: int | None
 ) -> None:
-    assert costs(*calls, sending_ms=sending_ms).texts_a_call(waiting) == expected
+    found = costs(*calls, sending_ms=sending_ms)
+    found.note_callers(callers)
+    assert found.texts_a_call == expected
 
 
-def test_a_call_waits_no_longer_for_others_than_it_takes_to_send() -> None:
-    assert costs((1, 50.0)).gather_s(3 * MS) == pytest.approx(2 * MS)
-    assert costs((1, 50.0), sending_ms=9.0).gather_s(3 * MS) == pytest.approx(3 * MS)
-    assert costs((1, 50.0), sending_ms=None).gather_s(3 * MS) == pytest.approx(3 * MS)
+def test_callers_that_are_gone_count_less_and_less() -> None:
+    found = costs((1, 50.0), (32, 81.0))
+    found.note_callers(32)
+    for _ in range(500):
+        found.note_callers(2)
+    assert found.texts_a_call == 2
+
+
+@pytest.mark.parametrize(("callers", "expected_ms"), [(1, 0.0), (2, 2.0), (4, 6.0), (32, 12.0)])
+def test_a_call_waits_no_longer_for_others_than_their_sending_takes(
+    callers: int, expected_ms: float
+) -> None:
+    found = costs((1, 50.0))
+    found.note_callers(callers)
+    assert found.wait_s(12 * MS) == pytest.approx(expected_ms * MS)
+
+
+def test_a_call_waits_while_nothing_is_known_of_sending() -> None:
+    assert costs((1, 50.0), sending_ms=None).wait_s(12 * MS) == pytest.approx(12 * MS)

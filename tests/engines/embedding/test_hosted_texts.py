@@ -26,7 +26,7 @@ def rows(*numbers: float) -> Rows:
 def answer(texts: HostedTexts, asked: CallKey, vectors: Rows) -> None:
     """Ask for texts that nobody else asks for."""
     turn = texts.begin(asked, None)
-    turn.end(vectors)
+    turn.end(lambda: vectors)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_equal_texts_wait_for_the_first(texts: HostedTexts) -> None:
     first, second = texts.begin(key("a"), None), texts.begin(key("a"), None)
     assert first.leader is None
     assert second.leader is not None
-    first.end(rows(1.0))
+    first.end(lambda: rows(1.0))
     found = second.leader.rows.result(0)
     assert found is not None
     assert found[0].tolist() == [1.0, 0.1]
@@ -147,7 +147,7 @@ def test_another_model_behind_the_name_empties_its_cache(texts: HostedTexts) -> 
     assert texts.begin(key("a"), None).rows is not None
     under_way = texts.begin(key("b"), None)
     texts.note("g", CallReport(1, 0.1, 0.01, "new"))
-    under_way.end(rows(2.0))
+    under_way.end(lambda: rows(2.0))
     assert texts.begin(key("a"), None).rows is None
     assert texts.begin(key("b"), None).rows is None  # whichever of them has answered
     assert texts.begin(key("a", group="h"), None).rows is not None
@@ -172,14 +172,14 @@ def test_a_fork_forgets_what_others_ask(texts: HostedTexts) -> None:
     again = texts.begin(key("a"), None)
     assert again.leader is None
     assert again.is_alone
-    first.end(rows(1.0))
+    first.end(lambda: rows(1.0))
 
 
 def test_threads_count_right(texts: HostedTexts) -> None:
     def ask(number: int) -> None:
         for turn in range(200):
             made = texts.begin(key(f"{number} {turn % 7}"), None, may_follow=False)
-            made.end(rows(1.0) if turn % 3 else None)
+            made.end((lambda: rows(1.0)) if turn % 3 else None)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
