@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import pytest
 from langchain_openai import AzureOpenAIEmbeddings, OpenAIEmbeddings
 from openai.resources.embeddings import Embeddings
+from openai_http import httpx
 
 from rag_accel.errors import EngineOutputError
 from rag_accel_adapters.langchain.hosted import HostedCalls, hosted_calls
@@ -54,7 +54,7 @@ def group(embeddings: OpenAIEmbeddings) -> str:
         azure(),
         make(model_kwargs={"user": "u", "extra_body": {"a": [1, 2.0, None]}}),
         make(dimensions=3, timeout=1.0, organization="o", chunk_size=2),
-        make(timeout=httpx2.Timeout(3.0)),
+        make(timeout=httpx.Timeout(3.0)),
     ],
 )
 def test_an_object_as_its_library_made_it_shares_calls(embeddings: OpenAIEmbeddings) -> None:
@@ -78,8 +78,8 @@ async def a_token() -> str:
         make(api_key=a_token),
         make(default_headers={"x": "y"}),
         make(default_query={"x": "y"}),
-        make(http_client=httpx2.Client()),
-        make(http_async_client=httpx2.AsyncClient()),
+        make(http_client=httpx.Client()),
+        make(http_async_client=httpx.AsyncClient()),
         make(max_retries=0),
         make(chunk_size=1),
         make(model_kwargs={"extra_body": object()}),
@@ -118,9 +118,9 @@ CHANGES: dict[str, Callable[[OpenAIEmbeddings], Any]] = {
     "http auth": lambda one: setattr(one.client._client._client, "auth", ("a", "b")),
     "http params": lambda one: setattr(one.client._client._client, "params", {"a": "b"}),
     "hook": lambda one: one.client._client._client.event_hooks["request"].append(print),
-    "transport": _set(f"{HTTP}._transport", httpx2.MockTransport(lambda request: None)),  # type: ignore[arg-type,return-value]
+    "transport": _set(f"{HTTP}._transport", httpx.MockTransport(lambda request: None)),  # type: ignore[arg-type,return-value]
     "mount": lambda one: one.client._client._client._mounts.update(
-        {"x": httpx2.MockTransport(lambda request: None)}  # type: ignore[arg-type,return-value]
+        {"x": httpx.MockTransport(lambda request: None)}  # type: ignore[arg-type,return-value]
     ),
     "handler": _set(f"{HTTP}._transport.handle_request", lambda request: None),
     "pool": _set(f"{HTTP}._transport._pool.handle_request", lambda request: None),
