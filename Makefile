@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo quick test test-all mutation test-vllm test-ray check conformance bench peers peers-infinity peers-genai peers-kvboost clean
+.PHONY: install demo quick test test-all mutation test-vllm test-ray test-in check conformance bench peers peers-infinity peers-genai peers-kvboost clean
 
 install: $(STAMP)
 
@@ -99,6 +99,21 @@ $(RAY_STAMP): pyproject.toml constraints.txt $(RAY_TESTS)/environment.txt
 	$(RAY)/bin/python -m pip install --quiet -c constraints.txt -r $(RAY_TESTS)/environment.txt -e ".[ray,local,langchain]"
 	@touch $@
 
+# Environments whose versions exclude ours, by name: `make test-in ENV=clients`. The folder of each has
+# the requirements that it is made from, this checkout with its extras among them, and the arguments
+# of pytest, a line each: tests of that folder, and tests of the suite that must hold there too.
+ENVIRONMENTS := $(patsubst tests/environments/%/requirements.txt,%,$(wildcard tests/environments/*/requirements.txt))
+ENVIRONMENT_STAMPS := $(ENVIRONMENTS:%=.venv-%/.installed)
+
+test-in: $(filter .venv-$(ENV)/.installed,$(ENVIRONMENT_STAMPS))
+	$(if $(filter $(ENV),$(ENVIRONMENTS)),,$(error ENV must be one of: $(ENVIRONMENTS)))
+	.venv-$(ENV)/bin/python -m pytest @tests/environments/$(ENV)/pytest.args $(ARGS)
+
+$(ENVIRONMENT_STAMPS): .venv-%/.installed: pyproject.toml tests/environments/%/requirements.txt
+	$(PY) -m venv --clear .venv-$*
+	.venv-$*/bin/python -m pip install --quiet -r tests/environments/$*/requirements.txt
+	@touch $@
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -131,4 +146,4 @@ EXPORT_SMOLLM2 = folder=$$($(BIN)/python -c 'import rag_accel.sample as s; print
 	--task text-generation-with-past .peers/genai/smollm2
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(RAY) .conformance .peers build dist
+	rm -rf $(VENV) $(VLLM) $(RAY) $(ENVIRONMENTS:%=.venv-%) .conformance .peers build dist

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import pytest
 from langchain_openai import AzureOpenAIEmbeddings, OpenAIEmbeddings
 from openai.resources.embeddings import Embeddings
+from openai_http import httpx
 
 from rag_accel.errors import EngineOutputError
 from rag_accel.recognition.known_classes import NotAdoptedError
@@ -58,11 +58,11 @@ def group(embeddings: OpenAIEmbeddings) -> str:
         azure(),
         make(model_kwargs={"user": "u", "extra_body": {"a": [1, 2.0, None]}}),
         make(dimensions=3, timeout=1.0, organization="o", chunk_size=2),
-        make(timeout=httpx2.Timeout(3.0)),
+        make(timeout=httpx.Timeout(3.0)),
         make(default_headers={"x": "y"}),
         make(default_query={"x": "y"}),
-        make(http_client=httpx2.Client(), http_async_client=httpx2.AsyncClient()),
-        make(http_client=httpx2.Client()),
+        make(http_client=httpx.Client(), http_async_client=httpx.AsyncClient()),
+        make(http_client=httpx.Client()),
         azure(azure_ad_token="t"),
     ],
 )
@@ -79,7 +79,7 @@ async def a_token() -> str:
     return "t"
 
 
-def _hooked(request: httpx2.Request) -> None:
+def _hooked(request: Any) -> None:
     """Do nothing, as a hook that might look at who calls."""
 
 
@@ -87,11 +87,11 @@ REFUSED: list[tuple[OpenAIEmbeddings, str]] = [
     (make(Same), "Same is a class of the program's"),
     (make(api_key=lambda: "k"), "api_key is a function"),
     (make(api_key=a_token), "api_key is a function"),
-    (make(http_client=httpx2.Client(event_hooks={"request": [_hooked]})), "test_hosted_recog"),
-    (make(http_client=httpx2.Client(auth=("a", "b"))), "http_client has an auth"),
-    (make(http_client=httpx2.Client(headers={"x": "y"})), "the async client sends otherwise"),
-    (make(http_async_client=httpx2.AsyncClient(verify=False)), "the async client sends otherwise"),
-    (make(http_client=httpx2.Client(transport=httpx2.MockTransport(print))), "MockTransport"),  # type: ignore[arg-type]
+    (make(http_client=httpx.Client(event_hooks={"request": [_hooked]})), "test_hosted_recog"),
+    (make(http_client=httpx.Client(auth=("a", "b"))), "http_client has an auth"),
+    (make(http_client=httpx.Client(headers={"x": "y"})), "the async client sends otherwise"),
+    (make(http_async_client=httpx.AsyncClient(verify=False)), "the async client sends otherwise"),
+    (make(http_client=httpx.Client(transport=httpx.MockTransport(print))), "MockTransport"),  # type: ignore[arg-type]
     (make(max_retries=0), "max_retries=0"),
     (make(chunk_size=1), "chunk_size"),
     (make(model_kwargs={"extra_body": object()}), "model_kwargs holds what is no plain data"),
@@ -137,9 +137,9 @@ CHANGES: dict[str, Callable[[OpenAIEmbeddings], Any]] = {
     "http auth": lambda one: setattr(one.client._client._client, "auth", ("a", "b")),
     "http params": lambda one: setattr(one.client._client._client, "params", {"a": "b"}),
     "hook": lambda one: one.client._client._client.event_hooks["request"].append(print),
-    "transport": _set(f"{HTTP}._transport", httpx2.MockTransport(lambda request: None)),  # type: ignore[arg-type,return-value]
+    "transport": _set(f"{HTTP}._transport", httpx.MockTransport(lambda request: None)),  # type: ignore[arg-type,return-value]
     "mount": lambda one: one.client._client._client._mounts.update(
-        {"x": httpx2.MockTransport(lambda request: None)}  # type: ignore[arg-type,return-value]
+        {"x": httpx.MockTransport(lambda request: None)}  # type: ignore[arg-type,return-value]
     ),
     "handler": _set(f"{HTTP}._transport.handle_request", lambda request: None),
     "pool": _set(f"{HTTP}._transport._pool.handle_request", lambda request: None),
@@ -227,7 +227,7 @@ def test_equal_settings_of_one_client_are_one_group() -> None:
 
 
 def test_objects_that_send_by_one_http_client_are_one_group() -> None:
-    client, another = httpx2.Client(), httpx2.Client()
+    client, another = httpx.Client(), httpx.Client()
     assert group(make(http_client=client)) == group(make(http_client=client))
     assert group(make(http_client=client)) != group(make(http_client=another))
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx2
-from openai import APIConnectionError, AsyncOpenAI
+from openai import APIConnectionError, AsyncOpenAI, OpenAIError
 
 from rag_accel.engine_api.transient import RetryBudget
 from rag_accel.engines.http.options import RemoteOptions
@@ -18,11 +19,15 @@ from rag_accel.engines.http.options import RemoteOptions
 _EXCERPT_BYTES = 64 * 1024
 _END_MARK = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 _END_MARK_BYTES = len(b"\ndata: [DONE]")
+_END_S = 0.1
 _ENCODED = ("content-encoding", "content-length", "transfer-encoding")
 
 
-class HttpFault(Exception):
-    """An exchange is not worth repeating. No error of httpx2's, so its client does not repeat."""
+class HttpFault(OpenAIError):
+    """An exchange is not worth repeating.
+
+    An openai client repeats after errors of its HTTP package, openai 2 after any but openai's own.
+    """
 
     def __init__(self, what: str, text: str, hint: str) -> None:
         super().__init__(what, text, hint)
@@ -61,7 +66,8 @@ class BudgetedClient(AsyncOpenAI):
 class BoundedHttpClient(httpx2.AsyncClient):
     """An HTTP client whose answers have a ``Body`` of bounded size, in ``extensions["body"]``.
 
-    Errors of httpx2 come through only where the connection was refused or broke.
+    Errors of httpx2 come through only where the connection was refused or broke; every
+    other is an HttpFault.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class BoundedHttpClient(httpx2.AsyncClient):
     ) -> httpx2.Response:
         """Send a request and return its answer, read already unless it is a stream.
 
-        Raises HttpFault, and httpx2.RequestError if there was or is no connection any more.
+        Raises HttpFault, and ``httpx2.RequestError`` if there was or is no connection any more.
         """
         with _final_faults():
             encoded = await super().send(request, stream=True, **how)
@@ -160,7 +166,14 @@ class Body(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Give the connection back, or close it if something was left unread."""
-        await self._response.aclose()
+        try:
+            if self.has_end_mark:  # openai 2 leaves unread that nothing follows
+                with suppress(HttpFault, TimeoutError, httpx2.HTTPError):
+                    async with asyncio.timeout(_END_S):
+                        async for chunk in self._chunks:
+                            self._checked(chunk)
+        finally:
+            await self._response.aclose()
 
 
 @contextmanager
@@ -177,6 +190,10 @@ def _final_faults() -> Iterator[None]:
         raise
     except httpx2.HTTPError as exc:
         raise HttpFault("the HTTP exchange failed", _text(exc), "check base_url") from exc
+    except HttpFault:
+        raise
+    except Exception as exc:
+        raise HttpFault("the HTTP client failed", _text(exc), "report this as a bug") from exc
 
 
 def _text(error: Exception) -> str:

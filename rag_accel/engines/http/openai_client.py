@@ -34,7 +34,9 @@ def open_client(
     try:
         from rag_accel.engines.http.bounded_client import BoundedHttpClient, BudgetedClient
     except ImportError as exc:
-        raise ImportError(f"{user} needs openai: pip install 'rag-accel[openai]'") from exc
+        raise ImportError(
+            f"{user} needs openai and httpx2: pip install 'rag-accel[openai]'"
+        ) from exc
     http = BoundedHttpClient(options, transport)
     return BudgetedClient(
         RetryBudget(options.retry_budget),
@@ -80,9 +82,12 @@ def count_retries(request: httpx2.Request) -> int:
     return int(request.headers.get("x-stainless-retry-count", 0))
 
 
-def cause_of(error: APIConnectionError) -> str:
-    """Return the cause of a broken connection."""
-    cause = error.__cause__ or error
+def cause_of(error: APIConnectionError | httpx2.RequestError) -> str:
+    """Return the error of httpx2 by which a connection broke."""
+    from openai import APIConnectionError
+
+    cause = error.__cause__ if isinstance(error, APIConnectionError) else error
+    cause = cause or error
     return f"{type(cause).__name__}: {cause}"
 
 

@@ -13,12 +13,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from embeddings_server import EmbeddingsServer, Heard, Refusal, vector_of
 from langchain_openai import OpenAIEmbeddings
 from openai.resources.embeddings import AsyncEmbeddings, Embeddings
+from openai_http import httpx
 
 from langchain_rag_accel import activate
 from rag_accel import Accelerator
@@ -167,8 +167,8 @@ def _key(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
 
 def _hook(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
     return opened.embeddings(
-        http_client=httpx2.Client(event_hooks={"request": [add_tenant]}),
-        http_async_client=httpx2.AsyncClient(event_hooks={"request": [add_tenant_async]}),
+        http_client=httpx.Client(event_hooks={"request": [add_tenant]}),
+        http_async_client=httpx.AsyncClient(event_hooks={"request": [add_tenant_async]}),
     )
 
 
@@ -215,7 +215,7 @@ def _gateway(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
 
 
 def _sending(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    sync, coroutine = httpx2.Client.send, httpx2.AsyncClient.send
+    sync, coroutine = httpx.Client.send, httpx.AsyncClient.send
 
     @functools.wraps(sync)
     def send(self: Any, request: Any, **kwargs: Any) -> Any:
@@ -227,8 +227,8 @@ def _sending(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
         add_tenant(request)
         return await coroutine(self, request, **kwargs)
 
-    patch.setattr(httpx2.Client, "send", send)
-    patch.setattr(httpx2.AsyncClient, "send", asend)
+    patch.setattr(httpx.Client, "send", send)
+    patch.setattr(httpx.AsyncClient, "send", asend)
     return opened.embeddings()
 
 
@@ -362,7 +362,7 @@ def held_by(error: BaseException) -> str:
         said += [str(error), repr(error), repr(vars(error))]
         for name in ("request", "response"):
             part = getattr(error, name, None)
-            with contextlib.suppress(httpx2.RequestNotRead, httpx2.ResponseNotRead):
+            with contextlib.suppress(httpx.RequestNotRead, httpx.ResponseNotRead):
                 said.append(repr(getattr(part, "content", None)))
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if frame.f_code.co_filename != __file__:

@@ -175,6 +175,7 @@ class ChatClient:
     async def _read(
         self, stream: AsyncStream[object], answer: StreamAssembler, emit: Emit
     ) -> GenerationOutput | RemoteEngineError | _Broken:
+        import httpx2
         from openai import APIConnectionError, APIError
 
         body = stream.response.extensions["body"]
@@ -187,7 +188,7 @@ class ChatClient:
                     return self._bad_answer(delta)
                 if delta:
                     emit(delta)
-        except APIConnectionError as exc:
+        except (APIConnectionError, httpx2.RequestError) as exc:  # openai 2 wraps none here
             end = cause_of(exc)
         except APIError as exc:
             return self._bad_answer(CompletionFault("the stream reports an error", str(exc.body)))
