@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import weakref
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from hashlib import sha256
@@ -71,8 +70,8 @@ def endpoint_key(client: Any, body: Any = None) -> Hashable:
         client: of the openai package.
         body: of the call, whose model is the deployment where an Azure client names none.
     """
-    classes = [base for base in type(client).__mro__ if base.__module__.startswith("openai.")]
-    name = classes[0].__name__.removeprefix("Async") if classes else type(client).__name__
+    own = (base for base in type(client).__mro__ if base.__module__.partition(".")[0] == "openai")
+    name = next(own, type(client)).__name__.removeprefix("Async")
     found = [getattr(client, part, None) for part in _PROVIDERS]
     providers = tuple(id(provider) for provider in found if provider is not None)
     # The keys of a provider change all the time, and its client may hold the latest.
@@ -151,12 +150,11 @@ def _note(answer: Any, place: EndpointPlace, close: str, *, is_stream: Any) -> N
     place.headers = headers
     if not is_stream:
         return
-    own = weakref.ref(response)  # or it would hold itself
+    close_own = getattr(response, close)  # it holds itself, as the package's streams do
 
     def close_and_release() -> Any:
         place.release()
-        closing = own()
-        return getattr(type(closing), close)(closing)
+        return close_own()
 
     vars(response)[close] = close_and_release
     place.keep(response)

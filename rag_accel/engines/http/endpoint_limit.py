@@ -3,11 +3,12 @@
 Until an endpoint refuses a call, every call starts at once. From the first refusal on two controls
 hold calls back, since a server may limit either quantity:
 
-    calls in flight    half of those in flight at a refusal, one more after each good round
+    calls in flight    half of those in flight at a refusal; after each good round one more, after
+                       several in a row twice as many more each time
     starts             spaced by an interval once refusals go on; longer after a refusal, as the
                        starts since the last one have measured it, shorter after good rounds
 
-After a refusal the endpoint is in doubt until it takes a call again. Calls with most attempts left
+While refusals go on the endpoint is in doubt until it takes a call. Calls with most attempts left
 try it then, because a caller whose last attempt is refused gets the error.
 """
 
@@ -30,8 +31,9 @@ DOWN_S = 10.0
 _FAIR_EVERY = 8
 #: starts since the last refusal from which they are a measurement of the endpoint's rate
 _MEASURED = 4
-#: successes after which the interval between starts gets shorter; fewer if they take longer
-_ROUND, _ROUND_S = 8, 1.0
+#: successes after which the interval between starts gets shorter, while it is a guess and once it
+#: is measured; fewer if they take longer than the seconds
+_GUESSED_ROUND, _ROUND, _ROUND_S = 4, 8, 1.0
 #: the share by which it does: at first, after a measurement, and at most; doubled a round
 _FIRST_STEP, _LEAST_STEP, _MOST_STEP = 0.5, 0.02, 0.5
 #: the least interval, as a share of that between the latest successes
@@ -40,8 +42,8 @@ _LEAST_SHARE = 0.5
 _SLACK = 1.03
 #: the least interval in seconds, below which there is none, and the longest that is a guess
 _LEAST_INTERVAL_S, _MOST_GUESS_S = 0.0005, 2.0
-#: the longest wait, in seconds, for the refusal of a call before the next one tries
-_MOST_LATENCY_S = 1.0
+#: bounds, in seconds, of the wait for the refusal of a call before the next one tries
+_LEAST_LATENCY_S, _MOST_LATENCY_S = 0.001, 1.0
 
 
 class Urgency(IntEnum):
@@ -209,7 +211,7 @@ class EndpointLimit:
             self._good = 0
             self._bound += self._growth
             self._growth = min(self._bound, 2 * self._growth)
-        if self._interval_s and self._good_paced >= min(_ROUND, _ROUND_S / self._interval_s):
+        if self._interval_s and self._good_paced >= min(self._round, _ROUND_S / self._interval_s):
             self._good_paced = 0
             self._shorten(now)
         self._forget_if_idle(now)
@@ -226,8 +228,9 @@ class EndpointLimit:
             self._not_before = max(self._not_before, now + asked_s)
         self._heeds_pauses = True
         self._num_refused += 1
-        latency_s = now - call.sent_at
-        self._latency_s = latency_s if not self._latency_s else min(self._latency_s, latency_s)
+        latency_s = max(now - call.sent_at, _LEAST_LATENCY_S)
+        known_s = self._latency_s or latency_s
+        self._latency_s = known_s + (latency_s - known_s) / 4
         if self._bound is None or call.sent > self._mark:
             self._decrease(call, now)
         elif not self._interval_s:
@@ -235,7 +238,7 @@ class EndpointLimit:
         self._refused_at = now
         if call is self._probe:
             self._probe = None
-        if not self._in_doubt:
+        if self._interval_s and not self._in_doubt:
             self._in_doubt, self._doubt_since = True, now
 
     def _decrease(self, call: EndpointCall, now: float) -> None:
@@ -248,6 +251,7 @@ class EndpointLimit:
         self._bound = fewer if self._bound is None else min(fewer, self._bound)
         if self._interval_s:
             num_started = call.sent - self._mark - 1
+            self._round = _ROUND if num_started >= _MEASURED else _GUESSED_ROUND
             if num_started:
                 measured_s = (call.sent_at - self._refused_at) / num_started
                 longer_s = max(self._interval_s, measured_s) * _SLACK
@@ -323,8 +327,10 @@ class EndpointLimit:
             return None
         if (self._num_starts + 1) % _FAIR_EVERY == 0:
             heads.sort(key=lambda queue: queue[0].number)
-        if self._in_doubt or self._is_guessed:
+        if self._in_doubt:
             return min(heads[0], key=lambda call: (call.risks_all, -call.attempts, call.number))
+        if self._is_guessed:
+            return min(heads[0], key=lambda call: (call.risks_all, call.number))
         return heads[0][0]
 
     def _due(self, call: EndpointCall) -> float:
@@ -341,8 +347,10 @@ class EndpointLimit:
 
     @property
     def _is_guessed(self) -> bool:
-        """Whether too few calls were taken since the last refusal to rely on the interval."""
-        return bool(self._interval_s) and self._num_starts - self._mark < _MEASURED
+        """Whether starts are spaced by an interval that no refusal has measured."""
+        if not self._interval_s:
+            return False
+        return self._round == _GUESSED_ROUND or self._num_starts - self._mark < _MEASURED
 
     def _accepted_at(self, call: EndpointCall) -> float:
         """Return when a call in flight counts as taken: a refusal would have come long before."""
@@ -365,7 +373,7 @@ class EndpointLimit:
         """Make the state that of an endpoint that never refused a call."""
         self._bound: int | None = None
         self._interval_s = self._latency_s = 0.0
-        self._step = _FIRST_STEP
+        self._step, self._round = _FIRST_STEP, _GUESSED_ROUND
         self._not_before = self._started_at = -inf
         self._refused_at = self._held_back_at = self._doubt_since = -inf
         self._in_doubt, self._heeds_pauses = False, True
