@@ -323,7 +323,9 @@ def test_a_client_whose_key_changes_is_another_endpoint_from_then_on(
 
 def test_keys_and_servers_and_kinds_of_clients_tell_endpoints_apart() -> None:
     def key(**settings: Any) -> Any:
-        return endpoint_key(openai.OpenAI(**{"api_key": "k", "base_url": "http://a/v1", **settings}))
+        return endpoint_key(
+            openai.OpenAI(**{"api_key": "k", "base_url": "http://a/v1", **settings})
+        )
 
     assert key() == key()
     assert key() == endpoint_key(openai.AsyncOpenAI(api_key="k", base_url="http://a/v1"))

@@ -94,7 +94,8 @@ class EndpointPlace:
     """The place of a call at its endpoint, which all its attempts share.
 
     Attributes:
-        call: what its endpoint's limit knows of it.
+        call: the state of it that its endpoint's limit keeps.
+        attempts: all that the call may make.
         num_retries: attempts that failed before this one.
         error: that of the last one.
         patient_until: when the call's own client would send this one.
@@ -104,6 +105,7 @@ class EndpointPlace:
 
     def __init__(self, endpoint: Endpoint, call: EndpointCall, now: float) -> None:
         self.call = call
+        self.attempts = call.attempts
         self.num_retries = 0
         self.error: BaseException | None = None
         self.patient_until = now
@@ -141,7 +143,7 @@ class Endpoint(ForkedAnew):
         self._events = deque[Callable[[], object]]()
         self._waiters: dict[EndpointCall, _Waiter] = {}
         self._timekeeper: EndpointCall | None = None
-        self._asking = set[int]()
+        self._inside = set[int]()
 
     @property
     def is_busy(self) -> bool:
@@ -168,17 +170,15 @@ class Endpoint(ForkedAnew):
             Exception: what the last attempt raised.
         """
         place = EndpointPlace(self, EndpointCall(urgency, attempts), self._now())
-        thread = threading.get_ident()
-        # It would wait for calls that go on only after it.
-        must_not_wait = thread in self._asking or _loop_runs()
+        is_outer = self._enter()
+        # Else it would wait for calls that go on only after it.
+        may_wait = is_outer and not _loop_runs()
         try:
             while True:
-                if must_not_wait:
-                    self._start_at_once(place)
-                else:
+                if may_wait:
                     self._wait(place, deadline)
-                if not must_not_wait:
-                    self._asking.add(thread)
+                else:
+                    self._start_at_once(place)
                 try:
                     answer = ask(place)
                 except Exception as error:
@@ -188,12 +188,10 @@ class Endpoint(ForkedAnew):
                 else:
                     self._answered(place)
                     return answer
-                finally:
-                    if not must_not_wait:
-                        self._asking.discard(thread)
                 time.sleep(wait_s)
         finally:
             self._end(place)
+            self._exit(is_outer)
 
     async def acall(
         self,
@@ -292,7 +290,7 @@ class Endpoint(ForkedAnew):
             self._post(lambda: self.limit.refuse(call, now, asked_s))
         self.leave(call)
         delay_s = retry_delay_s(error, place.num_retries)
-        if not delay_s or call.attempts < 1:
+        if not delay_s or place.num_retries + 1 >= place.attempts:
             return None
         place.error, place.patient_until = error, now + delay_s
         place.num_retries += 1
@@ -316,14 +314,29 @@ class Endpoint(ForkedAnew):
     def _post(self, event: Callable[[], object]) -> None:
         """Let an event take place, now or as soon as the thread that holds the lock gets to it."""
         self._events.append(event)
-        while self._events and self._lock.acquire(blocking=False):
-            try:
-                while self._events:
-                    self._events[0]()  # again, if an interrupt ends it: each may come twice
-                    self._events.popleft()
-                self._wake(self._now())
-            finally:
-                self._lock.release()
+        is_outer = self._enter()
+        try:
+            while self._events and self._lock.acquire(blocking=False):
+                try:
+                    while self._events:
+                        self._events[0]()  # again, if an interrupt ends it: each may come twice
+                        self._events.popleft()
+                    self._wake(self._now())
+                finally:
+                    self._lock.release()
+        finally:
+            self._exit(is_outer)
+
+    def _enter(self) -> bool:
+        """Note that this thread works here; False if a signal, say, has interrupted it here."""
+        thread = threading.get_ident()
+        is_outer = thread not in self._inside
+        self._inside.add(thread)
+        return is_outer
+
+    def _exit(self, is_outer: bool) -> None:
+        if is_outer:
+            self._inside.discard(threading.get_ident())
 
     def _wake(self, now: float) -> None:
         for call in self.limit.start(now):
