@@ -16,15 +16,17 @@ from limited_server import LimitedServer, Rate, ScriptedAnswer
 
 from rag_accel.engines.http.endpoint_limit import Urgency
 from rag_accel.engines.http.endpoints import Endpoint, EndpointGate, Endpoints
+from rag_accel.recognition.served_models import ServedReports
 from rag_accel_adapters.libraries.openai_limited import (
     LimitedClient,
     endpoint_key,
     limited_resource,
 )
+from rag_accel_adapters.libraries.openai_served import TellingClient, telling_resource
 
 #: bounds a hang; nothing is measured
 PATIENCE_S = 30.0
-RATE = Rate(60, 10)
+RATE = Rate(150, 10)
 
 
 @pytest.fixture
@@ -123,12 +125,12 @@ def test_two_loops_share_one_endpoint(gate: EndpointGate) -> None:
 
         async def ask(name: str) -> list[str]:
             async with async_client_of(server) as client:
-                texts = texts_of(name, 30)
+                texts = texts_of(name, 20)
                 return await in_tasks(limited_resource(client.chat.completions, gate), texts)
 
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(lambda name: asyncio.run(ask(name)), ("a", "b")))
-    assert found == [answers_to(texts_of("a", 30)), answers_to(texts_of("b", 30))]
+    assert found == [answers_to(texts_of("a", 20)), answers_to(texts_of("b", 20))]
     assert len(gate.endpoints) == 1
 
 
@@ -207,10 +209,12 @@ def test_a_server_error_is_tried_again_and_limits_nothing(gate: EndpointGate) ->
 
 
 def test_a_timeout_is_a_refusal(gate: EndpointGate) -> None:
-    with LimitedServer(answer_s=5.0) as server:
-        with client_of(server, timeout=0.05, max_retries=0) as client:
-            with pytest.raises(openai.APITimeoutError):
-                chat(limited_resource(client.chat.completions, gate), "a")
+    with (
+        LimitedServer(answer_s=5.0) as server,
+        client_of(server, timeout=0.05, max_retries=0) as client,
+    ):
+        with pytest.raises(openai.APITimeoutError):
+            chat(limited_resource(client.chat.completions, gate), "a")
         assert only_endpoint(gate).limit.bound == 1
 
 
@@ -365,8 +369,7 @@ def test_interactive_calls_go_before_batch(gate: EndpointGate) -> None:
         for resource, text in zip([*resources, *resources], ("b1", "i1", "b2", "i2"), strict=True):
             threads.append(threading.Thread(target=chat, args=(resource, text)))
             threads[-1].start()
-            waiting = len(threads)
-            wait_until(lambda: only_endpoint(gate).limit.num_waiting == waiting)
+            wait_until(lambda: only_endpoint(gate).limit.num_waiting == len(threads))
         for thread in threads:
             thread.join(PATIENCE_S)
         assert server.texts[:3] == ["batch0", "i1", "i2"]
@@ -378,3 +381,69 @@ def wait_until(is_true: Any) -> None:
     while not is_true():
         assert time.monotonic() < until
         time.sleep(0.001)
+
+
+class AskingNothing:
+    """A program that knows no retrieved texts and no other server."""
+
+    def texts_of(self, prompt: Any) -> None:
+        return None
+
+    def place_of(self, prompt: Any, model: Any) -> None:
+        return None
+
+
+def test_a_telling_resource_over_a_limited_one_is_limited(gate: EndpointGate) -> None:
+    def script(number: int, text: str) -> ScriptedAnswer | None:
+        return ScriptedAnswer(429) if number % 2 == 0 else None
+
+    with LimitedServer(script=script) as server, client_of(server) as client:
+        ask: Any = AskingNothing()
+        limited = limited_resource(client.chat.completions, gate)
+        told = telling_resource(limited, lambda: client, ask, ServedReports())
+        assert chat(told, "a") == "re: a"
+        whole = LimitedClient(lambda: client, gate)
+        telling = TellingClient(lambda: whole, lambda: client, ask, ServedReports())
+        assert chat(telling.chat.completions, "b") == "re: b"
+        assert (server.num_calls, server.num_refused) == (4, 2)
+    assert len(gate.endpoints) == 1
+
+
+def test_langchain_calls_through_limited_resources(gate: EndpointGate) -> None:
+    langchain_openai = pytest.importorskip("langchain_openai")
+    with LimitedServer(RATE, answer_s=0.01) as server:
+        model = langchain_openai.ChatOpenAI(
+            model="m", api_key="k", base_url=server.base_url, max_retries=2, stream_usage=False
+        )
+        root = model.root_client
+        limited = model.model_copy(
+            update={
+                "client": limited_resource(model.client, gate),
+                "async_client": limited_resource(model.async_client, gate),
+                "root_client": LimitedClient(lambda: root, gate),
+            }
+        )
+        texts = texts_of("a", 30)
+        with ThreadPoolExecutor(30) as pool:
+            found = list(pool.map(limited.invoke, texts))
+        assert [message.text for message in found] == answers_to(texts)
+        assert server.num_calls <= 2.1 * 30
+        assert "".join(chunk.text for chunk in limited.stream("b")) == "re:b"
+        assert only_endpoint(gate).limit.num_in_flight == 0
+        root.close()
+
+
+def test_llama_index_calls_through_a_limited_client(gate: EndpointGate) -> None:
+    embeddings = pytest.importorskip("llama_index.embeddings.openai")
+    with LimitedServer(RATE) as server:
+        model = embeddings.OpenAIEmbedding(
+            model_name="m", api_key="k", api_base=server.base_url, max_retries=2
+        )
+        client = model._get_client()
+        model._client = LimitedClient(lambda: client, gate)
+        with ThreadPoolExecutor(20) as pool:
+            found = list(pool.map(model.get_text_embedding, texts_of("a", 20)))
+        assert [vector[0] for vector in found] == [float(len(t)) for t in texts_of("a", 20)]
+        assert server.num_calls <= 2.1 * 20
+        assert len(gate.endpoints) == 1
+        client.close()

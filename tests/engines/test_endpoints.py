@@ -234,11 +234,14 @@ def test_a_deadline_ends_the_waiting(in_loop: bool) -> None:
     with ThreadPoolExecutor(1) as pool:
         held = fill(endpoint, pool)
         deadline = time.monotonic() + 0.05
-        with pytest.raises(DeadlineError, match="1 calls in flight"):
+
+        def wait() -> str:
             if in_loop:
-                asyncio.run(endpoint.acall(aanswer, deadline=deadline))
-            else:
-                endpoint.call(answer, deadline=deadline)
+                return asyncio.run(endpoint.acall(aanswer, deadline=deadline))
+            return endpoint.call(answer, deadline=deadline)
+
+        with pytest.raises(DeadlineError, match="1 calls in flight"):
+            wait()
         assert endpoint.limit.num_waiting == 0
         held.may_end.set()
 

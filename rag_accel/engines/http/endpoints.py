@@ -40,7 +40,7 @@ _Answer = TypeVar("_Answer")
 
 
 class _Waiter(Protocol):
-    """Where a call waits."""
+    """A thread or a task that waits for the start of its call."""
 
     wake_at: float
 
