@@ -364,7 +364,7 @@ class EndpointLimit:
             self.leave(self._held.popleft()[1])
 
     def _forget_if_idle(self, now: float) -> None:
-        quiet_since = max(self._refused_at, self._held_back_at)
+        quiet_since = max(self._refused_at, self._held_back_at, self._not_before)
         has_grown = self._bound is not None and self._bound >= 2 * self._most_in_flight
         if has_grown and now - quiet_since >= FORGET_S:
             self._forget()

@@ -100,6 +100,7 @@ class EndpointPlace:
         error: that of the last one.
         patient_until: when the call's own client would send this one.
         headers: of the answer, if the caller's function sets them.
+        is_taken: whether the call waits or is in flight.
         is_kept: whether the place is kept after the answer.
     """
 
@@ -110,7 +111,7 @@ class EndpointPlace:
         self.error: BaseException | None = None
         self.patient_until = now
         self.headers: Mapping[str, str] = {}
-        self.is_kept = False
+        self.is_taken = self.is_kept = False
         self._endpoint = endpoint
 
     def keep(self, response: Any) -> None:
@@ -144,6 +145,7 @@ class Endpoint(ForkedAnew):
         self._waiters: dict[EndpointCall, _Waiter] = {}
         self._timekeeper: EndpointCall | None = None
         self._inside = set[int]()
+        self._next_at = inf
 
     @property
     def is_busy(self) -> bool:
@@ -228,6 +230,7 @@ class Endpoint(ForkedAnew):
 
     def _start_at_once(self, place: EndpointPlace) -> None:
         time.sleep(max(0.0, place.patient_until - self._now()))
+        place.is_taken = True
         self._post(lambda: self.limit.start_at_once(place.call, self._now()))
 
     def _wait(self, place: EndpointPlace, deadline: float | None) -> None:
@@ -253,6 +256,7 @@ class Endpoint(ForkedAnew):
             self._waiters[call] = waiter
             self.limit.join(call, patient_until)
 
+        place.is_taken = True
         self._post(join)
 
     def _wait_s(self, place: EndpointPlace, waiter: _Waiter, deadline: float | None) -> float:
@@ -277,18 +281,19 @@ class Endpoint(ForkedAnew):
         return until - now
 
     def _tick(self, call: EndpointCall, before: int) -> None:
-        if call.sent == before:
+        if call.sent == before and (self._events or self._now() >= self._next_at):
             self._post(lambda: None)
 
     def _failed(self, place: EndpointPlace, error: Exception) -> float | None:
         """Note a failed attempt; return the seconds until the next one may wait, None without."""
         call, now = place.call, self._now()
-        headers: Any = getattr(getattr(error, "response", None), "headers", {})
+        headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
         is_refused = is_refusal(error)
         if is_refused:
             asked_s = seconds_asked(headers) or retry_after_s(headers) or reset_s(headers)
             self._post(lambda: self.limit.refuse(call, now, asked_s))
         self.leave(call)
+        place.is_taken = False
         delay_s = retry_delay_s(error, place.num_retries)
         if not delay_s or place.num_retries + 1 >= place.attempts:
             return None
@@ -299,11 +304,18 @@ class Endpoint(ForkedAnew):
 
     def _answered(self, place: EndpointPlace) -> None:
         call, now, pause_s = place.call, self._now(), reset_s(place.headers)
-        self._post(lambda: self.limit.succeed(call, now, pause_s))
+
+        def end() -> None:
+            self.limit.succeed(call, now, pause_s)
+            if not place.is_kept:
+                self._leave(call)
+
+        self._post(end)
+        place.is_taken = False
 
     def _end(self, place: EndpointPlace) -> None:
         place.error = None  # its traceback holds this frame
-        if not place.is_kept:
+        if place.is_taken:
             self.leave(place.call)
         self.used_at = self._now()
 
@@ -343,7 +355,7 @@ class Endpoint(ForkedAnew):
             waiter = self._waiters.pop(call, None)
             if waiter is not None:
                 self._nudge(call, waiter)
-        wake_at = self.limit.next_start(now) or inf
+        self._next_at = wake_at = self.limit.next_start(now) or inf
         keeper = self._waiters.get(self._timekeeper) if self._timekeeper is not None else None
         if keeper is None and self._waiters:
             self._timekeeper, keeper = next(iter(self._waiters.items()))
