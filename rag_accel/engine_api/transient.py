@@ -100,8 +100,7 @@ def is_transient(error: BaseException) -> bool:
 
 def is_refusal(error: BaseException) -> bool:
     """Tell whether a server takes no more for now: HTTP 429 or 503, or no answer in time."""
-    status = _status(error)
-    if status is not None:
+    if (status := _status(error)) is not None:
         return status in (429, 503)
     return any("Timeout" in base.__name__ for base in _mro(error))
 

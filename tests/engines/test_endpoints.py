@@ -127,6 +127,20 @@ def test_a_refused_call_is_tried_as_often_as_its_client_would(attempts: int) -> 
     assert_idle(endpoint)
 
 
+@pytest.mark.parametrize("headers", [None, 7, "text"])
+def test_an_error_with_odd_headers_is_raised_as_it_is(headers: Any) -> None:
+    endpoint, error = Endpoint(), RefusedError()
+    error.response.headers = headers
+
+    def ask(place: EndpointPlace) -> str:
+        raise error
+
+    with pytest.raises(RefusedError) as raised:
+        endpoint.call(ask, 3)
+    assert raised.value is error
+    assert_idle(endpoint)
+
+
 def test_a_server_that_forbids_another_attempt_is_obeyed() -> None:
     endpoint, tried = Endpoint(), list[int]()
 

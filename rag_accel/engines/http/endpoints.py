@@ -287,14 +287,14 @@ class Endpoint(ForkedAnew):
     def _failed(self, place: EndpointPlace, error: Exception) -> float | None:
         """Note a failed attempt; return the seconds until the next one may wait, None without."""
         call, now = place.call, self._now()
-        headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+        asked_s = delay_s = 0.0
+        with suppress(Exception):  # an error of any class, whatever it calls headers
+            asked_s, delay_s = _asked_s(error), retry_delay_s(error, place.num_retries)
         is_refused = is_refusal(error)
         if is_refused:
-            asked_s = seconds_asked(headers) or retry_after_s(headers) or reset_s(headers)
             self._post(lambda: self.limit.refuse(call, now, asked_s))
         self.leave(call)
         place.is_taken = False
-        delay_s = retry_delay_s(error, place.num_retries)
         if not delay_s or place.num_retries + 1 >= place.attempts:
             return None
         place.error, place.patient_until = error, now + delay_s
@@ -434,6 +434,12 @@ class EndpointGate:
         """Ask an endpoint from a task of an asyncio loop; see ``Endpoint.acall``."""
         endpoint = self.endpoints.of(key)
         return await endpoint.acall(ask, attempts, self.urgency(), self.deadline())
+
+
+def _asked_s(error: Exception) -> float:
+    """Return for how many seconds the server asks to send nothing; 0.0 if it does not."""
+    headers: Any = getattr(getattr(error, "response", None), "headers", {})
+    return seconds_asked(headers) or retry_after_s(headers) or reset_s(headers)
 
 
 def _loop_runs() -> bool:

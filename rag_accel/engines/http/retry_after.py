@@ -71,7 +71,7 @@ def retry_delay_s(error: BaseException, num_retries: int = 0) -> float:
     if response is None:
         is_lost = hasattr(error, "request")
         return own_s if is_lost else 0.0
-    headers: Any = getattr(response, "headers", None) or {}
+    headers: Any = getattr(response, "headers", {})
     asked_s = seconds_asked(headers) or retry_after_s(headers)
     if headers.get("x-should-retry") == "false" or asked_s > LONGEST_RETRY_AFTER_S:
         return 0.0
