@@ -357,7 +357,7 @@ def test_an_azure_deployment_is_an_endpoint() -> None:
 
 def test_interactive_calls_go_before_batch(gate: EndpointGate) -> None:
     def script(number: int, text: str) -> ScriptedAnswer | None:
-        return ScriptedAnswer(429, {"retry-after": "0.3"}) if number == 0 else None
+        return ScriptedAnswer(429, {"retry-after": "2"}) if number == 0 else None
 
     with LimitedServer(script=script) as server, client_of(server) as client:
         batch = EndpointGate(lambda: Urgency.BATCH, endpoints=gate.endpoints)
