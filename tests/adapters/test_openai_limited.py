@@ -366,6 +366,7 @@ def test_interactive_calls_go_before_batch(gate: EndpointGate) -> None:
         threads = [threading.Thread(target=chat, args=(resources[0], "batch0"))]
         threads[0].start()
         wait_until(lambda: server.num_refused == 1)
+        wait_until(lambda: only_endpoint(gate).limit.num_waiting == 1)
         for resource, text in zip([*resources, *resources], ("b1", "i1", "b2", "i2"), strict=True):
             threads.append(threading.Thread(target=chat, args=(resource, text)))
             threads[-1].start()
