@@ -98,6 +98,13 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, EngineError) and cause is not None and is_transient(cause)
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether a server takes no more for now: HTTP 429 or 503, or no answer in time."""
+    if (status := _status(error)) is not None:
+        return status in (429, 503)
+    return any("Timeout" in base.__name__ for base in _mro(error))
+
+
 def is_doubtful(error: BaseException) -> bool:
     """Tell whether an error is the engine's or the request's, which another engine shows.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from rag_accel.engine_api import (
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.embedding.call_costs import CallCosts
 from rag_accel.engines.embedding.hosted_texts import CallReport
-from rag_accel.engines.http.retry_after import seconds_asked
+from rag_accel.engines.http.retry_after import retry_delay_s
 from rag_accel.engines.outbox import Outbox
 from rag_accel.errors import EngineError, EngineOutputError
 from rag_accel.telemetry.shared_spans import CallersSpan, run_apart
@@ -62,11 +61,6 @@ _NO_LIMIT = 1 << 30
 _MOST_GATHERINGS = 4
 #: seconds in which calls that are in flight may end after ``close``
 _CLOSE_S = 3.0
-
-#: a client's wait before its first retry, and the longest wait that a server may ask for
-_FIRST_RETRY_S = 0.5
-_LONGEST_RETRY_AFTER_S = 120.0
-_RETRIED_STATUSES = frozenset({408, 409, 429})
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,28 +321,3 @@ def _report(texts: int, model: str, began: float, busy: float, all_busy: float) 
     others_s = max(0.0, time.process_time() - all_busy - sending_s)
     took_s = max(sending_s, time.perf_counter() - began - others_s)
     return CallReport(texts, took_s, sending_s, model)
-
-
-def retry_delay_s(error: BaseException) -> float:
-    """Return how long a client waits after this error before its first retry; 0.0 without one.
-
-    The rules are those of the openai client: it tries again after a timeout, a lost connection and
-    the statuses 408, 409, 429 and 5xx, and waits as long as the server asks, two minutes at most.
-    """
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", None)
-    if response is None:
-        is_lost = hasattr(error, "request")
-        return _first_retry_s() if is_lost else 0.0
-    headers: Mapping[str, str] = getattr(response, "headers", {})
-    asked_s = seconds_asked(headers)
-    if headers.get("x-should-retry") == "false" or asked_s > _LONGEST_RETRY_AFTER_S:
-        return 0.0
-    is_retried = isinstance(status, int) and (status in _RETRIED_STATUSES or status >= 500)
-    if not is_retried and headers.get("x-should-retry") != "true":
-        return 0.0
-    return asked_s if asked_s > 0 else _first_retry_s()
-
-
-def _first_retry_s() -> float:
-    return _FIRST_RETRY_S * (1 - 0.25 * random.random())

@@ -30,8 +30,8 @@ from rag_accel.engines.embedding.hosted_engine import (
     ServerAnswer,
     ServerTexts,
     is_small,
-    retry_delay_s,
 )
+from rag_accel.engines.http.retry_after import retry_delay_s
 from rag_accel.errors import ClosedError
 from rag_accel.testing import ManualClock
 from rag_accel.testing.conformance import EngineContract
@@ -224,7 +224,8 @@ def test_after_a_failure_each_asks_alone_and_learns_nothing_of_the_others(
         (Refused(422, {"retry-after": "7"}), 0.0, 0.0),
         (Refused(500), 0.375, 0.5),
         (Refused(500, {"x-should-retry": "false"}), 0.0, 0.0),
-        (Refused(503, {"retry-after": "Tue, 01 Jan 2030 00:00:00 GMT"}), 0.375, 0.5),
+        (Refused(503, {"retry-after": "Fri, 01 Jan 2100 00:00:00 GMT"}), 0.0, 0.0),
+        (Refused(503, {"retry-after": "Sat, 01 Jan 2000 00:00:00 GMT"}), 0.375, 0.5),
         (Refused(429, {"retry-after": "7"}), 7.0, 7.0),
         (Refused(429, {"retry-after-ms": "70", "retry-after": "7"}), 0.07, 0.07),
         (Refused(429, {"retry-after": "121"}), 0.0, 0.0),
