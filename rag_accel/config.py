@@ -161,6 +161,12 @@ class Options:
         "vectors are near, not the same, and `explain()` names the smallest cosine; `int8` finds "
         "other texts, as an `ApproximateVectorsWarning` says",
     )
+    endpoint_limits: bool = _option(
+        True,
+        "let calls to an endpoint wait for their turn once it refuses some (HTTP 429, 503,"
+        " timeouts), as many in flight as it bears, interactive programs before batches; before its"
+        " first refusal nothing waits",
+    )
     hosted_cache_mb: float = _option(
         64.0,
         "most memory, in MiB, for vectors of embeddings on servers, cached by text, model, endpoint"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from langchain_core.runnables import Runnable
 
-from langchain_rag_accel.coverage import coverage
+from langchain_rag_accel.coverage import coverage, program_of
 from langchain_rag_accel.explanation import EXPLANATION
 from langchain_rag_accel.graph_transformers import accelerate_transformer, is_graph_transformer
 from langchain_rag_accel.graphs import accelerate_graph
@@ -84,6 +84,7 @@ ACCELERATION = Acceleration(
     explain=_explain,
     prepare=_prepare,
     coverage=coverage,
+    program_of=program_of,
 )
 accelerate: Final = INTEGRATION.accelerate
 explain: Final = INTEGRATION.explain

@@ -24,13 +24,14 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.messages import BaseMessage
 from langchain_core.tracers.context import register_configure_hook
 
-from langchain_rag_accel.graphs import graph_name
+from langchain_rag_accel.graphs import graph_program
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.coverage import Coverage, CoverageRow, Meter, OpenMeters
 from rag_accel.interception.covered_calls import CoveredCalls
 from rag_accel.interception.leaf_call import NotedCall
+from rag_accel.interception.program import AcceleratedProgram
 
 __all__ = ["Coverage", "CoverageRow", "coverage"]
 
@@ -162,10 +163,14 @@ def _inside(program: Any) -> tuple[Any, Accelerator | None]:
     return (program.bound, program._accelerator) if is_binding else (program, None)
 
 
+def program_of(made: Any) -> AcceleratedProgram | None:
+    """Return the program that an accelerated object is; None for a single model or store."""
+    return made.program if isinstance(made, AcceleratedRunnable) else graph_program(made)
+
+
 def _name_of(program: Any) -> str | None:
-    if isinstance(program, AcceleratedRunnable):
-        return program.program.name
-    return graph_name(program)
+    known = program_of(program)
+    return None if known is None else known.name
 
 
 _open = OpenMeters(

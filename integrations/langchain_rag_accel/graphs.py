@@ -34,9 +34,9 @@ def _program_of(graph: Any, own: Accelerator | None) -> Program:
     return found if found is not None else _programs.setdefault(graph, Program(graph, own))
 
 
-def graph_name(graph: Any) -> str | None:
-    """Return the name of an accelerated graph's program, None for another object."""
-    return next((made.name for one, made in list(_programs.items()) if one is graph), None)
+def graph_program(graph: Any) -> Program | None:
+    """Return the program of an accelerated graph, None for another object."""
+    return next((made for one, made in list(_programs.items()) if one is graph), None)
 
 
 def graph_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:

@@ -74,7 +74,7 @@ _RECOGNISER = EmbeddingRecogniser(
         "embed_documents": _DOCUMENTS,
         "aembed_documents": _DOCUMENTS,
     },
-    EMBEDDINGS.adopt,
+    EMBEDDINGS,
 )
 PROXIED = StandingIn(PROXIES)
 

@@ -106,19 +106,19 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[Any]:
         merged, given = self._given(config, kwargs, len(inputs))
-        with self.program.call():
+        with self.program.call(is_batch=True):
             return self.bound.batch(inputs, merged, **given)
 
     async def abatch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[Any]:
         merged, given = self._given(config, kwargs, len(inputs))
-        with self.program.call():
+        with self.program.call(is_batch=True):
             return await self.bound.abatch(inputs, merged, **given)
 
     def batch_as_completed(
         self, inputs: Sequence[Any], config: Any = None, **kwargs: Any
     ) -> Iterator[Any]:
         merged, given = self._given(config, kwargs, len(inputs))
-        with self.program.run() as scope:
+        with self.program.run(is_batch=True) as scope:
             done = self.bound.batch_as_completed(inputs, merged, **given)
             yield from stepped(iter(done), scope)
 
@@ -126,7 +126,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         self, inputs: Sequence[Any], config: Any = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         merged, given = self._given(config, kwargs, len(inputs))
-        with self.program.run() as scope:
+        with self.program.run(is_batch=True) as scope:
             done = self.bound.abatch_as_completed(inputs, merged, **given)
             async with aclosing(astepped(aiter(done), scope)) as items:
                 async for item in items:

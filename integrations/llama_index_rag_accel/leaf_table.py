@@ -68,7 +68,7 @@ _RECOGNISER = EmbeddingRecogniser(
         **_method("document", "get_text_embedding", one=True),
         **_method("document", "get_text_embeddings", one=False),
     },
-    EMBEDDINGS.adopt,
+    EMBEDDINGS,
 )
 PROXIED = StandingIn(PROXIES)
 

@@ -24,9 +24,7 @@ from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 DECODING, EMBEDDING = PrimitiveKind.DECODING, PrimitiveKind.EMBEDDING
 
 _QUERY = EmbeddingMethod("query", one=True)
-_RECOGNISER = EmbeddingRecogniser(
-    {"embed_query": _QUERY, "async_embed_query": _QUERY}, EMBEDDERS.adopt
-)
+_RECOGNISER = EmbeddingRecogniser({"embed_query": _QUERY, "async_embed_query": _QUERY}, EMBEDDERS)
 
 _MODEL = [
     LeafMethod("invoke", DECODING),

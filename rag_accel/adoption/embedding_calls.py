@@ -14,10 +14,12 @@ from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.accelerator.placed_models import PlacedModel
 from rag_accel.adoption.embedding_devices import on_devices, usual_engine
 from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, find_ahead
+from rag_accel.adoption.endpoint_gates import gate_for
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerTexts
+from rag_accel.engines.embedding.hosted_engine import AskAloneError, ServerAnswer, ServerTexts
+from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.leaves.submitted_work import SubmittedWork
-from rag_accel.recognition.embeddings import AdoptedEmbeddings
+from rag_accel.recognition.embeddings import AdoptedEmbeddings, AskByGate
 from rag_accel.telemetry.shared_spans import callers_span
 
 Role = Literal["query", "document"]
@@ -141,7 +143,7 @@ class EmbeddingCall:
                 tuple(texts),
                 role,
                 group=hosted.group,
-                ask=hosted.asks(role),
+                ask=partial(_ask, hosted.asks(role), gate_for(self.identity, self.holder)),
                 max_texts=hosted.max_texts,
                 costs=shared.costs_of(hosted.group),
                 note=partial(shared.note, hosted.group),
@@ -163,6 +165,10 @@ class EmbeddingCall:
             Work(placed.engine, PrimitiveKind.EMBEDDING, batch, len(batch.texts), batch)
             for batch in batches
         ]
+
+
+def _ask(ask: AskByGate, gate: EndpointGate | None, texts: list[str]) -> ServerAnswer:
+    return ask(texts, gate)
 
 
 def _rows(parts: Iterable[Any]) -> Vectors:

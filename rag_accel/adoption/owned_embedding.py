@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role
 from rag_accel.adoption.embedding_devices import warn_unused
+from rag_accel.adoption.endpoint_gates import gate_for
 from rag_accel.adoption.hosted_embedding import aembed_hosted, embed_hosted
 from rag_accel.engines.embedding.hosted_engine import is_small
 from rag_accel.interception import wrappers
@@ -21,7 +23,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
-from rag_accel.recognition.embeddings import AdoptedEmbeddings, HostedCalls
+from rag_accel.recognition.embeddings import HostedCalls, KnownEmbeddings
 from rag_accel.recognition.wrapped_methods import decorated_as, is_decorated, undecorated
 
 Method = Callable[..., Any]
@@ -48,12 +50,11 @@ class EmbeddingRecogniser:
 
     Args:
         methods: the embedding methods by name.
-        adopt: returns how an engine can run an object, given its plain class and
-            ``plain_method``; None if none can.
+        known: the classes that engines can run, or whose calls a gate limits.
     """
 
     methods: Mapping[str, EmbeddingMethod]
-    adopt: Callable[[Any, type, Callable[[type, str], Any]], AdoptedEmbeddings | None]
+    known: KnownEmbeddings
 
     def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
         """Return the scheduled version of a method that uses an owned engine where it can.
@@ -85,11 +86,29 @@ class EmbeddingRecogniser:
         texts = [given[0]] if how.one else given[0]
         if not isinstance(texts, list | tuple) or not all(map(_is_text, texts)):
             return None
-        adopted = self.adopt(obj, plain_class(type(obj)), plain_method)
+        adopted = self.known.adopt(obj, plain_class(type(obj)), plain_method)
         warn_unused(identity.accelerator, plain_class(type(obj)), adopted)
         if adopted is None or not _may_share(adopted.hosted, texts):
             return None
         return EmbeddingCall(identity, adopted, obj, texts, how.role, how.one)
+
+    def limited(
+        self,
+        identity: RequestIdentity,
+        obj: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Return an object as its calls wait for their turn at its endpoint, if it has one."""
+        if not leaf_class(type(obj)).may_be_owned or is_nested(obj):
+            return obj
+        given = next(iter((*args, *kwargs.values())), None)
+        is_batch = isinstance(given, list) and not is_small(given)
+        gate = gate_for(identity, obj, is_batch=is_batch)
+        if gate is None:
+            return obj
+        limited = partial(self.known.limited, obj, plain_class(type(obj)), plain_method, gate)
+        return with_fallback(identity.accelerator, limited, lambda: obj, "endpoint")
 
 
 def _plain(
@@ -100,7 +119,8 @@ def _plain(
     def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         call = recogniser.call(identity, self, leaf, args, kwargs)
         if call is None:
-            return borrowed(identity, self, *args, **kwargs)
+            limited = recogniser.limited(identity, self, args, kwargs)
+            return borrowed(identity, limited, *args, **kwargs)
 
         def unscheduled() -> Any:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
@@ -119,7 +139,8 @@ def _plain(
             return with_fallback(identity.accelerator, embed, unscheduled, "embedding")
 
         def ask(obj: Any) -> Any:
-            return alone(identity, obj, *args, **kwargs)
+            limited = recogniser.limited(identity, obj, args, kwargs)
+            return alone(identity, limited, *args, **kwargs)
 
         return decorated_as(original, run)(self, *args, **kwargs)
 
@@ -134,7 +155,8 @@ def _coroutine(
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
         call = recogniser.call(identity, self, leaf, args, kwargs)
         if call is None:
-            return await borrowed(identity, self, *args, **kwargs)
+            limited = recogniser.limited(identity, self, args, kwargs)
+            return await borrowed(identity, limited, *args, **kwargs)
 
         async def unscheduled() -> Any:
             with LeafCall(identity, self, leaf, leaf_class(type(self)), ()).inside():
@@ -152,7 +174,8 @@ def _coroutine(
             return await awith_fallback(identity.accelerator, owned, unscheduled, "embedding")
 
         async def ask(obj: Any) -> Any:
-            return await alone(identity, obj, *args, **kwargs)
+            limited = recogniser.limited(identity, obj, args, kwargs)
+            return await alone(identity, limited, *args, **kwargs)
 
         async def run(*_: Any, **__: Any) -> Any:
             return await (shared() if hosted is None else aembed_hosted(call, shared, ask))

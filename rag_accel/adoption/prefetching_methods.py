@@ -56,7 +56,7 @@ class EmbeddingsAhead:
         chunk_len = self.chunk_len(obj, cls)
         if chunk_len is None or len(texts) <= chunk_len:
             return None
-        adopted = self.recogniser.adopt(obj, cls, plain_method)
+        adopted = self.recogniser.known.adopt(obj, cls, plain_method)
         if adopted is None or adopted.hosted is not None:
             return None
         call = EmbeddingCall(identity, adopted, obj, texts, "document")

@@ -51,8 +51,10 @@ def refuse_keywords(unknown: Mapping[str, Any]) -> None:
                 f" accelerator=Accelerator({name}=...), or as options=Options({name}=...) for this"
                 " object alone"
             )
-        guess = suggestion(name, ["accelerator", "options", *options])
-        raise TypeError(f"{told}; valid: accelerator, options" + (f"; {guess}" if guess else ""))
+        guess = suggestion(name, ["accelerator", "options", "interactive", *options])
+        raise TypeError(
+            f"{told}; valid: accelerator, options, interactive" + (f"; {guess}" if guess else "")
+        )
 
 
 def refuse_unknown(cls: Any, given: Any, *others: str) -> Any:

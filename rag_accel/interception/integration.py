@@ -26,7 +26,8 @@ from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
 from rag_accel.interception.option_reach import PartsOf, leaf_parts
-from rag_accel.interception.twins import twin
+from rag_accel.interception.program import AcceleratedProgram
+from rag_accel.interception.twins import known_program, mark_interactive, twin
 from rag_accel.interception.unread_options import check_options
 
 
@@ -78,6 +79,7 @@ class Acceleration:
         prepare: prepares what a program computes with, on an accelerator of its own or that of the
             moment, within some seconds; tells whether it is ready.
         coverage: returns the coverage of a program.
+        program_of: returns the program that an accelerated object is; None for a single model.
         methods: the methods, by class, without which what is done in them is not accelerated.
     """
 
@@ -91,6 +93,7 @@ class Acceleration:
     explain: Explain
     prepare: Callable[[Any, Accelerator | None, float], bool] = lambda program, own, timeout_s: True
     coverage: Callable[[Any], Coverage]
+    program_of: Callable[[Any], AcceleratedProgram | None] = known_program
     methods: Sequence[tuple[type, str]] = ()
 
     def __post_init__(self) -> None:
@@ -153,6 +156,7 @@ class Integration:
         *,
         accelerator: Accelerator | None = None,
         options: Options | None = None,
+        interactive: bool = False,
         **unknown: Never,
     ) -> T:
         """Return an object usable wherever ``obj`` is, whose work is scheduled.
@@ -167,6 +171,8 @@ class Integration:
                 ``neo4j_graphrag_rag_accel``; it stays as it is and may be used beside the result.
             accelerator: schedules the work; by default one that all objects of the process share.
             options: options of an accelerator made for this object alone.
+            interactive: whether somebody waits for the answers: the object's calls go before
+                others, and those of batches last, where an endpoint refuses calls.
 
         Raises:
             TypeError: on another argument; one that is an option is given to the accelerator.
@@ -181,6 +187,8 @@ class Integration:
         refuse_keywords(unknown)
         accelerator, known = chosen(accelerator, options), self.loaded
         made = self._made("accelerate", obj, accelerator)
+        if interactive and made is not obj:
+            mark_interactive(made, known.program_of(made))
         if made is not obj and not known.is_open(obj):
             check_options(obj, accelerator, known.parts_of, options)
         return made

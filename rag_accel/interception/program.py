@@ -16,6 +16,7 @@ from rag_accel.accelerator import (
     default_accelerator,
 )
 from rag_accel.config import is_enabled, is_switch_set
+from rag_accel.engines.http.endpoint_limit import Urgency
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import activated, current_run, lent
 from rag_accel.interception.leaf_call import inside
@@ -52,6 +53,8 @@ class AcceleratedProgram:
     ) -> None:
         self.own = own
         self.name = f"{name}#{next(_numbers)}"
+        #: of its requests at endpoints, unless one is a batch
+        self.urgency = Urgency.ORDINARY
         self._interception = Interception(self.name)
         self._shape = shape
         self._lent = lent_ids
@@ -67,9 +70,9 @@ class AcceleratedProgram:
         return self.own or activated() or default_accelerator()
 
     @contextmanager
-    def run(self) -> Iterator[StreamScope]:
+    def run(self, *, is_batch: bool = False) -> Iterator[StreamScope]:
         """Run a stream as a request or as part of one; give the scope that its code runs in."""
-        call = self._call()
+        call = self._call(is_batch)
         if call is None:
             yield nullcontext
             return
@@ -79,14 +82,20 @@ class AcceleratedProgram:
         finally:
             call.close()
 
-    def call(self) -> AbstractContextManager[ProgramCall | None]:
-        """Run a block as a request or as part of one; give it, or ``None`` if it is neither."""
-        return self._call() or _NOTHING
+    def call(self, *, is_batch: bool = False) -> AbstractContextManager[ProgramCall | None]:
+        """Run a block as a request or as part of one; give it, or ``None`` if it is neither.
 
-    def _call(self) -> ProgramCall | None:
+        Args:
+            is_batch: whether nobody waits for its single results.
+        """
+        return self._call(is_batch) or _NOTHING
+
+    def _call(self, is_batch: bool) -> ProgramCall | None:
         identity, is_new = self._identity()
         if identity is None:
             return None
+        if is_new:
+            identity.urgency = Urgency.BATCH if is_batch else self.urgency
         shape = self._shape
         if shape is not None and not identity.accelerator.options.use_skeleton:
             shape = None

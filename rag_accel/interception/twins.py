@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
+from rag_accel.engines.http.endpoint_limit import Urgency
 from rag_accel.interception.fallback import logger
 from rag_accel.interception.followed_methods import followed_methods
 from rag_accel.interception.identity import identity_for, scoped
@@ -21,6 +22,7 @@ from rag_accel.interception.patches import Interception
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.wrappers import FindIdentity, wrap
 from rag_accel.recognition.known_classes import full_name
+from rag_accel.recognition.weak_maps import WeakIdDict
 from rag_accel.system.locks import RenewedLock
 
 #: Where it keeps what made its scheduled methods.
@@ -149,12 +151,35 @@ def program_of(made: Any) -> AcceleratedProgram:
         return program
 
 
-def twin_name(made: Any) -> str | None:
-    """Return the name of a twin's program, None for an object whose calls are no requests."""
+def known_program(made: Any) -> AcceleratedProgram | None:
+    """Return the program of a twin, None for an object whose calls are no requests."""
     try:
-        return object.__getattribute__(made, _PROGRAM).name if is_twin(made) else None
+        return object.__getattribute__(made, _PROGRAM) if is_twin(made) else None
     except AttributeError:
         return None
+
+
+def twin_name(made: Any) -> str | None:
+    """Return the name of a twin's program, None for an object whose calls are no requests."""
+    program = known_program(made)
+    return None if program is None else program.name
+
+
+#: accelerated objects whose calls are interactive though they are no requests of a program
+_interactive: WeakIdDict[bool] = WeakIdDict()
+
+
+def mark_interactive(made: Any, program: AcceleratedProgram | None) -> None:
+    """Let the calls of an accelerated object go before others at their endpoint."""
+    if program is not None:
+        program.urgency = Urgency.INTERACTIVE
+    else:
+        _interactive.add(made, True)
+
+
+def is_interactive(obj: Any) -> bool:
+    """Tell whether an object that is no program was marked so."""
+    return obj in _interactive
 
 
 def _sharing(obj: Any, cls: type) -> Any:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from rag_accel.engines.http.endpoint_limit import Urgency
 from rag_accel.leaves.retrieved_documents import RetrievedDocuments
 from rag_accel.scheduler.messages import RequestId
 from rag_accel.system.forks import forks
@@ -32,6 +33,7 @@ class RequestIdentity:
         arrived_at: when it started, on the accelerator's clock, in seconds.
         deadline: when it must have ended, on the same clock, if ever.
         program: names the accelerated object.
+        urgency: its place where calls wait for their turn at an endpoint.
     """
 
     __slots__ = (
@@ -49,6 +51,7 @@ class RequestIdentity:
         "ordinals",
         "program",
         "request",
+        "urgency",
     )
 
     def __init__(
@@ -58,12 +61,14 @@ class RequestIdentity:
         arrived_at: float,
         deadline: float | None = None,
         program: str = "",
+        urgency: Urgency = Urgency.ORDINARY,
     ) -> None:
         self.accelerator = accelerator
         self.request = request
         self.arrived_at = arrived_at
         self.deadline = deadline
         self.program = program
+        self.urgency = urgency
         #: numbers of its leaves, whose names are ``next_leaf``'s
         self.ordinals = count(1)
         #: equal to that of now in the process that it was made in

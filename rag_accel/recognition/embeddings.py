@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
-from rag_accel.engines.embedding.hosted_engine import AskServer
+from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
+from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.errors import ConfigError
 from rag_accel.recognition.known_classes import (
     ClassRow,
@@ -21,6 +22,11 @@ from rag_accel.recognition.known_classes import (
     full_name,
 )
 
+#: Asks a server for texts, by a gate where its calls are limited.
+AskByGate = Callable[[list[str], EndpointGate | None], ServerAnswer]
+#: Returns an object that sends by a gate; what it is given is not changed.
+Limit = Callable[[Any, EndpointGate], Any]
+
 
 @dataclass(frozen=True, slots=True)
 class HostedCalls:
@@ -29,7 +35,7 @@ class HostedCalls:
     Args:
         group: equal where a call would be the same.
         max_texts: texts in one call.
-        ask: asks the server once, without trying again; raises what the client raises.
+        ask: asks the server once by a gate, without trying again; raises what the client raises.
         alone: returns the object for a caller whose shared call failed: it tries once less.
         ask_queries: asks for queries, where they are asked for otherwise than documents.
         blocks_loops: whether its coroutines ask without leaving the loop meanwhile.
@@ -37,12 +43,12 @@ class HostedCalls:
 
     group: str
     max_texts: int
-    ask: AskServer
+    ask: AskByGate
     alone: Callable[[], Any]
-    ask_queries: AskServer | None = None
+    ask_queries: AskByGate | None = None
     blocks_loops: bool = False
 
-    def asks(self, role: Literal["query", "document"]) -> AskServer:
+    def asks(self, role: Literal["query", "document"]) -> AskByGate:
         return self.ask_queries or self.ask if role == "query" else self.ask
 
 
@@ -92,11 +98,13 @@ class EmbeddingsClass:
             raises ``NotAdoptedError`` where its settings do not allow it.
         acts: what acts on its objects.
         unless: the settings that switch that off.
+        limit: returns an object that sends by a gate; None for a class that sends nothing.
     """
 
     adopt: Adopter
     acts: str
     unless: tuple[str, ...]
+    limit: Limit | None = None
 
 
 class KnownEmbeddings:
@@ -111,6 +119,7 @@ class KnownEmbeddings:
         self._known = known
         self._methods = methods
         self._of_classes: WeakKeyDictionary[type, Adopter | None] = WeakKeyDictionary()
+        self._limits: WeakKeyDictionary[type, Limit | None] = WeakKeyDictionary()
 
     def rows(self) -> Iterator[ClassRow]:
         """Yield what is known of each class."""
@@ -130,6 +139,18 @@ class KnownEmbeddings:
             return adopter(obj, cls, method)
         except NotAdoptedError:
             return None
+
+    def limited(self, obj: Any, cls: type, method: PlainMethod, gate: EndpointGate) -> Any:
+        """Return ``obj`` as it sends by a gate; itself if its class is not known to send."""
+        if cls not in self._limits:
+            known = None if self._find(cls, method) is None else self._known_of(cls)
+            self._limits[cls] = None if known is None else known.limit
+        limit = self._limits[cls]
+        return obj if limit is None else limit(obj, gate)
+
+    def _known_of(self, cls: type) -> EmbeddingsClass | None:
+        names = map(full_name, cls.__mro__)
+        return next((self._known[name] for name in names if name in self._known), None)
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod = _method) -> str | None:
         """Return why no engine runs ``obj``, whose class is known; None if one does."""
@@ -255,13 +276,15 @@ SERVER_UNLESS = (
 )
 
 
-def server_class(calls: Callable[[Any, type, PlainMethod], HostedCalls]) -> EmbeddingsClass:
+def server_class(
+    calls: Callable[[Any, type, PlainMethod], HostedCalls], limit: Limit
+) -> EmbeddingsClass:
     """Return a class of embeddings on servers, whose small requests may share calls."""
 
     def adopt(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
         return adopt_server(calls(obj, cls, method))
 
-    return EmbeddingsClass(adopt, SERVER, SERVER_UNLESS)
+    return EmbeddingsClass(adopt, SERVER, SERVER_UNLESS, limit)
 
 
 def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:

@@ -14,21 +14,25 @@ from functools import partial
 from typing import Any
 
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
+from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel.recognition.known_classes import NotAdoptedError
+from rag_accel.recognition.proxies import replaced
 from rag_accel.recognition.wrapped_methods import undecorated
 from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, package_of
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
     NO_RETRY,
     RETRY,
-    InOrder,
     ask_unchanged,
+    asked_once,
     check_value,
     client_values,
     group_of,
     number_of_http,
 )
+from rag_accel_adapters.libraries.openai_limited import limited_resource
+from rag_accel_adapters.libraries.openai_served import is_openai_resource
 
 #: The methods by which its objects embed.
 LEAVES = ("embed_documents", "embed_query", "aembed_documents", "aembed_query")
@@ -106,11 +110,29 @@ def _copied(obj: Any) -> Any:
     return copied
 
 
-def _ask(embed_documents: Callable[..., Sequence[Any]], own: Any, texts: list[str]) -> ServerAnswer:
+def _ask(
+    embed_documents: Callable[..., Sequence[Any]],
+    own: Any,
+    texts: list[str],
+    gate: EndpointGate | None,
+) -> ServerAnswer:
     """Ask the server once, by LangChain's own method on a copy of the object."""
     asking = own.model_copy()
-    asking.client = InOrder(own.client._client.with_options(max_retries=0).embeddings)
+    asking.client = asked_once(own.client._client, gate)
     return ServerAnswer(embed_documents(asking, texts), asking.client.model)
+
+
+def limited(obj: Any, gate: EndpointGate) -> Any:
+    """Return embeddings of the openai package as they send by a gate."""
+    resources = {name: getattr(obj, name, None) for name in ("client", "async_client")}
+    return replaced(
+        obj,
+        **{
+            name: limited_resource(resource, gate)
+            for name, resource in resources.items()
+            if is_openai_resource(resource)
+        },
+    )
 
 
 def _alone(obj: Any) -> Any:

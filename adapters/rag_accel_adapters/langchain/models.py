@@ -20,7 +20,7 @@ from rag_accel.recognition.embeddings import (
     server_class,
 )
 from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod
-from rag_accel_adapters.langchain.hosted import LEAVES, hosted_calls
+from rag_accel_adapters.langchain.hosted import LEAVES, hosted_calls, limited
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
 
 _INNER = ("_embed",)
@@ -40,7 +40,7 @@ def _one_line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-_OPENAI = server_class(hosted_calls)
+_OPENAI = server_class(hosted_calls, limited)
 EMBEDDINGS = KnownEmbeddings(
     {
         "langchain_huggingface.embeddings.huggingface.HuggingFaceEmbeddings": EmbeddingsClass(

@@ -16,10 +16,12 @@ from types import MethodType
 from typing import Any
 
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
+from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.errors import EngineOutputError
 from rag_accel.recognition.known_classes import NotAdoptedError, full_name
 from rag_accel.recognition.weak_maps import WeakIdDict
 from rag_accel_adapters.libraries.as_shipped import check_function, check_object, package_of
+from rag_accel_adapters.libraries.openai_limited import limited_resource
 
 #: Why calls are not shared, and what would change it.
 NO_RETRY = "max_retries=0 leaves no call to a caller whose shared one has failed"
@@ -243,10 +245,11 @@ def ask_unchanged(
     values: Callable[[Any], object],
     own: Any,
     group: str,
-    ask: Callable[[Any, list[str]], ServerAnswer],
+    ask: Callable[[Any, list[str], EndpointGate | None], ServerAnswer],
     texts: list[str],
+    gate: EndpointGate | None = None,
 ) -> ServerAnswer:
-    """Return ``ask(own, texts)``.
+    """Return ``ask(own, texts, gate)``.
 
     Raises:
         EngineOutputError: the object's ``group_of`` these values is another by now.
@@ -261,4 +264,10 @@ def ask_unchanged(
             where="HostedEmbeddingEngine",
             hint="each caller asks alone",
         )
-    return ask(own, texts)
+    return ask(own, texts, gate)
+
+
+def asked_once(client: Any, gate: EndpointGate | None) -> InOrder:
+    """Return a client's embeddings resource that asks once, by a gate, and answers in order."""
+    resource = client.with_options(max_retries=0).embeddings
+    return InOrder(resource if gate is None else limited_resource(resource, gate))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
+from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel.recognition.known_classes import NotAdoptedError
 from rag_accel.recognition.proxies import replaced
@@ -20,13 +21,14 @@ from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
     NO_RETRY,
     RETRY,
-    InOrder,
     ask_unchanged,
+    asked_once,
     check_value,
     client_values,
     group_of,
     number_of_http,
 )
+from rag_accel_adapters.libraries.openai_limited import LimitedClient
 
 #: functions of the class's module by which it asks
 _ASKING = ("get_embedding", "get_embeddings", "aget_embedding", "aget_embeddings")
@@ -139,14 +141,25 @@ def _asks(client: Any) -> tuple[Any, ...]:
     return client_values(resource)
 
 
-def _ask(engine: str, own: Any, texts: list[str]) -> ServerAnswer:
+def _ask(engine: str, own: Any, texts: list[str], gate: EndpointGate | None) -> ServerAnswer:
     """Ask the server once, by LlamaIndex's own function."""
     from llama_index.embeddings.openai import base
 
-    resource = InOrder(own._get_client().with_options(max_retries=0).embeddings)
+    resource = asked_once(own._get_client(), gate)
     client: Any = SimpleNamespace(embeddings=resource)
     vectors = base.get_embeddings(client, texts, engine=engine, **own.additional_kwargs)
     return ServerAnswer(vectors, resource.model)
+
+
+def limited(obj: Any, gate: EndpointGate) -> Any:
+    """Return embeddings of the openai package as they send by a gate."""
+    if not obj.reuse_client:  # it makes a client for each call
+        return obj
+    return replaced(
+        obj,
+        _client=LimitedClient(obj._get_client, gate),
+        _aclient=LimitedClient(obj._get_aclient, gate),
+    )
 
 
 def _alone(obj: Any) -> Any:

@@ -21,7 +21,7 @@ from rag_accel.recognition.embeddings import (
 )
 from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
-from rag_accel_adapters.llama_index.hosted import LEAVES, hosted_calls
+from rag_accel_adapters.llama_index.hosted import LEAVES, hosted_calls, limited
 
 _INNER = ("_embed", "_embed_with_retry")
 _WRITTEN = WrittenMethods(LEAVES, _INNER)
@@ -44,7 +44,7 @@ EMBEDDINGS = KnownEmbeddings(
         "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": EmbeddingsClass(
             _hugging_face, LOCAL_MODEL, ("parallel_process=True", *LOCAL_UNLESS)
         ),
-        "llama_index.embeddings.openai.base.OpenAIEmbedding": server_class(hosted_calls),
+        "llama_index.embeddings.openai.base.OpenAIEmbedding": server_class(hosted_calls, limited),
     },
     (*_INNER, *LEAVES),
 )

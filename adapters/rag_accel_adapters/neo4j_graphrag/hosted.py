@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
+from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.recognition.embeddings import HostedCalls
 from rag_accel.recognition.known_classes import NotAdoptedError, full_name
 from rag_accel.recognition.proxies import replaced
@@ -23,12 +24,13 @@ from rag_accel_adapters.libraries.as_shipped import (
 from rag_accel_adapters.libraries.openai_clients import (
     NO_RETRY,
     RETRY,
-    InOrder,
     ask_unchanged,
+    asked_once,
     client_values,
     group_of,
     number_of_http,
 )
+from rag_accel_adapters.libraries.openai_limited import LimitedClient
 
 #: texts in one call, well below what OpenAI's interface takes
 _MAX_TEXTS = 100
@@ -90,11 +92,17 @@ def _check_class(obj: Any, cls: type, method: PlainMethod) -> None:
     check_object(handler, "rate_limit_handler")
 
 
-def _ask(own: Any, texts: list[str]) -> ServerAnswer:
+def _ask(own: Any, texts: list[str], gate: EndpointGate | None) -> ServerAnswer:
     """Ask the server once; for one text as the class does, which sends no list then."""
-    resource = InOrder(own.client.with_options(max_retries=0).embeddings)
+    resource = asked_once(own.client, gate)
     answer = resource.create(input=texts if len(texts) > 1 else texts[0], model=own.model)
     return ServerAnswer([found.embedding for found in answer.data], resource.model)
+
+
+def limited(obj: Any, gate: EndpointGate) -> Any:
+    """Return embeddings of the openai package as they send by a gate."""
+    client = obj.client
+    return replaced(obj, client=LimitedClient(lambda: client, gate))
 
 
 def _alone(obj: Any) -> Any:

@@ -20,7 +20,7 @@ from rag_accel.recognition.embeddings import (
 )
 from rag_accel.recognition.known_classes import PlainMethod
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
-from rag_accel_adapters.neo4j_graphrag.hosted import LEAVES, hosted_calls
+from rag_accel_adapters.neo4j_graphrag.hosted import LEAVES, hosted_calls, limited
 
 _WRITTEN = WrittenMethods(LEAVES)
 
@@ -30,7 +30,7 @@ def _sentence_transformer(obj: Any, cls: type, method: PlainMethod) -> AdoptedEm
     return adopt_plain_model(obj.model, {}, {})
 
 
-_OPENAI = server_class(hosted_calls)
+_OPENAI = server_class(hosted_calls, limited)
 EMBEDDERS = KnownEmbeddings(
     {
         "neo4j_graphrag.embeddings.openai.AzureOpenAIEmbeddings": _OPENAI,
