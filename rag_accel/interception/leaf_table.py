@@ -211,8 +211,12 @@ def is_composite(obj: Any) -> bool:
 _SETTINGS = frozenset({type(None), bool, int, float, str, dict})
 
 
+#: members of a list that are looked at: a pipeline has few, a store's documents are many
+_FEW = 16
+
+
 def holds(obj: Any, parts: tuple[type, ...]) -> bool:
-    """Tell whether an attribute of ``obj`` is one of these, or a sequence of them."""
+    """Tell whether an attribute of ``obj`` is one of these, or a sequence with one of them."""
     known = _parts_known(parts, get_cache_token())
     for value in vars(obj).values():
         cls = type(value)
@@ -223,7 +227,10 @@ def holds(obj: Any, parts: tuple[type, ...]) -> bool:
             is_part = known(cls)
         if is_part or (value.__class__ is not cls and isinstance(value, parts)):  # a proxy
             return True
-        if isinstance(value, list | tuple) and value and isinstance(value[0], parts):
+        if isinstance(value, list | tuple) and any(
+            known(type(part)) or (part.__class__ is not type(part) and isinstance(part, parts))
+            for part in value[:_FEW]
+        ):
             return True
     return False
 

@@ -18,6 +18,8 @@ from rag_accel.recognition.known_classes import (
     PlainMethod,
     does_the_same,
     full_name,
+    known_base,
+    overrides,
 )
 
 
@@ -130,12 +132,12 @@ class KnownEmbeddings:
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod = _method) -> str | None:
         """Return why no engine runs ``obj``, whose class is known; None if one does."""
-        known = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+        known = known_base(cls, self._known)
         if known is None:
             return None
         adopter = self._find(cls, method)
         if adopter is None:
-            return f"{cls.__name__} overrides a method of {known.__name__}"
+            return overrides(cls, known)
         try:
             adopter(obj, cls, method)
         except NotAdoptedError as error:
@@ -148,7 +150,7 @@ class KnownEmbeddings:
         return self._of_classes[cls]
 
     def _look_up(self, cls: type, method: PlainMethod) -> Adopter | None:
-        known = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+        known = known_base(cls, self._known)
         if known is None or not does_the_same(cls, known, self._methods, method):
             return None
         return self._known[full_name(known)].adopt
