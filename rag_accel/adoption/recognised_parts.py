@@ -165,7 +165,7 @@ class RecognisedParts:
         return _NO_ENGINE if component is None else f"{_NO_ENGINE}; {component}"
 
 
-_NO_ENGINE = "no engine here computes what its class does"
+_NO_ENGINE = "no engine of ours computes what this class does"
 
 
 def holds_leaves(leaf: Any) -> bool:
