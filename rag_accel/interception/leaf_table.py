@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.retrieved_documents import ReadDocuments
@@ -105,6 +106,8 @@ class Framework:
         documents: yields the id and the text of each document in what a search or a reranking
             returned.
         question: returns what a search or a reranking is asked, if that is in an argument.
+        why_not: returns why no engine of an accelerator runs a leaf, and what would change that;
+            empty where one does.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Framework:
     may_be_owned: Callable[[type], bool] = lambda cls: False
     documents: ReadDocuments = lambda result: ()
     question: Callable[[Any], str | None] = lambda value: None
+    why_not: Callable[[Any, Accelerator], str] = lambda leaf, accelerator: ""
 
     def working_methods(self) -> Iterator[tuple[type, str]]:
         """Yield the leaf methods that do work themselves, each with its base class."""
