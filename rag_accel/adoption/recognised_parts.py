@@ -12,7 +12,7 @@ from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt, left_s
 from rag_accel.adoption import embedding_devices, local_llms, served_llms
 from rag_accel.config import Options, is_enabled
-from rag_accel.interception.explanation import BORROWED, component
+from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, NO_ENGINE, component
 from rag_accel.interception.fallback import with_fallback
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import (
@@ -133,8 +133,12 @@ class RecognisedParts:
         unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
         return f"{BORROWED} ({self.why_not(leaf, accelerator)}){unused}"
 
-    def why_not(self, leaf: Any, accelerator: Accelerator) -> str:
-        """Return why no engine runs a leaf, and what would change that; empty where one does."""
+    def why_not(self, leaf: Any, accelerator: Accelerator | None) -> str:
+        """Return why no engine runs a leaf, and what would change that; empty where one does.
+
+        Without an accelerator, as before the first call, a local language model counts as run:
+        whether one may is looked at later.
+        """
         cls = plain_class(type(leaf))
         if is_scheduled(cls):
             return ""
@@ -147,25 +151,23 @@ class RecognisedParts:
             found = self._why_no_proxy(leaf, cls, accelerator)
         return self._why_unknown(leaf, cls) if found is None else found
 
-    def _why_no_proxy(self, leaf: Any, cls: type, accelerator: Accelerator) -> str | None:
+    def _why_no_proxy(self, leaf: Any, cls: type, accelerator: Accelerator | None) -> str | None:
         if (obstacle := self.proxies.why_not(leaf, cls, plain_method)) is not None:
             return obstacle
         model = self.proxies.language_model(leaf, cls, plain_method)
         if model is not None:
-            return local_llms.why_plain(accelerator, model) or ""
+            return "" if accelerator is None else local_llms.why_plain(accelerator, model) or ""
         if self.proxies.is_served(leaf, cls, plain_method):
-            return "" if served_llms.changes(accelerator) else served_llms.UNCHANGED
+            is_changed = accelerator is not None and served_llms.changes(accelerator)
+            return "" if is_changed else served_llms.UNCHANGED
         return None if self.proxies.find(cls, plain_method) is None else ""
 
     def _why_unknown(self, leaf: Any, cls: type) -> str:
         if leaf_base(cls) is not None and holds_leaves(leaf):
-            return f"{_NO_ENGINE} around the parts that it holds"
+            return AROUND_PARTS
         known = (name for base, name in self.instead.items() if issubclass(cls, base))
         component = next(known, None)
-        return _NO_ENGINE if component is None else f"{_NO_ENGINE}; {component}"
-
-
-_NO_ENGINE = "no engine of ours computes what this class does"
+        return NO_ENGINE if component is None else f"{NO_ENGINE}; {component}"
 
 
 def holds_leaves(leaf: Any) -> bool:

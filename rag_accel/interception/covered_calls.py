@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from rag_accel.accelerator import Accelerator
 from rag_accel.interception.leaf_call import NotedCall
 from rag_accel.interception.leaf_table import leaf_class, plain_class
 
@@ -123,13 +125,15 @@ class CallTally:
 
 def why_borrowed(call: NotedCall) -> str:
     """Return why no engine runs an admitted call, and what would change that."""
-    why_not = leaf_class(type(call.obj)).framework.why_not
-    if call.accelerator is None:
-        return ""
+    return why_not(call.obj, call.accelerator) or _OTHERS
+
+
+def why_not(leaf: Any, accelerator: Accelerator | None) -> str:
+    """Return why no engine runs a leaf, and what would change that; empty where one does."""
     try:
-        return why_not(call.obj, call.accelerator) or _OTHERS
+        return leaf_class(type(leaf)).framework.why_not(leaf, accelerator)
     except Exception as error:  # of the program's own attributes, which are its business
-        return f"what its class does is unknown: {error!r}"
+        return f"what it holds cannot be looked at: {error!r}"
 
 
 def as_text(calls: Iterable[CoveredCalls]) -> list[str]:

@@ -23,6 +23,9 @@ _RECOGNISED_STORE = (
     " nearest vectors, searches of all requests share steps; texts and scores are the"
     " store's own"
 )
+NO_ENGINE = "no engine of ours computes what this class does"
+#: of a leaf that holds others, as a retriever holds its store
+AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (
     "graph retrieval: once its store was met unchanged, an owned engine makes its hops, those of"
     " all requests in one step; nodes, scores, texts and order are its own"

@@ -107,7 +107,7 @@ class Framework:
             returned.
         question: returns what a search or a reranking is asked, if that is in an argument.
         why_not: returns why no engine of an accelerator runs a leaf, and what would change that;
-            empty where one does.
+            empty where one does. None stands for an accelerator that is not made yet.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Framework:
     may_be_owned: Callable[[type], bool] = lambda cls: False
     documents: ReadDocuments = lambda result: ()
     question: Callable[[Any], str | None] = lambda value: None
-    why_not: Callable[[Any, Accelerator], str] = lambda leaf, accelerator: ""
+    why_not: Callable[[Any, Accelerator | None], str] = lambda leaf, accelerator: ""
 
     def working_methods(self) -> Iterator[tuple[type, str]]:
         """Yield the leaf methods that do work themselves, each with its base class."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: set by ``rag-accel run``: the id of the program's process, then modules to wait for
 VARIABLE = "_RAG_ACCEL_RUN"
+#: set to 0 by a user who wants no line about what was accelerated
+SUMMARY = "RAG_ACCEL_SUMMARY"
 
 
 class FrameworkImports:
@@ -84,11 +86,13 @@ class FrameworkImports:
             return
         if not self._waiting and self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
-        _switch_on(name)
+        _switch_on(name, self._is_program)
 
     def report(self, process: int) -> None:
         """Say so if nothing was accelerated in the program's process, which ends."""
         if os.getpid() != process or len(self._waiting) < len(self._names):
+            return
+        if os.environ.get(SUMMARY, "1").strip().lower() in ("0", "off", "false", "no"):
             return
         loaded = [name for name in self._names if name in sys.modules]
         why = (
@@ -99,12 +103,12 @@ class FrameworkImports:
         _say(f"nothing was accelerated: {why}")
 
 
-def _switch_on(name: str) -> None:
+def _switch_on(name: str, is_program: bool) -> None:
     try:
         _load_ours()
         from rag_accel.cli.automatic import switch_on
 
-        switch_on(name)
+        switch_on(name, is_program=is_program)
     except (Exception, SystemExit) as error:
         # An environment without rag_accel never asked for it.
         if not (isinstance(error, ImportError) and error.name == "rag_accel"):
