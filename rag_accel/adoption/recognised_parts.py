@@ -12,10 +12,11 @@ from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt, left_s
 from rag_accel.adoption import embedding_devices, local_llms, served_llms
 from rag_accel.config import Options, is_enabled
-from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, NO_ENGINE, component
+from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, component
 from rag_accel.interception.fallback import with_fallback
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import (
+    NO_ENGINE,
     is_scheduled,
     leaf_base,
     leaf_class,

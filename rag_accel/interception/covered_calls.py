@@ -9,7 +9,7 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.leaf_call import NotedCall
-from rag_accel.interception.leaf_table import leaf_class, plain_class
+from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class
 
 _PAST = "not seen by a wrapper: a cache of the framework's answered, or it was called past them"
 
@@ -130,6 +130,8 @@ def why_borrowed(call: NotedCall) -> str:
 
 def why_not(leaf: Any, accelerator: Accelerator | None) -> str:
     """Return why no engine runs a leaf, and what would change that; empty where one does."""
+    if is_scheduled(plain_class(type(leaf))):
+        return ""
     try:
         return leaf_class(type(leaf)).framework.why_not(leaf, accelerator)
     except Exception as error:  # of the program's own attributes, which are its business

@@ -9,7 +9,7 @@ from typing import Any
 from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.explained_text import ExplainedText
 from rag_accel.interception.identity import activated
-from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class
+from rag_accel.interception.leaf_table import NO_ENGINE, is_scheduled, leaf_class, plain_class
 from rag_accel.interception.option_reach import PartsOf, held_parts, leaf_parts
 from rag_accel.interception.twins import is_twin, why_no_twin
 from rag_accel.interception.unread_options import unread_lines
@@ -23,7 +23,6 @@ _RECOGNISED_STORE = (
     " nearest vectors, searches of all requests share steps; texts and scores are the"
     " store's own"
 )
-NO_ENGINE = "no engine of ours computes what this class does"
 #: of a leaf that holds others, as a retriever holds its store
 AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
@@ -21,6 +21,11 @@ MOST_REASONS = 3
 #: What parts read whose calls may run side by side, or elsewhere than on their loop.
 _GAINS = ("parallel_calls", "offload_blocking")
 
+#: Programs of a process that are looked at. A service has few; to look takes milliseconds, and one
+#: that accelerates a program for each request would say the same each time.
+MOST_PROGRAMS = 100
+
+_numbers = count(1)
 _named: WeakIdDict[bool] = WeakIdDict()
 
 
@@ -37,8 +42,8 @@ def warn_idle(
 ) -> None:
     """Say of a program, as it is accelerated, that it gets nothing but admission, and why.
 
-    Nothing is said where admission is wanted, where nothing of the program can be seen, and where
-    ``RAG_ACCEL`` is off.
+    Nothing is said where admission is wanted, where nothing of the program can be seen, where
+    ``RAG_ACCEL`` is off, and after the first hundred programs of a process.
 
     Args:
         obj: the program.
@@ -50,7 +55,7 @@ def warn_idle(
         return
     accelerator = accelerator or activated()
     options, _ = options_of(accelerator)
-    if _wants_admission(options):
+    if _wants_admission(options) or next(_numbers) > MOST_PROGRAMS:
         return
     try:
         reasons = _reasons(obj, accelerator, options, parts_of)

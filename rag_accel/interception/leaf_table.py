@@ -32,6 +32,8 @@ Flavour = Literal[
     "composite",
 ]
 
+NO_ENGINE = "no engine of ours computes what this class does"
+
 #: What a class sets that brings its work to the scheduler itself.
 SCHEDULED = "__rag_accel_scheduled__"
 #: Where an accelerated object's class has the accelerator it was given.
@@ -124,7 +126,7 @@ class Framework:
     may_be_owned: Callable[[type], bool] = lambda cls: False
     documents: ReadDocuments = lambda result: ()
     question: Callable[[Any], str | None] = lambda value: None
-    why_not: Callable[[Any, Accelerator | None], str] = lambda leaf, accelerator: ""
+    why_not: Callable[[Any, Accelerator | None], str] = lambda leaf, accelerator: NO_ENGINE
 
     def working_methods(self) -> Iterator[tuple[type, str]]:
         """Yield the leaf methods that do work themselves, each with its base class."""

@@ -110,7 +110,10 @@ LOCAL_LLM_UNLESS = (
     "another dtype than float32, unless `adopt_llm=batched`",
     "an architecture that the engine does not know",
 )
-SERVED_LLM = "its own methods run; its server is told of retrieved texts, calls go to any server"
+SERVED_LLM = (
+    "its own methods run; with `kv_reuse=full` or `fused` a vLLM server is told of retrieved texts,"
+    " with a `RemoteLLM` calls go to any of its servers"
+)
 SERVED_LLM_UNLESS = ("`kv_reuse=exact` without a `RemoteLLM` that names its server",)
 RERANKER = "its own method runs; pairs of all requests share batches"
 RERANKER_UNLESS = ("more than one score a pair", "a replaced `predict`")
