@@ -114,6 +114,6 @@ def test_every_explanation_is_shown_so() -> None:
         rows += added
     borrowed = (
         "borrowed: admitted by the scheduler, runs where its caller is"
-        " (no engine of ours computes what this class does)"
+        " (no engine of this library computes what this class does)"
     )
     assert ["program.0", f"Finding: {borrowed}"] in rows

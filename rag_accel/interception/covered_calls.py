@@ -14,7 +14,7 @@ from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_cl
 _PAST = "not seen by a wrapper: a cache of the framework's answered, or it was called past them"
 
 #: Of an object that an engine may run.
-_OTHERS = "an engine of ours runs others of its calls"
+_OTHERS = "an engine of this library runs others of its calls"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ Flavour = Literal[
     "composite",
 ]
 
-NO_ENGINE = "no engine of ours computes what this class does"
+NO_ENGINE = "no engine of this library computes what this class does"
 
 #: What a class sets that brings its work to the scheduler itself.
 SCHEDULED = "__rag_accel_scheduled__"

@@ -22,7 +22,7 @@ from rag_accel import Accelerator, Options
 from rag_accel.interception import idle_programs
 
 EMBEDDING = DeterministicFakeEmbedding(size=384)
-NO_ENGINE = "no engine of ours computes what this class does"
+NO_ENGINE = "no engine of this library computes what this class does"
 LARGE, SMALL = 300, 12
 
 
@@ -148,7 +148,7 @@ def test_searches_that_an_engine_made_are_scheduled(accelerator: Accelerator) ->
     steps: Any = accelerator.metrics.snapshot()["engines"]["retrieval#1"]  # type: ignore[index]
     assert (call.scheduled, call.borrowed) == (steps["items"], 8 - steps["items"])
     assert call.scheduled > 0
-    assert call.reason == "an engine of ours runs others of its calls"
+    assert call.reason == "an engine of this library runs others of its calls"
 
 
 def test_searches_of_a_retriever_that_an_engine_made_are_scheduled(

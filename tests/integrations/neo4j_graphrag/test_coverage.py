@@ -16,7 +16,8 @@ def test_an_accelerated_embedder_is_borrowed(accelerator: Accelerator) -> None:
     with coverage(embedder) as seen:
         embedder.embed_query("a question")
     assert [str(one) for one in seen.calls] == [
-        "HashEmbedder.embed_query: 1 borrowed: no engine of ours computes what this class does"
+        "HashEmbedder.embed_query: 1 borrowed: no engine of this library computes what this class"
+        " does"
     ]
     assert [(row.kind, row.passed_by) for row in seen.rows()] == [("embedder", 0)]
 
