@@ -184,8 +184,9 @@ class Integration:
         accelerator, known = chosen(accelerator, options), self.loaded
         made = self._made("accelerate", obj, accelerator)
         if made is not obj and not known.is_open(obj):
-            check_options(obj, accelerator, known.parts_of, options)
-            warn_idle(obj, accelerator, known.parts_of, logging.getLogger(self.package))
+            has_unread = check_options(obj, accelerator, known.parts_of, options)
+            if not has_unread:  # which has told of the same parts
+                warn_idle(obj, accelerator, known.parts_of, logging.getLogger(self.package))
         return made
 
     def explain(self, obj: Any) -> str:

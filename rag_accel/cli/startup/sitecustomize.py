@@ -86,7 +86,7 @@ class FrameworkImports:
             return
         if not self._waiting and self in sys.meta_path:
             sys.meta_path.remove(self)  # type: ignore[arg-type]
-        _switch_on(name, self._is_program)
+        _switch_on(name)
 
     def report(self, process: int) -> None:
         """Say so if nothing was accelerated in the program's process, which ends."""
@@ -103,7 +103,8 @@ class FrameworkImports:
         _say(f"nothing was accelerated: {why}")
 
 
-def _switch_on(name: str, is_program: bool) -> None:
+def _switch_on(name: str) -> None:
+    is_program = _process() == str(os.getpid())
     try:
         _load_ours()
         from rag_accel.cli.automatic import switch_on
@@ -165,10 +166,15 @@ def _leave() -> None:
         sys.modules[__name__] = ours  # there is no other, and the import system wants one
 
 
+def _process() -> str:
+    """Return the id of the program's process, which tells it apart from those that it starts."""
+    return os.environ.get(VARIABLE, "").partition(":")[0]
+
+
 def _install() -> None:
-    process, _, names = os.environ.get(VARIABLE, "").partition(":")
+    names = os.environ.get(VARIABLE, "").partition(":")[2]
     if names:
-        FrameworkImports(names.split(","), process == str(os.getpid())).install()
+        FrameworkImports(names.split(","), _process() == str(os.getpid())).install()
 
 
 # First, so that it stands also if another ``sitecustomize`` raises.

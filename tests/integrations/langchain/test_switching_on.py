@@ -21,7 +21,8 @@ NOTHING = (
 #: what is said of a process that has called one fake model
 IDLE = (
     "rag-accel: acts: nothing; does not: FakeListChatModel, because no engine of this library"
-    " computes what this class does; ChatRagAccel runs a local model, or calls the servers of a RemoteLLM\n"
+    " computes what this class does; ChatRagAccel runs a local model, or calls the servers of a"
+    " RemoteLLM\n"
 )
 
 #: a program that says what it was given and whether its model's calls were scheduled
