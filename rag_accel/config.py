@@ -16,6 +16,8 @@ from rag_accel.errors import ConfigError
 
 ENV_PREFIX = "RAG_ACCEL_"
 MASTER_SWITCH = "RAG_ACCEL"
+#: no option: whether an accelerated process prints what acts in it
+SUMMARY = "RAG_ACCEL_SUMMARY"
 
 _SWITCH_KEY = os.fsencode(MASTER_SWITCH)
 #: what os.environ looks into; without it, os.environ itself
@@ -279,7 +281,16 @@ def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
         if not _is_in_environment(_SWITCH_KEY):
             return True
         environ = os.environ
-    return environ.get(MASTER_SWITCH, "1").strip().lower() not in ("0", "off", "false", "no")
+    return _is_on(environ, MASTER_SWITCH)
+
+
+def is_summary_on() -> bool:
+    """Tell whether an accelerated process prints what acts in it: not with its variable at 0."""
+    return _is_on(os.environ, SUMMARY)
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "1").strip().lower() not in ("0", "off", "false", "no")
 
 
 #: tells, faster than ``is_enabled`` and without a frame, whether the switch is set to anything
@@ -302,7 +313,7 @@ def _from_environment(
 ) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for key in sorted(environ):
-        if not key.startswith(ENV_PREFIX):
+        if not key.startswith(ENV_PREFIX) or key == SUMMARY:
             continue
         name = key[len(ENV_PREFIX) :].lower()
         if name not in hints:

@@ -74,6 +74,13 @@ def test_the_page_of_options_is_what_the_options_say() -> None:
     assert (ROOT / "docs" / "options.md").read_text() == generate["page"]()
 
 
+def test_the_page_of_known_classes_is_what_the_adapters_say() -> None:
+    generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    page = (ROOT / "docs" / "known_classes.md").read_text()
+    assert page == generate["classes_page"]()
+    assert "`llama_index.core.postprocessor.sbert_rerank.SentenceTransformerRerank`" in page
+
+
 @pytest.mark.parametrize("option", [spec.name for spec in fields(Options)])
 def test_every_option_has_a_row(option: str) -> None:
     assert f"\n| `{option}` | " in TEXT

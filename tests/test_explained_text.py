@@ -112,5 +112,8 @@ def test_every_explanation_is_shown_so() -> None:
         added = [cells for table in shown.tables for cells in table]
         assert len(shown.titles) + len(added) == len(text.splitlines())
         rows += added
-    borrowed = "borrowed: admitted by the scheduler, runs where its caller is"
+    borrowed = (
+        "borrowed: admitted by the scheduler, runs where its caller is"
+        " (no engine of this library computes what this class does)"
+    )
     assert ["program.0", f"Finding: {borrowed}"] in rows

@@ -17,7 +17,8 @@ from langchain_rag_accel.graph_transformers import accelerate_transformer, is_gr
 from langchain_rag_accel.graphs import accelerate_graph
 from langchain_rag_accel.integration import INTEGRATION
 from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.option_readers import RECOGNISED, parts_of
+from langchain_rag_accel.option_readers import parts_of
+from langchain_rag_accel.recognised import RECOGNISED
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel.accelerator import Accelerator

@@ -10,17 +10,19 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.graph_transformers import is_graph_transformer
 from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.option_readers import RECOGNISED, parts_of
-from langchain_rag_accel.owned_search import is_recognised
+from langchain_rag_accel.option_readers import parts_of
+from langchain_rag_accel.owned_search import is_recognised, why_not_searched
 from langchain_rag_accel.parallel_calls import how_spread
+from langchain_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.explanation import (
+    AROUND_LEAVES,
     NOT_UNDERSTOOD,
-    RECOGNISED_STORE,
     ExplainedPart,
     Explanation,
+    recognised_store,
 )
-from rag_accel.interception.leaf_table import leaf_base
+from rag_accel.interception.leaf_table import is_composite, leaf_base
 from rag_accel_adapters.langchain.walk import Found, is_function, is_users, walk
 
 
@@ -30,7 +32,8 @@ def _parts(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
         lines = (f"{type(program).__name__}.{said}" for said in how_spread(program, accelerator))
         yield ExplainedPart("program", tuple(lines), is_leaf=False)
     for found in walk(program):
-        yield ExplainedPart(found.path, tuple(_lines(found, accelerator)), found.is_leaf)
+        is_leaf = found.is_leaf and not is_composite(found.obj)
+        yield ExplainedPart(found.path, tuple(_lines(found, accelerator)), is_leaf)
 
 
 def _lines(found: Found, accelerator: Accelerator) -> Iterator[str]:
@@ -50,12 +53,14 @@ def _how(leaf: Any, accelerator: Accelerator) -> str:
         return described
     if leaf_base(type(leaf)) is None:
         return NOT_UNDERSTOOD
+    if is_composite(leaf):
+        return AROUND_LEAVES
     return RECOGNISED.borrowed(leaf, accelerator)
 
 
 def _searched(leaf: Any) -> str | None:
     is_ours = isinstance(leaf, VectorStore) and is_recognised(type(leaf))
-    return RECOGNISED_STORE if is_ours else None
+    return recognised_store(why_not_searched(leaf)) if is_ours else None
 
 
 EXPLANATION = Explanation(LANGCHAIN.name, _parts, parts_of)

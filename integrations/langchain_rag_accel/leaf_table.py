@@ -26,6 +26,7 @@ from langchain_rag_accel.owned_search import (
     searching,
 )
 from langchain_rag_accel.parallel_calls import in_parallel
+from langchain_rag_accel.recognised import RECOGNISED
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.adoption.proxy_calls import StandingIn
 from rag_accel.engine_api import PrimitiveKind
@@ -205,6 +206,7 @@ LANGCHAIN = Framework(
     to_sync=_to_sync,
     is_composite_call=_is_composite_call,
     spread=_spread,
+    why_not=RECOGNISED.why_not,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
     documents=documents_in,
     question=question_in,

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
 from langchain_rag_accel.graph_transformers import is_graph_transformer
 from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.parallel_calls import is_spread
-from rag_accel.adoption.recognised_parts import RecognisedParts
+from langchain_rag_accel.recognised import RECOGNISED
 from rag_accel.config import Options
-from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class
+from rag_accel.interception.leaf_table import (
+    is_composite,
+    is_scheduled,
+    leaf_class,
+    plain_class,
+)
 from rag_accel.interception.option_reach import PartOptions
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
-from rag_accel_adapters.langchain.models import EMBEDDINGS
-from rag_accel_adapters.langchain.proxies import PROXIES
 from rag_accel_adapters.langchain.walk import is_users, walk
 
-RECOGNISED = RecognisedParts(Embeddings, EMBEDDINGS, PROXIES)
 _SPREAD = frozenset({"mode", "parallel_calls"})
 
 
@@ -38,7 +39,10 @@ def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
             if is_spread(cls) and not is_scheduled(cls):
                 reads |= _SPREAD
             is_alone = found.obj is obj
-            yield PartOptions(found.path, cls.__name__, reads, True, has_no_steps=is_alone)
+            is_leaf = not is_composite(found.obj)
+            yield PartOptions(
+                found.path, cls.__name__, reads, is_leaf, has_no_steps=is_alone, obj=found.obj
+            )
         elif callable(found.obj) and is_users(found.obj):
             yield PartOptions(found.path, cls.__name__)
 

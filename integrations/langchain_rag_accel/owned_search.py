@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_store
 from rag_accel.interception.leaf_call import inside, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
-from rag_accel.recognition.store_copies import is_large
+from rag_accel.recognition.known_classes import overrides
+from rag_accel.recognition.store_copies import is_large, size_obstacle
 from rag_accel.recognition.weak_maps import ByClass
 from rag_accel_adapters.langchain.stores import (
     Found,
@@ -30,6 +32,18 @@ _KIND = InMemoryStores()
 
 #: tells whether an owned engine may search stores of a class
 is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
+
+
+def why_not_searched(store: Any) -> str | None:
+    """Return why no engine searches a store; empty where one does, None for another object."""
+    if not isinstance(store, InMemoryVectorStore):
+        return None
+    cls = plain_class(type(store))
+    if not is_recognised(cls):
+        return overrides(cls, InMemoryVectorStore)
+    if not searches_unchanged(store, cls, plain_method):
+        return "what it searches with was replaced"
+    return size_obstacle(_KIND, store) or ""
 
 
 def is_plain_within(store: Any, identity: RequestIdentity) -> bool:

@@ -57,7 +57,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def explain(self) -> str:
         """Return what is inside this runnable and how each part of it runs."""
-        return EXPLANATION.of(self.bound, self.accelerator)
+        return EXPLANATION.of(self.bound, self.accelerator, is_accelerated=True)
 
     @property
     def accelerator(self) -> Accelerator:

@@ -25,7 +25,8 @@ from llama_index_rag_accel.entries import (
 from llama_index_rag_accel.explanation import EXPLANATION
 from llama_index_rag_accel.integration import INTEGRATION
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.option_readers import RECOGNISED, parts_of
+from llama_index_rag_accel.option_readers import parts_of
+from llama_index_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.recognised_parts import Preparation
 from rag_accel.interception.integration import Acceleration

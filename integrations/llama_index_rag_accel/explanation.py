@@ -13,15 +13,17 @@ from llama_index_rag_accel.concurrency.offload import reason_to_stay
 from llama_index_rag_accel.entries import is_program
 from llama_index_rag_accel.indexed_graph import why_not_shared
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.option_readers import RECOGNISED, parts_of
-from llama_index_rag_accel.owned_search import is_recognised
+from llama_index_rag_accel.option_readers import parts_of
+from llama_index_rag_accel.owned_search import is_recognised, why_not_searched
+from llama_index_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.explanation import (
+    AROUND_LEAVES,
     BORROWED,
     GRAPH_RETRIEVAL,
-    RECOGNISED_STORE,
     ExplainedPart,
     Explanation,
+    recognised_store,
 )
 from rag_accel.interception.leaf_table import (
     is_composite,
@@ -30,12 +32,10 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
-from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.proxies import PROXIES
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
 
-_PROGRAM = "runs plainly around its leaves, each call or run of it is one request"
-_PART = "runs plainly around its leaves, as part of a request"
+_PROGRAM = f"{AROUND_LEAVES}, each call or run of it is one request"
+_PART = f"{AROUND_LEAVES}, as part of a request"
 
 
 def _parts(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
@@ -67,22 +67,14 @@ def _how(found: FoundPart, accelerator: Accelerator) -> str:
         return described
     if _is_inner(found):
         return "part of the leaf that holds it: runs within its call"
-    return RECOGNISED.borrowed(found.obj, accelerator, _reason(found.obj))
+    return RECOGNISED.borrowed(found.obj, accelerator)
 
 
 def _searched(leaf: Any) -> str | None:
     if isinstance(leaf, BasePGRetriever):
         reason = why_not_shared(leaf)
         return GRAPH_RETRIEVAL if reason is None else f"{BORROWED} (no graph retrieval: {reason})"
-    return RECOGNISED_STORE if is_recognised(type(leaf)) else None
-
-
-def _reason(obj: Any) -> str:
-    """Return why no engine of ours runs an object of a class that is known."""
-    cls = plain_class(type(obj))
-    if EMBEDDINGS.may_adopt(cls, plain_method) or PROXIES.has(cls, plain_method):
-        return " (a known class, with settings or parts that no engine of ours honours)"
-    return " (no engine of ours computes what this class does)"
+    return recognised_store(why_not_searched(leaf)) if is_recognised(type(leaf)) else None
 
 
 def _is_inner(found: FoundPart) -> bool:
@@ -94,16 +86,19 @@ def _is_inner(found: FoundPart) -> bool:
 
 
 def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
-    """Yield for each async method that upstream lets block its loop where it runs."""
+    """Yield where the async methods run that upstream lets block their loop, together."""
     cls = type(obj)
     methods = leaf_methods(cls) if leaf_class(cls).framework is LLAMA_INDEX else ()
+    by_place: dict[str, list[str]] = {}
     for leaf in methods:
         known = blocking_method(plain_method(plain_class(cls), leaf.name))
         if known is None:
             continue
         reason = reason_to_stay(known, obj, accelerator)
         where = "leaves its loop free" if reason is None else f"blocks its loop: {reason}"
-        yield f"{leaf.name} {where}"
+        by_place.setdefault(where, []).append(leaf.name)
+    for where, (first, *others) in by_place.items():
+        yield f"{first} {where}" + (f"; the same for {', '.join(others)}" if others else "")
 
 
 EXPLANATION = Explanation(LLAMA_INDEX.name, _parts, parts_of)

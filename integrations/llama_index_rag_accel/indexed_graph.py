@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
 from llama_index_rag_accel.concurrency.layers import layers_of
@@ -36,6 +37,7 @@ from rag_accel_adapters.llama_index.graph_stores import (
     RelMap,
     SharedSearches,
     answers,
+    index_obstacle,
     searches_as_known,
     searches_unchanged,
     shared,
@@ -186,6 +188,18 @@ def why_not_shared(retriever: BasePGRetriever) -> str | None:
     if reason is None:
         reason = obstacle_of_store(store, plain_class(type(store)), plain_method)
     return reason if reason is not None else obstacle_of_size(store)  # type: ignore[arg-type]
+
+
+def why_not_indexed(store: Any) -> str | None:
+    """Return why no index answers a graph store; empty where one does, None for another object."""
+    if not isinstance(store, SimplePropertyGraphStore):
+        return None
+    cls = plain_class(type(store))
+    if not is_indexed(cls):
+        return "the searches of its class are not those that are known"
+    if not searches_unchanged(store, cls, plain_method):
+        return "what it searches with was replaced"
+    return index_obstacle(store) or ""
 
 
 def _below_spans(cls: type, name: str) -> Any:

@@ -33,6 +33,7 @@ from llama_index_rag_accel.concurrency.offload import leaving_within, may_leave,
 from llama_index_rag_accel.concurrency.parallel_calls import spread
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.owned_search import is_recognised, may_be_owned, searching
+from llama_index_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.embedding_calls import Role
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
@@ -244,6 +245,7 @@ LLAMA_INDEX = Framework(
     held_by=_held_by,
     is_composite_call=_is_composite_call,
     spread=spread,
+    why_not=RECOGNISED.why_not,
     may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
     documents=documents_in,
     question=question_in,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from llama_index.core.embeddings import BaseEmbedding
-
 from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
 from llama_index_rag_accel.concurrency.composites import composite_of
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from rag_accel.adoption.recognised_parts import RecognisedParts
+from llama_index_rag_accel.recognised import RECOGNISED
 from rag_accel.config import Options
 from rag_accel.interception.leaf_table import (
     is_composite,
@@ -20,11 +18,7 @@ from rag_accel.interception.leaf_table import (
     plain_method,
 )
 from rag_accel.interception.option_reach import PartOptions
-from rag_accel_adapters.llama_index.models import EMBEDDINGS
-from rag_accel_adapters.llama_index.proxies import PROXIES
 from rag_accel_adapters.llama_index.walk import walk
-
-RECOGNISED = RecognisedParts(BaseEmbedding, EMBEDDINGS, PROXIES)
 
 
 def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
@@ -35,7 +29,7 @@ def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
         reads = frozenset(_of_methods(cls))
         if is_leaf:
             reads |= RECOGNISED.options(found.obj, options)
-        yield PartOptions(found.path, cls.__name__, reads, is_leaf)
+        yield PartOptions(found.path, cls.__name__, reads, is_leaf, obj=found.obj)
 
 
 def _of_methods(cls: type) -> Iterator[str]:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
 from llama_index_rag_accel.concurrency.offload import leaving_within
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_store
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
-from rag_accel.recognition.store_copies import is_large
+from rag_accel.recognition.known_classes import overrides
+from rag_accel.recognition.store_copies import is_large, size_obstacle
 from rag_accel.recognition.weak_maps import ByClass
 from rag_accel_adapters.llama_index.stores import (
     SimpleStores,
@@ -26,6 +28,18 @@ _KIND = SimpleStores()
 
 #: tells whether an owned engine may search stores of a class
 is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
+
+
+def why_not_searched(store: Any) -> str | None:
+    """Return why no engine searches a store; empty where one does, None for another object."""
+    if not isinstance(store, SimpleVectorStore):
+        return None
+    cls = plain_class(type(store))
+    if not is_recognised(cls):
+        return overrides(cls, SimpleVectorStore)
+    if not searches_unchanged(store, cls, plain_method):
+        return "what it searches with was replaced"
+    return size_obstacle(_KIND, store) or ""
 
 
 def may_be_owned(store: Any) -> bool:

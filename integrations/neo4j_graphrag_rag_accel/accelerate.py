@@ -16,7 +16,8 @@ from neo4j_graphrag_rag_accel.coverage import coverage
 from neo4j_graphrag_rag_accel.explanation import EXPLANATION
 from neo4j_graphrag_rag_accel.integration import INTEGRATION
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
-from neo4j_graphrag_rag_accel.option_readers import RECOGNISED, parts_of
+from neo4j_graphrag_rag_accel.option_readers import parts_of
+from neo4j_graphrag_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.recognised_parts import Preparation
 from rag_accel.interception.integration import Acceleration

@@ -9,7 +9,8 @@ from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.retrievers.base import Retriever
 
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
-from neo4j_graphrag_rag_accel.option_readers import RECOGNISED, parts_of
+from neo4j_graphrag_rag_accel.option_readers import parts_of
+from neo4j_graphrag_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.explanation import NOT_UNDERSTOOD, ExplainedPart, Explanation
 from rag_accel.interception.leaf_table import is_composite, leaf_base, leaf_class, plain_class
@@ -34,7 +35,7 @@ def _how(part: Any, accelerator: Accelerator) -> str:
     if known.framework is NEO4J_GRAPHRAG:
         queries = _QUERIES if isinstance(part, Retriever) else ""
         described = RECOGNISED.describe(part, accelerator)
-        return described or RECOGNISED.borrowed(part, accelerator, queries)
+        return described or RECOGNISED.borrowed(part, accelerator) + queries
     if known.base is not None:
         return f"a leaf of {known.framework.name}: scheduled as its integration says"
     return NOT_UNDERSTOOD

@@ -11,6 +11,7 @@ from neo4j_graphrag.llm.base import LLMInterface, LLMInterfaceV2
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.tool import Tool
 
+from neo4j_graphrag_rag_accel.recognised import RECOGNISED
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.leaf_table import (
@@ -60,5 +61,6 @@ NEO4J_GRAPHRAG = Framework(
     # A model over another.
     inner={DECODING: (LLMInterface, LLMInterfaceV2)},
     held_by=_held_by,
+    why_not=RECOGNISED.why_not,
     may_be_owned=partial(EMBEDDERS.may_adopt, method=plain_method),
 )

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from neo4j_graphrag.embeddings.base import Embedder
-
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
-from rag_accel.adoption.recognised_parts import RecognisedParts
+from neo4j_graphrag_rag_accel.recognised import RECOGNISED
 from rag_accel.config import Options
 from rag_accel.interception.leaf_table import (
     is_composite,
@@ -17,10 +15,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
 )
 from rag_accel.interception.option_reach import READERS, PartOptions
-from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 from rag_accel_adapters.neo4j_graphrag.walk import walk
-
-RECOGNISED = RecognisedParts(Embedder, EMBEDDERS)
 
 
 def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
@@ -33,4 +28,4 @@ def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
         # What another framework's leaf reads, its own integration tells.
         is_open = is_anothers and not is_scheduled(cls)
         reads = frozenset(READERS) - {"mode"} if is_open else RECOGNISED.options(part, options)
-        yield PartOptions(path, cls.__name__, reads, is_leaf)
+        yield PartOptions(path, cls.__name__, reads, is_leaf, obj=part)

@@ -13,7 +13,7 @@ from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
 from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import scoped
-from rag_accel.interception.leaf_call import is_nested, meters, note_leaf
+from rag_accel.interception.leaf_call import note_engine_work
 from rag_accel.recognition.copied_vectors import CopiedVectors
 from rag_accel.recognition.store_copies import (
     Look,
@@ -112,8 +112,8 @@ class CopiedSearch:
         return Work(engine, PrimitiveKind.SEARCHING, query)
 
     def _noted(self, found: Any) -> Any:
-        if found is not None and meters and not is_nested(self.store):
-            note_leaf(self.store, (), "owned", "search")
+        if found is not None:
+            note_engine_work(self.store, "search")
         return found
 
 

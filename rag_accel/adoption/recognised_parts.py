@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,17 @@ from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt, left_s
 from rag_accel.adoption import embedding_devices, local_llms, served_llms
 from rag_accel.config import Options, is_enabled
-from rag_accel.interception.explanation import BORROWED, component
+from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, component
 from rag_accel.interception.fallback import with_fallback
 from rag_accel.interception.identity import activated
-from rag_accel.interception.leaf_table import is_scheduled, plain_class, plain_method
+from rag_accel.interception.leaf_table import (
+    NO_ENGINE,
+    is_scheduled,
+    leaf_base,
+    leaf_class,
+    plain_class,
+    plain_method,
+)
 from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
     ADOPTED_LLM,
@@ -39,11 +46,17 @@ class RecognisedParts:
         base: the base class of embeddings objects.
         embeddings: the embeddings classes that are known.
         proxies: the classes whose objects have proxies.
+        searched: returns why no engine runs the searches of a store or retriever of a known class,
+            empty where one does; None for another object.
+        instead: components of this library that run on engines, by the base class of what they
+            would replace.
     """
 
     base: type
     embeddings: KnownEmbeddings
     proxies: ProxyClasses = _NONE
+    searched: Callable[[Any], str | None] = lambda leaf: None
+    instead: Mapping[type, str] = field(default_factory=dict[type, str])
 
     def options(self, leaf: Any, options: Options) -> frozenset[str]:
         cls = plain_class(type(leaf))
@@ -115,23 +128,53 @@ class RecognisedParts:
         make = partial(cross_encoder_engine, scorer)
         return accelerator, accelerator.own(scorer, RERANK, make, holder=leaf)
 
-    def borrowed(self, leaf: Any, accelerator: Accelerator, reason: str = "") -> str:
-        """Return how a leaf runs that no engine runs, and why none does.
-
-        Args:
-            leaf: the leaf.
-            accelerator: on which it runs.
-            reason: follows where nothing is known of its class.
-        """
+    def borrowed(self, leaf: Any, accelerator: Accelerator) -> str:
+        """Return how a leaf runs that no engine runs, and why none does."""
         is_embeddings = isinstance(leaf, self.base)
         unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
-        why = self.why_not(leaf)
-        return f"{BORROWED} ({why}){unused}" if why else f"{BORROWED}{reason}{unused}"
+        return f"{BORROWED} ({self.why_not(leaf, accelerator)}){unused}"
 
-    def why_not(self, leaf: Any) -> str:
-        """Return why no engine runs a leaf; empty where that is not known."""
+    def why_not(self, leaf: Any, accelerator: Accelerator | None) -> str:
+        """Return why no engine runs a leaf, and what would change that; empty where one does.
+
+        Without an accelerator, as before the first call, a local language model counts as run:
+        whether one may is looked at later.
+        """
         cls = plain_class(type(leaf))
-        return self.embeddings.why_not(leaf, cls, plain_method) or ""
+        if is_scheduled(cls):
+            return ""
+        if self.embeddings.adopt(leaf, cls, plain_method) is not None:
+            return ""
+        found = self.embeddings.why_not(leaf, cls, plain_method)
+        if found is None:
+            found = self.searched(leaf)
+        if found is None:
+            found = self._why_no_proxy(leaf, cls, accelerator)
+        return self._why_unknown(leaf, cls) if found is None else found
+
+    def _why_no_proxy(self, leaf: Any, cls: type, accelerator: Accelerator | None) -> str | None:
+        if (obstacle := self.proxies.why_not(leaf, cls, plain_method)) is not None:
+            return obstacle
+        model = self.proxies.language_model(leaf, cls, plain_method)
+        if model is not None:
+            return "" if accelerator is None else local_llms.why_plain(accelerator, model) or ""
+        if self.proxies.is_served(leaf, cls, plain_method):
+            is_changed = accelerator is not None and served_llms.changes(accelerator)
+            return "" if is_changed else served_llms.UNCHANGED
+        return None if self.proxies.find(cls, plain_method) is None else ""
+
+    def _why_unknown(self, leaf: Any, cls: type) -> str:
+        if leaf_base(cls) is not None and holds_leaves(leaf):
+            return AROUND_PARTS
+        known = (name for base, name in self.instead.items() if issubclass(cls, base))
+        component = next(known, None)
+        return NO_ENGINE if component is None else f"{NO_ENGINE}; {component}"
+
+
+def holds_leaves(leaf: Any) -> bool:
+    """Tell whether a leaf has others in its attributes, as a retriever has its store."""
+    held = leaf_class(plain_class(type(leaf))).framework.held_by(leaf)
+    return any(part is not leaf and leaf_base(type(part)) is not None for part in held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ from rag_accel.kv.served_prompts import answered_texts, reuse_request_of, served
 from rag_accel.recognition.served_models import ServedPrompt
 
 _WHERE = "llm"
+#: why calls of models on servers are not changed
+UNCHANGED = (
+    "kv_reuse is exact and no RemoteLLM names its server; kv_reuse='full' or 'fused' names texts to"
+    " a vLLM server, and Accelerator(llm=RemoteLLM(...)) spreads calls over several"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,12 @@ def watched_modules() -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(_module, automatic_registry().names())))
 
 
-def switch_on(module: str) -> None:
+def switch_on(module: str, *, is_program: bool = False) -> None:
     """Accelerate the framework of this module in this process, from now on.
+
+    Args:
+        module: the framework's module.
+        is_program: whether this process is the one that was asked for, and none that it started.
 
     Raises:
         ConfigError: if no integration of it can be imported.
@@ -40,6 +44,10 @@ def switch_on(module: str) -> None:
             valid=", ".join(registry.names()) or "an installed integration",
             hint="install the extra of the framework that the program uses",
         )
+    # What it needs is loaded by now, as the framework's integration is.
+    from rag_accel.interception.start_summary import summarise
+
+    summarise(says_nothing=is_program)
 
 
 def _module(name: str) -> str:

@@ -10,18 +10,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from rag_accel.accelerator import Accelerator, current_request
-from rag_accel.interception.covered_calls import CallTally, CoveredCalls, as_text
+from rag_accel.interception.covered_calls import (
+    CallTally,
+    CoveredCalls,
+    as_text,
+    why_borrowed,
+)
 from rag_accel.interception.leaf_call import NotedCall, meters
 from rag_accel.interception.leaf_table import leaf_base
 from rag_accel.interception.option_reach import OptionReach, PartsOf, as_lines, reach_into
 from rag_accel.interception.patches import patches
 from rag_accel.interception.twins import twin_name
+from rag_accel.recognition.weak_maps import WeakIdDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ class Coverage:
 
     @property
     def calls(self) -> tuple[CoveredCalls, ...]:
-        """Return the calls by class and method, those that passed by last, with the reason."""
+        """Return the calls by class and method, those that passed by last, each with the reason."""
         return self._meter.calls()
 
     @property
@@ -229,6 +235,8 @@ class OpenMeters(Generic[M]):
         self._listening = ExitStack()
         #: the meter of a context
         self.current: ContextVar[M | None] = ContextVar(name, default=None)
+        #: why no engine runs an object's calls, looked at once an object while any is open
+        self._reasons: WeakIdDict[str] = WeakIdDict()
 
     def coverage(self, program: Any = None) -> Coverage:
         """Return how much of a program passes the scheduler; a ``with`` block counts its calls.
@@ -265,6 +273,7 @@ class OpenMeters(Generic[M]):
                     if not self._open:
                         meters.remove(self._note)
                         self._listening.close()
+                        self._reasons = WeakIdDict()
                 self.current.reset(token)
         finally:
             patches.release(use)
@@ -284,4 +293,11 @@ class OpenMeters(Generic[M]):
     def _note(self, call: NotedCall) -> None:
         meter = self.here(call.obj)
         if meter is not None:
-            meter.note(call)
+            meter.note(replace(call, reason=self._why(call)) if call.is_borrowed else call)
+
+    def _why(self, call: NotedCall) -> str:
+        try:
+            known = self._reasons.get(call.obj)
+            return self._reasons.add(call.obj, why_borrowed(call)) if known is None else known
+        except TypeError:  # without weak references
+            return why_borrowed(call)

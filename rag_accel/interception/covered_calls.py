@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from rag_accel.accelerator import Accelerator
 from rag_accel.interception.leaf_call import NotedCall
-from rag_accel.interception.leaf_table import plain_class
+from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class
 
 _PAST = "not seen by a wrapper: a cache of the framework's answered, or it was called past them"
+
+#: Of an object that an engine may run.
+_OTHERS = "an engine of this library runs others of its calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,8 @@ class CoveredCalls:
         scheduled: those whose work was queued on an owned engine.
         borrowed: those that the scheduler admitted and that ran where their caller was.
         passed_by: those that the framework ran without the scheduler.
-        reason: why they passed by; empty for others.
+        reason: why they passed by, or why no engine ran those that were borrowed, and what would
+            change that; empty where an engine ran all.
     """
 
     cls: str
@@ -37,7 +43,8 @@ class CoveredCalls:
         if self.passed_by:
             return f"{name}: {self.passed_by} passed by: {self.reason}"
         counts = [(self.scheduled, "scheduled"), (self.borrowed, "borrowed")]
-        return f"{name}: " + ", ".join(f"{count} {way}" for count, way in counts if count)
+        text = f"{name}: " + ", ".join(f"{count} {way}" for count, way in counts if count)
+        return f"{text}: {self.reason}" if self.borrowed and self.reason else text
 
 
 class CallTally:
@@ -48,6 +55,8 @@ class CallTally:
         self._borrowed: Counter[tuple[str, str, str]] = Counter()
         self._past: Counter[tuple[str, str, str, str]] = Counter()
         self._seen: Counter[tuple[str, str]] = Counter()
+        #: why calls were borrowed, each reason once
+        self._why: dict[tuple[str, str, str], dict[str, None]] = {}
 
     def note(self, kind: str, call: NotedCall, number: int = 1) -> None:
         """Count a call that a wrapper reported."""
@@ -60,6 +69,8 @@ class CallTally:
                 self._borrowed[kind, cls, call.method] -= number
         else:
             self._borrowed[kind, cls, call.method] += number
+            if call.reason:
+                self._why.setdefault((kind, cls, call.method), {})[call.reason] = None
 
     def see(self, kind: str, cls: str, number: int = 1) -> None:
         """Count a call that the framework reported."""
@@ -75,12 +86,14 @@ class CallTally:
             seen: more that the framework told of, by kind and class.
         """
         passed = sorted({*self._owned, *self._borrowed})
-        covered = [
-            CoveredCalls(key[1], key[2], self._owned[key], max(self._borrowed[key], 0))
-            for key in passed
-        ]
+        covered = [self._covered(key) for key in passed]
         rest = [row for kind in sorted(past) for row in self._past_of(kind, past[kind], seen or {})]
         return (*(row for row in covered if row.scheduled or row.borrowed), *rest)
+
+    def _covered(self, key: tuple[str, str, str]) -> CoveredCalls:
+        borrowed = max(self._borrowed[key], 0)
+        reason = " / ".join(self._why.get(key, ())) if borrowed else ""
+        return CoveredCalls(key[1], key[2], self._owned[key], borrowed, reason=reason)
 
     def _past_of(
         self, kind: str, number: int, seen: Mapping[tuple[str, str], int]
@@ -108,6 +121,21 @@ class CallTally:
         for (its_kind, cls), count in sorted({**self._seen, **seen}.items()):
             if its_kind == kind and cls:
                 yield cls, "", _PAST, count - noted[cls]
+
+
+def why_borrowed(call: NotedCall) -> str:
+    """Return why no engine runs an admitted call, and what would change that."""
+    return why_not(call.obj, call.accelerator) or _OTHERS
+
+
+def why_not(leaf: Any, accelerator: Accelerator | None) -> str:
+    """Return why no engine runs a leaf, and what would change that; empty where one does."""
+    if is_scheduled(plain_class(type(leaf))):
+        return ""
+    try:
+        return leaf_class(type(leaf)).framework.why_not(leaf, accelerator)
+    except Exception as error:  # of the program's own attributes, which are its business
+        return f"what it holds cannot be looked at: {error!r}"
 
 
 def as_text(calls: Iterable[CoveredCalls]) -> list[str]:

@@ -8,19 +8,23 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.explained_text import ExplainedText
-from rag_accel.interception.leaf_table import is_scheduled, leaf_class, plain_class
+from rag_accel.interception.identity import activated
+from rag_accel.interception.leaf_table import NO_ENGINE, is_scheduled, leaf_class, plain_class
 from rag_accel.interception.option_reach import PartsOf, held_parts, leaf_parts
-from rag_accel.interception.twins import why_no_twin
+from rag_accel.interception.twins import is_twin, why_no_twin
 from rag_accel.interception.unread_options import unread_lines
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
 COMPONENT = "a component of this library: its own engine, requests share batches"
+AROUND_LEAVES = "runs plainly around its leaves"
 NOT_UNDERSTOOD = "not understood: runs plainly"
-RECOGNISED_STORE = (
+_RECOGNISED_STORE = (
     "recognised store: where it is large and seldom changed, an owned engine looks for its"
     " nearest vectors, searches of all requests share steps; texts and scores are the"
     " store's own"
 )
+#: of a leaf that holds others, as a retriever holds its store
+AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (
     "graph retrieval: once its store was met unchanged, an owned engine makes its hops, those of"
     " all requests in one step; nodes, scores, texts and order are its own"
@@ -31,13 +35,20 @@ NO_LEAF = (
 )
 
 
+def recognised_store(obstacle: str | None) -> str:
+    """Return how a recognised store runs, and why no engine searches it as it is."""
+    return f"{_RECOGNISED_STORE} (not now: {obstacle})" if obstacle else _RECOGNISED_STORE
+
+
 def component(obj: Any, accelerator: Accelerator) -> str:
     """Return how a component of this library runs."""
     explain = getattr(type(obj), "explain_on", None)
     return COMPONENT if explain is None else explain(obj, accelerator)
 
 
-def headline(obj: Any, framework: str, accelerator: Accelerator) -> list[str]:
+def headline(
+    obj: Any, framework: str, accelerator: Accelerator, is_accelerated: bool = True
+) -> list[str]:
     """Return the lines with which the explanation of an object begins.
 
     No saving is claimed: what a rewrite saves is shown by measurement only.
@@ -50,10 +61,16 @@ def headline(obj: Any, framework: str, accelerator: Accelerator) -> list[str]:
             f"Inside activate(), or in an accelerated program of {framework}, the leaf calls below"
             " are scheduled.",
         ]
+    name, scheduled = type(obj).__name__, "the leaf calls below are scheduled"
+    if is_accelerated:
+        first = f"{name} accelerated by interception: {framework} keeps the control flow,"
+    else:
+        first = f"{name} is not accelerated: {framework} would keep the control flow and"
+        scheduled = "accelerate(...) would schedule the leaf calls below"
     return [
-        f"{type(obj).__name__} accelerated by interception: {framework} keeps the control flow,",
-        "the leaf calls below are scheduled (batches of at most"
-        f" {accelerator.options.max_batch}, {accelerator.cores} cores).",
+        first,
+        f"{scheduled} (batches of at most {accelerator.options.max_batch},"
+        f" {accelerator.cores} cores).",
     ]
 
 
@@ -102,10 +119,21 @@ class Explanation:
     parts: Callable[[Any, Accelerator], Iterable[ExplainedPart]] = explained_leaves
     parts_of: PartsOf = leaf_parts
 
-    def of(self, obj: Any, own: Accelerator | None = None) -> ExplainedText:
-        """Return what is inside an object and how each part runs, one part a line."""
+    def of(
+        self, obj: Any, own: Accelerator | None = None, *, is_accelerated: bool = False
+    ) -> ExplainedText:
+        """Return what is inside an object and how each part runs, one part a line.
+
+        Args:
+            obj: the object.
+            own: the accelerator it was given; None for that of the moment.
+            is_accelerated: whether it is, though its class does not tell.
+        """
         accelerator = own or default_accelerator()
-        lines = [*headline(obj, self.framework, accelerator), *self.lines(obj, accelerator)]
+        known = is_accelerated or own is not None or is_twin(obj) or activated() is not None
+        known = known or is_scheduled(type(obj))
+        head = headline(obj, self.framework, accelerator, known)
+        lines = [*head, *self.lines(obj, accelerator)]
         return ExplainedText("\n".join(lines))
 
     def lines(self, obj: Any, accelerator: Accelerator) -> list[str]:

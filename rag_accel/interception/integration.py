@@ -24,6 +24,7 @@ from rag_accel.interception import patches, plain
 from rag_accel.interception.arguments import chosen, refuse_keywords
 from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
+from rag_accel.interception.idle_programs import warn_idle
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
 from rag_accel.interception.option_reach import PartsOf, leaf_parts
 from rag_accel.interception.program import AcceleratedProgram
@@ -164,6 +165,7 @@ class Integration:
         The result is an instance of the object's own class that shares its state; a sequence, a
         tool or another runnable of LangChain gives a ``RunnableBinding``. Each call of a program
         is one request; a model, embedder, retriever or store on its own is scheduled call by call.
+        A warning in the package's log names the parts of a program that gets nothing but admission.
 
         Args:
             obj: of LangChain or LangGraph for ``langchain_rag_accel``, of LlamaIndex or its
@@ -190,7 +192,9 @@ class Integration:
         if interactive and made is not obj:
             mark_interactive(made, known.program_of(made))
         if made is not obj and not known.is_open(obj):
-            check_options(obj, accelerator, known.parts_of, options)
+            has_unread = check_options(obj, accelerator, known.parts_of, options)
+            if not has_unread:  # which has told of the same parts
+                warn_idle(obj, accelerator, known.parts_of, logging.getLogger(self.package))
         return made
 
     def explain(self, obj: Any) -> str:

@@ -8,7 +8,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from rag_accel.accelerator import RequestIdentity, current_request
+from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
 from rag_accel.config import is_enabled
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import scoped
@@ -33,9 +33,10 @@ class NotedCall:
         args: what it was given, where that is known.
         way: how it passed the scheduler; None if it did not.
         method: the method's name.
-        reason: why it did not pass.
+        reason: why it did not pass; of an admitted call, why no engine ran it.
         was_admitted: whether it was noted before, as admitted or queued: its object then brought
             its work to an owned engine.
+        accelerator: admitted it; None where none did.
     """
 
     obj: Any
@@ -44,6 +45,12 @@ class NotedCall:
     method: str
     reason: str = ""
     was_admitted: bool = False
+    accelerator: Accelerator | None = None
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Tell whether it was admitted and runs where its caller is, as far as is known."""
+        return self.way in ("admitted", "queued")
 
 
 #: Told of every leaf call while somebody meters them.
@@ -54,14 +61,19 @@ held: ContextVar[tuple[LeafCall, ...]] = ContextVar("rag_accel_held", default=()
 
 
 def note_leaf(
-    obj: Any, args: Sequence[Any], way: Way | None, method: str, reason: str = ""
+    obj: Any,
+    args: Sequence[Any],
+    way: Way | None,
+    method: str,
+    reason: str = "",
+    accelerator: Accelerator | None = None,
 ) -> None:
     """Tell the meters of a leaf call, and how it passed the scheduler if it did."""
     if not meters:
         return
     if way is None and not reason:
         reason = _OF_NO_RUN if is_enabled() else _OFF
-    _tell(NotedCall(obj, args, way, method, reason))
+    _tell(NotedCall(obj, args, way, method, reason, accelerator=accelerator))
 
 
 #: The leaves around a metered call that run without the scheduler, each with its parts' classes.
@@ -95,11 +107,30 @@ def is_nested(obj: Any) -> bool:
 
     That is its own leaf, or that of a retriever over a store, or of a model over another.
     """
+    return _call_around(obj) is not None
+
+
+def _call_around(obj: Any) -> LeafCall | None:
     for call in held.get():
         # Contexts that were copied may outlive a call.
         if call.is_active and (obj is call.obj or isinstance(obj, call.inner)):
-            return True
-    return False
+            return call
+    return None
+
+
+def note_engine_work(obj: Any, method: str) -> None:
+    """Tell the meters that an engine did the work of an object, or of the call that it is part of.
+
+    A call that asks several times counts once.
+    """
+    if not meters:
+        return
+    call = _call_around(obj)
+    if call is None:
+        note_leaf(obj, (), "owned", method)
+    elif not call.is_on_engine:
+        call.is_on_engine = True
+        note_work_on_engine(call.obj, (), call.method)
 
 
 def is_inside_leaf() -> bool:
@@ -123,12 +154,13 @@ class LeafCall:
         "_identity",
         "_is_stream",
         "_kind",
-        "_method",
         "_permit",
         "_run",
         "inner",
         "is_active",
+        "is_on_engine",
         "is_settled",
+        "method",
         "obj",
     )
 
@@ -143,7 +175,7 @@ class LeafCall:
         self._identity = identity
         self.obj = obj
         self._kind = leaf.kind
-        self._method = leaf.name
+        self.method = leaf.name
         self._engine = known.engine
         self.inner = known.framework.inner.get(leaf.kind, ())
         self._args = args
@@ -151,6 +183,8 @@ class LeafCall:
         self._permit: Permit | None = None
         self._before = current_request.get()
         self.is_active = True
+        #: whether the meters were told that an engine does its work
+        self.is_on_engine = False
         self._is_stream = False
         #: whether it is over, and the context is as it was
         self.is_settled = False
@@ -170,7 +204,7 @@ class LeafCall:
             self._refused(error)
             return True
         if meters:
-            note_leaf(self.obj, self._args, "admitted", self._method)
+            self._note("admitted")
         return True
 
     def _begin_known(self) -> bool:
@@ -189,7 +223,7 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self.obj, self._args, "queued", self._method)
+                self._note("queued")
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop."""
@@ -200,7 +234,11 @@ class LeafCall:
             self._refused(error)
         else:
             if meters:
-                note_leaf(self.obj, self._args, "queued", self._method)
+                self._note("queued")
+
+    def _note(self, way: Way) -> None:
+        accelerator = self._identity.accelerator
+        note_leaf(self.obj, self._args, way, self.method, accelerator=accelerator)
 
     def begin_stream(self) -> None:
         """Note that it goes on after its caller has returned, and its run with it."""
@@ -252,7 +290,7 @@ class LeafCall:
     def _refused(self, error: Exception) -> None:
         self._permit = None
         fail_open(self._identity.accelerator, error, self._engine)
-        note_leaf(self.obj, self._args, None, self._method, _FAILED)
+        note_leaf(self.obj, self._args, None, self.method, _FAILED)
 
 
 class inside:  # noqa: N801 - used as a function

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.retrieved_documents import ReadDocuments
@@ -30,6 +31,8 @@ Flavour = Literal[
     "async_stream",
     "composite",
 ]
+
+NO_ENGINE = "no engine of this library computes what this class does"
 
 #: What a class sets that brings its work to the scheduler itself.
 SCHEDULED = "__rag_accel_scheduled__"
@@ -105,6 +108,8 @@ class Framework:
         documents: yields the id and the text of each document in what a search or a reranking
             returned.
         question: returns what a search or a reranking is asked, if that is in an argument.
+        why_not: returns why no engine of an accelerator runs a leaf, and what would change that;
+            empty where one does. None stands for an accelerator that is not made yet.
     """
 
     name: str
@@ -121,6 +126,7 @@ class Framework:
     may_be_owned: Callable[[type], bool] = lambda cls: False
     documents: ReadDocuments = lambda result: ()
     question: Callable[[Any], str | None] = lambda value: None
+    why_not: Callable[[Any, Accelerator | None], str] = lambda leaf, accelerator: NO_ENGINE
 
     def working_methods(self) -> Iterator[tuple[type, str]]:
         """Yield the leaf methods that do work themselves, each with its base class."""
@@ -211,8 +217,12 @@ def is_composite(obj: Any) -> bool:
 _SETTINGS = frozenset({type(None), bool, int, float, str, dict})
 
 
+#: members of a list that are looked at: a pipeline has few, a store's documents are many
+_FEW = 16
+
+
 def holds(obj: Any, parts: tuple[type, ...]) -> bool:
-    """Tell whether an attribute of ``obj`` is one of these, or a sequence of them."""
+    """Tell whether an attribute of ``obj`` is one of these, or a sequence with one of them."""
     known = _parts_known(parts, get_cache_token())
     for value in vars(obj).values():
         cls = type(value)
@@ -223,7 +233,10 @@ def holds(obj: Any, parts: tuple[type, ...]) -> bool:
             is_part = known(cls)
         if is_part or (value.__class__ is not cls and isinstance(value, parts)):  # a proxy
             return True
-        if isinstance(value, list | tuple) and value and isinstance(value[0], parts):
+        if isinstance(value, list | tuple) and any(
+            known(type(part)) or (part.__class__ is not type(part) and isinstance(part, parts))
+            for part in value[:_FEW]
+        ):
             return True
     return False
 

@@ -55,6 +55,7 @@ class PartOptions:
         options: those that it reads.
         is_leaf: whether it does work itself.
         has_no_steps: whether ``mode`` says nothing of it, as of a lone model of LangChain.
+        obj: the part itself; None of a function or a graph, which is no leaf.
     """
 
     path: str
@@ -62,6 +63,7 @@ class PartOptions:
     options: frozenset[str] = frozenset()
     is_leaf: bool = False
     has_no_steps: bool = False
+    obj: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def leaf_parts(program: Any, options: Options) -> Iterator[PartOptions]:
         cls = plain_class(type(part))
         reads = component_options(part, options) if is_scheduled(cls) else frozenset[str]()
         is_leaf = leaf_class(cls).base is not None and not is_composite(part)
-        yield PartOptions(path, cls.__name__, reads, is_leaf)
+        yield PartOptions(path, cls.__name__, reads, is_leaf, obj=part)
 
 
 def held_parts(program: Any) -> Iterator[tuple[str, Any]]:

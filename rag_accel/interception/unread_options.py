@@ -101,10 +101,10 @@ def check_options(
     accelerator: Accelerator | None,
     parts_of: PartsOf,
     own_options: Options | None = None,
-) -> None:
+) -> bool:
     """Say which given options no part of an object reads, as its ``accelerate()`` does.
 
-    Nothing is said of defaults, nor where ``RAG_ACCEL`` is off.
+    Nothing is said of defaults, nor where ``RAG_ACCEL`` is off. Tells whether something was.
 
     Args:
         obj: the object, before it is accelerated.
@@ -119,10 +119,10 @@ def check_options(
         UnreadOptionWarning: where the program has made warnings errors.
     """
     if not is_enabled():
-        return
+        return False
     options = _given(accelerator)
     if options is None:
-        return
+        return False
     try:
         found = unread(parts_of(obj, options), options, accelerator)
     except Exception as error:  # of the program's own attributes, which are its business
@@ -130,7 +130,7 @@ def check_options(
         logger.warning(
             "what %s reads of its options is unknown: %s", full_name(type(obj)), repr(error)
         )
-        return
+        return False
     for row in found:
         if row.option == "mode" and own_options is not None and _is_argument(own_options):
             raise TranslationError(
@@ -146,6 +146,7 @@ def check_options(
             f"{full_name(type(obj))}: {row.option}={row.value!r}: {_why(row.option)}",
             stacklevel=4,
         )
+    return bool(found)
 
 
 def _given(accelerator: Accelerator | None) -> Options | None:

@@ -30,9 +30,13 @@ RERANK = "rerank"
 _FARTHEST = float(np.finfo(np.float32).max)
 
 
-def is_large_and_flat(index: Any) -> bool:
-    """Tell whether an owned engine can search a FAISS index, and a scan of it takes long enough."""
-    return is_searchable(index) and index.ntotal * index.d >= MIN_NUMBERS
+def index_obstacle(index: Any) -> str | None:
+    """Return why no owned engine searches a FAISS index; None if a scan of it takes long enough."""
+    if not is_searchable(index):
+        return f"its index is a {type(index).__name__}; searches of IndexFlatL2 and IndexFlatIP run"
+    if index.ntotal * index.d >= MIN_NUMBERS:
+        return None
+    return f"small: {index.ntotal} x {index.d} numbers, of {MIN_NUMBERS:,}"
 
 
 class _UnderWay(ForkedAnew):
@@ -117,14 +121,18 @@ class FlatIndexClient:
         return np.array([numbers], dtype=np.float32), np.array([places], dtype=np.int64)
 
 
-def scores_pair_by_pair(client: Any) -> bool:
-    """Tell whether a cross-encoder gives each pair one score, whatever it is scored with.
+def scorer_obstacle(client: Any) -> str | None:
+    """Return why no engine scores the pairs of a cross-encoder; None if it gives each one score.
 
     A ``predict`` that was replaced may score a list as a whole, or look at who calls it.
     """
     from rag_accel.engines.embedding.models import has_plain_predict
 
-    return has_plain_predict(client) and client.num_labels == 1
+    if not has_plain_predict(client):
+        return "the predict of its model is replaced, or is another class's"
+    if client.num_labels != 1:
+        return f"its model gives {client.num_labels} scores a pair; a model with one label runs"
+    return None
 
 
 class CrossEncoderClient:

@@ -20,6 +20,8 @@ from rag_accel.recognition.known_classes import (
     PlainMethod,
     does_the_same,
     full_name,
+    known_base,
+    overrides,
 )
 
 #: Asks a server for texts, by a gate where its calls are limited.
@@ -154,12 +156,12 @@ class KnownEmbeddings:
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod = _method) -> str | None:
         """Return why no engine runs ``obj``, whose class is known; None if one does."""
-        known = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+        known = known_base(cls, self._known)
         if known is None:
             return None
         adopter = self._find(cls, method)
         if adopter is None:
-            return f"{cls.__name__} overrides a method of {known.__name__}"
+            return overrides(cls, known)
         try:
             adopter(obj, cls, method)
         except NotAdoptedError as error:
@@ -172,7 +174,7 @@ class KnownEmbeddings:
         return self._of_classes[cls]
 
     def _look_up(self, cls: type, method: PlainMethod) -> Adopter | None:
-        known = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+        known = known_base(cls, self._known)
         if known is None or not does_the_same(cls, known, self._methods, method):
             return None
         return self._known[full_name(known)].adopt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -38,6 +38,16 @@ class NotAdoptedError(Exception):
 
     def __init__(self, because: str, change: str = "") -> None:
         super().__init__(f"{because}; {change}" if change else because)
+
+
+def known_base(cls: type, known: Container[str]) -> type | None:
+    """Return the class itself, or the nearest base, whose full name is among these."""
+    return next((base for base in cls.__mro__ if full_name(base) in known), None)
+
+
+def overrides(cls: type, known: type) -> str:
+    """Say that a subclass of a known class is another."""
+    return f"{cls.__name__} overrides a method of {known.__name__}; use {known.__name__} itself"
 
 
 def full_name(named: type | FunctionType) -> str:

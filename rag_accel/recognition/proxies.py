@@ -8,14 +8,21 @@ written here again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.recognition.generation import AskGenerate
-from rag_accel.recognition.known_classes import PlainMethod, does_the_same, full_name
+from rag_accel.recognition.known_classes import (
+    ClassRow,
+    PlainMethod,
+    does_the_same,
+    full_name,
+    known_base,
+    overrides,
+)
 from rag_accel.recognition.served_models import AskServed
 
 
@@ -66,9 +73,12 @@ class ProxyClass:
 
     Args:
         methods: what makes it what it is; a subclass that overrides one is another.
-        fits: tells whether a proxy of an object is of use.
+        obstacle: returns why a proxy of an object is of no use, and what would change that; None
+            where it is of use. Asked in every call.
         make: makes one.
-        says: how its objects run then.
+        name: what its objects are called.
+        acts: how their methods run on proxies.
+        unless: the settings that switch that off.
         model: returns the language model that an object calls, which has a say in how it runs.
         tell: returns what a method has returned with how the texts of its prompts were computed,
             given the stand-in that it ran on; only asked where the model reuses texts.
@@ -77,13 +87,36 @@ class ProxyClass:
     """
 
     methods: tuple[str, ...]
-    fits: Callable[[Any], bool]
+    obstacle: Callable[[Any], str | None]
     make: Callable[[Any, Ask], Any]
-    says: str
+    name: str
+    acts: str
+    unless: tuple[str, ...]
     model: Callable[[Any], Any] | None = None
     tell: Callable[[Any, Any], Any] | None = None
     is_served: bool = False
     cross_encoder: Callable[[Any], Any] | None = None
+
+    def fits(self, obj: Any) -> bool:
+        """Tell whether a proxy of an object is of use."""
+        return self.obstacle(obj) is None
+
+
+#: What acts on recognised models, stores and rerankers, and what switches it off.
+LOCAL_LLM = "its own methods run; greedy calls of all requests share steps"
+LOCAL_LLM_UNLESS = (
+    "`adopt_llm=off`",
+    "sampling, beams or a logits processor",
+    "another dtype than float32, unless `adopt_llm=batched`",
+    "an architecture that the engine does not know",
+)
+SERVED_LLM = (
+    "its own methods run; with `kv_reuse=full` or `fused` a vLLM server is told of retrieved texts,"
+    " with a `RemoteLLM` calls go to any of its servers"
+)
+SERVED_LLM_UNLESS = ("`kv_reuse=exact` without a `RemoteLLM` that names its server",)
+RERANKER = "its own method runs; pairs of all requests share batches"
+RERANKER_UNLESS = ("more than one score a pair", "a replaced `predict`")
 
 
 class ProxyClasses:
@@ -97,14 +130,25 @@ class ProxyClasses:
         self._known = known
         self._of_classes: WeakKeyDictionary[type, ProxyClass | None] = WeakKeyDictionary()
 
-    def has(self, cls: type, method: PlainMethod) -> bool:
-        """Tell whether objects of a class may have proxies."""
-        return self.find(cls, method) is not None
+    def rows(self) -> Iterator[ClassRow]:
+        """Yield what is known of each class."""
+        for name, known in self._known.items():
+            yield ClassRow(name, known.acts, known.unless)
 
     def describe(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
         """Return how an object with proxies runs; None if it has none."""
         known = self.find(cls, method)
-        return known.says if known is not None and known.fits(obj) else None
+        if known is None or not known.fits(obj):
+            return None
+        return f"recognised {known.name}: {known.acts}"
+
+    def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
+        """Return why an object of a known class has no proxies; None if it has some."""
+        base = known_base(cls, self._known)
+        if base is None:
+            return None
+        known = self.find(cls, method)
+        return overrides(cls, base) if known is None else known.obstacle(obj)
 
     def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
         """Return the language model that an object with proxies calls; None if it has none."""
@@ -130,7 +174,7 @@ class ProxyClasses:
         try:
             return self._of_classes[cls]
         except KeyError:
-            base = next((base for base in cls.__mro__ if full_name(base) in self._known), None)
+            base = known_base(cls, self._known)
             found = None if base is None else self._unless_changed(cls, base, method)
             self._of_classes[cls] = found
             return found

@@ -213,6 +213,26 @@ def is_large(kind: StoreKind, store: Any) -> bool:
     return False
 
 
+def size_obstacle(kind: StoreKind, store: Any) -> str | None:
+    """Return why no engine searches a store as it is; None of a large one."""
+    if is_large(kind, store):
+        return None
+    entries = kind.entries(store)
+    if not isinstance(entries, dict):
+        return "what it holds is no dict of vectors"
+    return f"small: {len(entries)} x {_dimension(kind, entries)} numbers, of {MIN_NUMBERS:,}"
+
+
+#: What acts on stores in memory, and what switches it off.
+COPIED = "searches of all requests share steps over a copy of its vectors"
+COPIED_UNLESS = (
+    f"fewer than {MIN_NUMBERS:,} numbers in its vectors",
+    f"a change within its last {SEARCHES} searches",
+    "a filter in the search",
+    "a replaced method",
+)
+
+
 def _dimension(kind: StoreKind, entries: Any) -> int:
     """Return the length of some vector; 0 where there is none, or the entries just change."""
     try:

@@ -55,6 +55,8 @@ def test_an_object_holds_what_isinstance_says_is_a_part() -> None:
     parts = (Part,)
     assert holds(SimpleNamespace(a=1, b="b", c=Derived()), parts)
     assert holds(SimpleNamespace(a=[Derived()]), parts)
+    assert holds(SimpleNamespace(a=[object(), Derived()]), parts)
+    assert holds(SimpleNamespace(a=(object(), Proxy())), parts)
     assert holds(SimpleNamespace(a=Proxy()), parts)
     assert not holds(SimpleNamespace(a=[], b=object(), c=[1]), parts)
 

@@ -8,16 +8,28 @@ from functools import partial
 from typing import Any
 
 from rag_accel.recognition.clients import (
+    MIN_NUMBERS,
     CrossEncoderClient,
     FlatIndexClient,
-    is_large_and_flat,
-    scores_pair_by_pair,
+    index_obstacle,
+    scorer_obstacle,
 )
 from rag_accel.recognition.generation import Report
 from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
+from rag_accel.recognition.proxies import (
+    LOCAL_LLM,
+    LOCAL_LLM_UNLESS,
+    RERANKER,
+    RERANKER_UNLESS,
+    SERVED_LLM,
+    SERVED_LLM_UNLESS,
+    Ask,
+    ProxyClass,
+    ProxyClasses,
+    replaced,
+)
 from rag_accel.recognition.served_models import ServedReports, tell
-from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, is_text_generation
+from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, pipeline_obstacle
 from rag_accel_adapters.libraries.openai_served import (
     TellingClient,
     is_openai_resource,
@@ -27,8 +39,8 @@ from rag_accel_adapters.libraries.openai_served import (
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
 
-def _has_large_index(store: Any) -> bool:
-    return is_large_and_flat(store.index)
+def _index_obstacle(store: Any) -> str | None:
+    return index_obstacle(store.index)
 
 
 def _faiss(store: Any, ask: Ask) -> Any:
@@ -46,10 +58,12 @@ def _faiss(store: Any, ask: Ask) -> Any:
 _CROSS_ENCODER = "langchain_community.cross_encoders.huggingface.HuggingFaceCrossEncoder"
 
 
-def _is_local_cross_encoder(reranker: Any) -> bool:
+def _reranker_obstacle(reranker: Any) -> str | None:
     model = reranker.model
-    # Those with more scores than one for a pair have a say of their own in which counts.
-    return full_name(type(model)) == _CROSS_ENCODER and scores_pair_by_pair(model.client)
+    if full_name(type(model)) != _CROSS_ENCODER:
+        return f"its model is a {full_name(type(model))}; a {_CROSS_ENCODER} runs"
+    # With more scores than one for a pair, the class has a say of its own in which counts.
+    return scorer_obstacle(model.client)
 
 
 def _cross_encoder_reranker(reranker: Any, ask: Ask) -> Any:
@@ -57,8 +71,8 @@ def _cross_encoder_reranker(reranker: Any, ask: Ask) -> Any:
     return replaced(reranker, model=replaced(model, client=CrossEncoderClient(model.client, ask)))
 
 
-def _is_local_llm(llm: Any) -> bool:
-    return is_text_generation(llm.pipeline)
+def _llm_obstacle(llm: Any) -> str | None:
+    return pipeline_obstacle(llm.pipeline)
 
 
 def _pipeline_llm(llm: Any, ask: Ask) -> Any:
@@ -106,16 +120,20 @@ _ALL = sys.maxsize
 _PIPELINE = "langchain_huggingface.llms.huggingface_pipeline.HuggingFacePipeline"
 _LLM = ProxyClass(
     ("_generate", "_stream"),
-    _is_local_llm,
+    _llm_obstacle,
     _pipeline_llm,
-    "recognised local language model: its own methods run",
+    "local language model",
+    LOCAL_LLM,
+    LOCAL_LLM_UNLESS,
     lambda llm: llm.pipeline.model,
     lambda llm, found: _tell(llm.pipeline, found),
 )
 
 
-def _is_local_chat(chat: Any) -> bool:
-    return full_name(type(chat.llm)) == _PIPELINE and _is_local_llm(chat.llm)
+def _chat_obstacle(chat: Any) -> str | None:
+    if full_name(type(chat.llm)) != _PIPELINE:
+        return f"its model is a {full_name(type(chat.llm))}; a {_PIPELINE} runs"
+    return _llm_obstacle(chat.llm)
 
 
 def _pipeline_chat(chat: Any, ask: Ask) -> Any:
@@ -124,16 +142,24 @@ def _pipeline_chat(chat: Any, ask: Ask) -> Any:
 
 _CHAT = ProxyClass(
     ("_generate", "_stream"),
-    _is_local_chat,
+    _chat_obstacle,
     _pipeline_chat,
-    "recognised local chat model: its own methods run",
+    "local chat model",
+    LOCAL_LLM,
+    LOCAL_LLM_UNLESS,
     lambda chat: chat.llm.pipeline.model,
     lambda chat, found: _tell(chat.llm.pipeline, found),
 )
 
 
-def _is_served(llm: Any) -> bool:
-    return is_openai_resource(llm.client) and "reports" not in vars(llm.client)
+def _served_obstacle(llm: Any) -> str | None:
+    if not is_openai_resource(llm.client):
+        return f"its client is a {full_name(type(llm.client))}, and no resource of openai's"
+    return _STANDS_IN if "reports" in vars(llm.client) else None
+
+
+#: Why a proxy has no other; never shown, as only objects of programs are explained.
+_STANDS_IN = "it stands in for an object already"
 
 
 def _served(llm: Any, ask: Ask) -> Any:
@@ -170,9 +196,11 @@ def _add_to_all(found: Any, report: Mapping[str, Any]) -> None:
 
 _SERVED = ProxyClass(
     ("_generate", "_stream", "_agenerate", "_astream"),
-    _is_served,
+    _served_obstacle,
     _served,
-    "recognised model on a server: its own methods run",
+    "model on a server",
+    SERVED_LLM,
+    SERVED_LLM_UNLESS,
     tell=_tell_served,
     is_served=True,
 )
@@ -194,17 +222,23 @@ PROXIES = ProxyClasses(
                 f"a{_DIVERSE}",
                 "asimilarity_search_with_score_by_vector",
             ),
-            _has_large_index,
+            _index_obstacle,
             _faiss,
-            "recognised store: its own methods run; searches of all requests share looks at its"
-            " index",
+            "store",
+            "its own methods run; searches of all requests share looks at its index",
+            (
+                f"fewer than {MIN_NUMBERS:,} numbers in its index",
+                "another index than `IndexFlatL2` and `IndexFlatIP`",
+            ),
         ),
         "langchain_classic.retrievers.document_compressors.cross_encoder_rerank."
         "CrossEncoderReranker": ProxyClass(
             ("compress_documents",),
-            _is_local_cross_encoder,
+            _reranker_obstacle,
             _cross_encoder_reranker,
-            "recognised reranker: its own method runs; pairs of all requests share batches",
+            "reranker",
+            RERANKER,
+            ("another model than a `HuggingFaceCrossEncoder`", *RERANKER_UNLESS),
             cross_encoder=lambda reranker: reranker.model.client,
         ),
     }

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from rag_accel.recognition.copied_vectors import rows_of
-from rag_accel.recognition.known_classes import is_written_in
-from rag_accel.recognition.store_copies import Look
+from rag_accel.recognition.known_classes import ClassRow, is_written_in
+from rag_accel.recognition.store_copies import COPIED, COPIED_UNLESS, Look
+
+ROW = ClassRow("langchain_core.vectorstores.in_memory.InMemoryVectorStore", COPIED, COPIED_UNLESS)
 
 #: a document, its score and its vector, as ``InMemoryVectorStore`` finds them
 Found = list[tuple[Any, float, Any]]

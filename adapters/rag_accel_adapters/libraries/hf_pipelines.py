@@ -48,16 +48,18 @@ def generating(model: Any, ask: AskGenerate, tokenizer: Any) -> GeneratingClient
     return GeneratingClient(model, partial(read_greedy, stop_tokens), ask, tokenizer)
 
 
-def is_text_generation(pipeline: Any) -> bool:
-    """Tell whether a pipeline continues texts by its library's own code."""
-    if pipeline is None or isinstance(pipeline, SpreadPipeline):
-        return False
-    return (
-        full_name(type(pipeline)) == _PIPELINE
-        and pipeline.task == "text-generation"
-        and pipeline.assistant_model is None
-        and vars(pipeline).keys().isdisjoint(_STEPS)
-    )
+def pipeline_obstacle(pipeline: Any) -> str | None:
+    """Return why no engine runs a pipeline; None if it continues texts by its library's code."""
+    if isinstance(pipeline, SpreadPipeline):
+        return "it stands in for a pipeline already"
+    if full_name(type(pipeline)) != _PIPELINE:
+        return f"its pipeline is a {full_name(type(pipeline))}; a {_PIPELINE} runs"
+    if pipeline.task != "text-generation":
+        return f"its pipeline's task is {pipeline.task}; text-generation runs"
+    if pipeline.assistant_model is not None:
+        return "its pipeline has an assistant_model; without it, an engine runs the model"
+    replaced = sorted(vars(pipeline).keys() & _STEPS)
+    return f"{replaced[0]} of its pipeline is replaced" if replaced else None
 
 
 class SpreadPipeline:
@@ -67,7 +69,7 @@ class SpreadPipeline:
     stay together.
 
     Args:
-        pipeline: as ``is_text_generation`` knows it; its settings are kept, its model is a client.
+        pipeline: one without a ``pipeline_obstacle``; its settings are kept, its model is a client.
         ask: has an engine compute.
         batch: the prompts that its caller hands over at once.
     """

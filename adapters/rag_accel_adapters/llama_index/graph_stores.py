@@ -25,7 +25,12 @@ from llama_index.core.graph_stores.types import (
     Relation,
 )
 
-from rag_accel.recognition.known_classes import PlainMethod, does_the_same, is_written_in
+from rag_accel.recognition.known_classes import (
+    ClassRow,
+    PlainMethod,
+    does_the_same,
+    is_written_in,
+)
 from rag_accel.recognition.sources import digest_of
 from rag_accel.recognition.triplet_index import Numbers, Places, TripletIndex, TripletWalk
 from rag_accel.recognition.triplet_view import TripletGraph, TripletView
@@ -306,6 +311,19 @@ def answers(store: SimplePropertyGraphStore, name: str) -> Callable[..., Any] | 
             return ITS_OWN
 
     return call
+
+
+ROW = ClassRow(
+    "llama_index.core.graph_stores.simple_labelled.SimplePropertyGraphStore",
+    "an index of its triplets answers; hops of all requests share steps",
+    (f"fewer than {MIN_TRIPLETS} triplets", "a change since its last search", "a replaced method"),
+)
+
+
+def index_obstacle(store: SimplePropertyGraphStore) -> str | None:
+    """Return why no index of a recognised store's triplets is made; None where one is."""
+    num = len(store.graph.triplets)
+    return None if num >= MIN_TRIPLETS else f"small: {num} triplets, of {MIN_TRIPLETS}"
 
 
 def searches_as_known(cls: type, method: PlainMethod) -> bool:

@@ -17,26 +17,46 @@ from typing import Any
 
 from rag_accel.recognition.clients import CrossEncoderClient
 from rag_accel.recognition.generation import GeneratingClient, Report
-from rag_accel.recognition.proxies import Ask, ProxyClass, ProxyClasses, replaced
+from rag_accel.recognition.known_classes import full_name
+from rag_accel.recognition.proxies import (
+    LOCAL_LLM,
+    LOCAL_LLM_UNLESS,
+    RERANKER,
+    RERANKER_UNLESS,
+    SERVED_LLM,
+    SERVED_LLM_UNLESS,
+    Ask,
+    ProxyClass,
+    ProxyClasses,
+    replaced,
+)
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
 from rag_accel_adapters.libraries.openai_served import TellingClient
 
 
-def _is_local_cross_encoder(reranker: Any) -> bool:
+def _reranker_obstacle(reranker: Any) -> str | None:
     model = reranker._model
     cls = type(model)
-    is_known = cls.__module__.startswith("sentence_transformers.")
+    if not cls.__module__.startswith("sentence_transformers.") or cls.__qualname__ != _SCORER:
+        return f"its model is a {full_name(cls)}; a {_SCORER} of sentence-transformers runs"
     # With several scores a pair, none of them can be a node's.
-    return is_known and cls.__qualname__ == "CrossEncoder" and model.num_labels == 1
+    return None if model.num_labels == 1 else f"its model gives {model.num_labels} scores a pair"
+
+
+_SCORER = "CrossEncoder"
 
 
 def _reranker(reranker: Any, ask: Ask) -> Any:
     return replaced(reranker, _model=CrossEncoderClient(reranker._model, ask))
 
 
-def _is_local_llm(llm: Any) -> bool:
-    return not isinstance(llm._model, GeneratingClient)
+#: Why a proxy has no other; never shown, as only objects of programs are explained.
+_STANDS_IN = "it stands in for an object already"
+
+
+def _llm_obstacle(llm: Any) -> str | None:
+    return _STANDS_IN if isinstance(llm._model, GeneratingClient) else None
 
 
 def _llm(llm: Any, ask: Ask) -> Any:
@@ -103,9 +123,11 @@ def shares_steps(obj: Any) -> bool:
     return may_share(model, asked)
 
 
-def _is_served(llm: Any) -> bool:
-    private = llm.__pydantic_private__
-    return llm.reuse_client and not isinstance(private["_client"], TellingClient)
+def _served_obstacle(llm: Any) -> str | None:
+    if not llm.reuse_client:
+        return "reuse_client=False makes a client a call; reuse_client=True"
+    is_proxy = isinstance(llm.__pydantic_private__["_client"], TellingClient)
+    return _STANDS_IN if is_proxy else None
 
 
 def _served(llm: Any, ask: Ask) -> Any:
@@ -128,14 +150,25 @@ def _add_served(response: Any, report: Mapping[str, Any]) -> None:
     response.additional_kwargs = {**kwargs, "kv_reuse": told}
 
 
+_RERANKER = ProxyClass(
+    ("_postprocess_nodes", "_apostprocess_nodes"),
+    _reranker_obstacle,
+    _reranker,
+    "reranker",
+    RERANKER,
+    (RERANKER_UNLESS[0],),
+    cross_encoder=lambda reranker: reranker._model,
+)
 _HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
 PROXIES = ProxyClasses(
     {
         _HUGGING_FACE_LLM: ProxyClass(
             ("complete", "stream_complete", "chat", "stream_chat"),
-            _is_local_llm,
+            _llm_obstacle,
             _llm,
-            "recognised local language model: its own methods run",
+            "local language model",
+            LOCAL_LLM,
+            LOCAL_LLM_UNLESS,
             lambda llm: llm._model,
             _tell,
         ),
@@ -144,18 +177,16 @@ PROXIES = ProxyClasses(
                 *("complete", "stream_complete", "chat", "stream_chat"),
                 *("acomplete", "astream_complete", "achat", "astream_chat"),
             ),
-            _is_served,
+            _served_obstacle,
             _served,
-            "recognised model on a server: its own methods run",
+            "model on a server",
+            SERVED_LLM,
+            ("`reuse_client=False`", *SERVED_LLM_UNLESS),
             tell=_tell_served,
             is_served=True,
         ),
-        "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": ProxyClass(
-            ("_postprocess_nodes", "_apostprocess_nodes"),
-            _is_local_cross_encoder,
-            _reranker,
-            "recognised reranker: its own method runs; pairs of all requests share batches",
-            cross_encoder=lambda reranker: reranker._model,
-        ),
+        # Of its own package, and an older one of llama-index-core's.
+        "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": _RERANKER,
+        "llama_index.core.postprocessor.sbert_rerank.SentenceTransformerRerank": _RERANKER,
     }
 )

@@ -14,9 +14,15 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVecto
 from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
 from rag_accel.recognition.copied_vectors import Rows, rows_of
-from rag_accel.recognition.known_classes import PlainMethod, does_the_same, is_written_in
-from rag_accel.recognition.store_copies import Look
+from rag_accel.recognition.known_classes import (
+    ClassRow,
+    PlainMethod,
+    does_the_same,
+    is_written_in,
+)
+from rag_accel.recognition.store_copies import COPIED, COPIED_UNLESS, Look
 
+ROW = ClassRow("llama_index.core.vector_stores.simple.SimpleVectorStore", COPIED, COPIED_UNLESS)
 _ITS_METHODS = ("query", "aquery")
 #: lengths of vectors whose squares and products float64 holds with all its digits
 _SHORTEST, _LONGEST = 1e-100, 1e100

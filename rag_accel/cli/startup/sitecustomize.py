@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: set by ``rag-accel run``: the id of the program's process, then modules to wait for
 VARIABLE = "_RAG_ACCEL_RUN"
+#: set to 0 by a user who wants no line about what was accelerated
+SUMMARY = "RAG_ACCEL_SUMMARY"
 
 
 class FrameworkImports:
@@ -90,6 +92,8 @@ class FrameworkImports:
         """Say so if nothing was accelerated in the program's process, which ends."""
         if os.getpid() != process or len(self._waiting) < len(self._names):
             return
+        if os.environ.get(SUMMARY, "1").strip().lower() in ("0", "off", "false", "no"):
+            return
         loaded = [name for name in self._names if name in sys.modules]
         why = (
             f"{loaded[0]} was loaded in a way that cannot be followed"
@@ -100,11 +104,12 @@ class FrameworkImports:
 
 
 def _switch_on(name: str) -> None:
+    is_program = _process() == str(os.getpid())
     try:
         _load_ours()
         from rag_accel.cli.automatic import switch_on
 
-        switch_on(name)
+        switch_on(name, is_program=is_program)
     except (Exception, SystemExit) as error:
         # An environment without rag_accel never asked for it.
         if not (isinstance(error, ImportError) and error.name == "rag_accel"):
@@ -161,10 +166,15 @@ def _leave() -> None:
         sys.modules[__name__] = ours  # there is no other, and the import system wants one
 
 
+def _process() -> str:
+    """Return the id of the program's process, which tells it apart from those that it starts."""
+    return os.environ.get(VARIABLE, "").partition(":")[0]
+
+
 def _install() -> None:
-    process, _, names = os.environ.get(VARIABLE, "").partition(":")
+    names = os.environ.get(VARIABLE, "").partition(":")[2]
     if names:
-        FrameworkImports(names.split(","), process == str(os.getpid())).install()
+        FrameworkImports(names.split(","), _process() == str(os.getpid())).install()
 
 
 # First, so that it stands also if another ``sitecustomize`` raises.

@@ -18,6 +18,13 @@ NOTHING = (
     " llama_index.core or neo4j_graphrag\n"
 )
 
+#: what is said of a process that has called one fake model
+IDLE = (
+    "rag-accel: acts: nothing; does not: FakeListChatModel, because no engine of this library"
+    " computes what this class does; ChatRagAccel runs a local model, or calls the servers of a"
+    " RemoteLLM\n"
+)
+
 #: a program that says what it was given and whether its model's calls were scheduled
 PROGRAM = """
 import sys
@@ -59,7 +66,7 @@ def accelerated(*line: str | Path, **variables: str) -> subprocess.CompletedProc
 def test_a_program_run_by_the_command_line_is_scheduled(program: Path) -> None:
     plain, fast = said(program, "-a", "--b"), accelerated(program, "-a", "--b")
     assert (plain.returncode, fast.returncode) == (0, 0)
-    assert fast.stderr == plain.stderr == ""
+    assert (fast.stderr, plain.stderr) == (IDLE, "")
     assert fast.stdout == plain.stdout.replace("scheduled: False", "scheduled: True")
     assert "scheduled: True" in fast.stdout
 
@@ -157,7 +164,17 @@ def test_an_import_is_enough(tmp_path: Path) -> None:
     path.write_text(f"import langchain_rag_accel.auto\n{PROGRAM}")
     done = said("-X", "dev", "-W", "error", path)
     assert "scheduled: True" in done.stdout
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, IDLE)
+
+
+@pytest.mark.parametrize("variable", ["RAG_ACCEL_SUMMARY", "RAG_ACCEL"])
+def test_nothing_is_said_of_a_process_where_that_is_off(tmp_path: Path, variable: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"import langchain_rag_accel.auto\n{PROGRAM}")
+    assert said(path, **{variable: "0"}).stderr == ""
+    assert accelerated(path, **{variable: "0"}).stderr == ""
+    path.write_text("")
+    assert accelerated(path, RAG_ACCEL_SUMMARY="0").stderr == ""
 
 
 def test_it_is_switched_on_once_and_off_again() -> None:

@@ -16,11 +16,12 @@ pytest.importorskip("llama_index.postprocessor.sbert_rerank")
 pytest.importorskip("sentence_transformers")
 
 from li_programs import recording, run_in_loop
+from llama_index.core.postprocessor import SentenceTransformerRerank as CoresRerank
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.postprocessor.sbert_rerank import SentenceTransformerRerank
 from tiny_cross_encoder import WORDS, save_cross_encoder
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate, activate, coverage, explain
 from llama_index_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
 
@@ -97,6 +98,19 @@ def test_a_reranker_chooses_what_it_chose(
         assert same(rerank(reranker, 1), plain[1])
     (engine,) = engines(accelerator)
     assert engine["items"] == 7 * 12
+
+
+@pytest.mark.parametrize("cls", [SentenceTransformerRerank, CoresRerank])
+def test_both_classes_of_that_name_run_on_an_engine(
+    cls: Any, folder: str, accelerator: Accelerator
+) -> None:
+    plain = cls(model=folder, device="cpu", top_n=3, keep_retrieval_score=True)
+    fast = accelerate(plain, accelerator=accelerator)
+    with coverage(fast) as seen:
+        assert same(rerank(fast, 1), rerank(plain, 1))
+    (call,) = (call for call in seen.calls if not call.passed_by)
+    assert (call.scheduled, call.borrowed, call.reason) == (1, 0, "")
+    assert "recognised reranker: its own method runs" in explain(fast)
 
 
 @pytest.mark.usefixtures("two_torch_threads")

@@ -27,7 +27,9 @@ def test_a_program_run_by_the_command_line_is_scheduled(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     done = said("-m", "rag_accel.cli", "run", path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr.startswith("rag-accel: acts: nothing; does not: MockLLM, because ")
+    assert done.stderr.count("\n") == 1
     assert done.stdout == "text text\nscheduled: True\n"
 
 

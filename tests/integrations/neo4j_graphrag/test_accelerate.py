@@ -235,11 +235,12 @@ def test_each_part_is_named_with_how_it_runs(accelerator: Accelerator) -> None:
     assert said[2:] == [
         "  program: GraphRAG: runs plainly around its leaves, each search is one request",
         "  program.retriever: VectorRetriever: borrowed: admitted by the scheduler, runs where its"
-        " caller is; the queries that it sends over its driver are part of that call",
+        " caller is (no engine of this library computes what this class does around the parts that"
+        " it holds); the queries that it sends over its driver are part of that call",
         "  program.llm: ScriptedModel: borrowed: admitted by the scheduler, runs where its caller"
-        " is",
+        " is (no engine of this library computes what this class does)",
         "  program.retriever.embedder: HashEmbedder: borrowed: admitted by the scheduler, runs"
-        " where its caller is",
+        " where its caller is (no engine of this library computes what this class does)",
     ]
 
 

@@ -1,0 +1,232 @@
+"""Parts of LangChain programs that no engine runs have the reason, in every report."""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+from typing import Any
+
+import pytest
+from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from langchain_classic.retrievers.document_compressors import (
+    DocumentCompressorPipeline,
+    EmbeddingsFilter,
+)
+from langchain_community.document_transformers import EmbeddingsRedundantFilter
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+
+from langchain_rag_accel import accelerate, activate, coverage, explain
+from rag_accel import Accelerator, Options
+from rag_accel.interception import idle_programs
+
+EMBEDDING = DeterministicFakeEmbedding(size=384)
+NO_ENGINE = "no engine of this library computes what this class does"
+LARGE, SMALL = 300, 12
+
+
+class Quieter(InMemoryVectorStore):
+    """A subclass whose search is its own."""
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Any]:
+        return super().similarity_search(query, k, **kwargs)
+
+
+def store_of(number: int, cls: type[InMemoryVectorStore] = InMemoryVectorStore) -> VectorStore:
+    store = cls(EMBEDDING)
+    store.add_texts([f"text {at}" for at in range(number)])
+    return store
+
+
+@pytest.fixture(autouse=True)
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have programs looked at, however many other tests have accelerated."""
+    monkeypatch.setattr(idle_programs, "_numbers", count(1))
+
+
+def told(obj: Any, caplog: pytest.LogCaptureFixture, **arguments: Any) -> list[str]:
+    """Return the warnings of accelerating an object."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "langchain_rag_accel"):
+        accelerate(obj, **arguments)
+    return [record.getMessage() for record in caplog.records]
+
+
+# explain ------------------------------------------------------------------------------------------
+
+
+def test_a_store_says_its_numbers_and_what_its_class_overrides(accelerator: Accelerator) -> None:
+    small = explain(accelerate(store_of(SMALL), accelerator=accelerator))
+    assert "(not now: small: 12 x 384 numbers, of 76,800)" in small
+    large = explain(accelerate(store_of(LARGE), accelerator=accelerator))
+    assert "InMemoryVectorStore: recognised store" in large
+    assert "not now" not in large
+    other = explain(accelerate(store_of(LARGE, Quieter), accelerator=accelerator))
+    assert "(Quieter overrides a method of InMemoryVectorStore; use" in other
+
+
+def test_a_small_index_says_its_numbers(accelerator: Accelerator) -> None:
+    pytest.importorskip("faiss")
+    from langchain_community.vectorstores import FAISS
+
+    store = FAISS.from_texts(["a", "b"], DeterministicFakeEmbedding(size=8))
+    said = explain(accelerate(store, accelerator=accelerator))
+    assert "(small: 2 x 8 numbers, of 2,000,000)" in said
+
+
+def test_a_model_on_a_server_names_the_options_that_would_act() -> None:
+    openai = pytest.importorskip("langchain_openai")
+    model = openai.ChatOpenAI(api_key="none", base_url="http://localhost:1/v1")
+    with Accelerator() as plain, Accelerator(kv_reuse="full") as telling:
+        assert "kv_reuse is exact and no RemoteLLM names its server" in explain(
+            accelerate(model, accelerator=plain)
+        )
+        assert "kv_reuse is exact" not in explain(accelerate(model, accelerator=telling))
+
+
+def test_an_unknown_class_names_a_component_of_this_library(accelerator: Accelerator) -> None:
+    said = explain(accelerate(EMBEDDING, accelerator=accelerator))
+    assert f"({NO_ENGINE}; RagAccelEmbeddings embeds with a local model)" in said
+
+
+def _compressing(*transformers: Any) -> Any:
+    return ContextualCompressionRetriever(
+        base_retriever=store_of(SMALL).as_retriever(),
+        base_compressor=DocumentCompressorPipeline(transformers=list(transformers)),
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _compressing(EmbeddingsFilter(embeddings=EMBEDDING, k=2)),
+        lambda: _compressing(
+            EmbeddingsRedundantFilter(embeddings=EMBEDDING),
+            EmbeddingsFilter(embeddings=EMBEDDING, k=2),
+        ),
+        lambda: EnsembleRetriever(retrievers=[store_of(SMALL).as_retriever()], weights=[1.0]),
+    ],
+    ids=["filter first", "filter second", "ensemble"],
+)
+def test_a_composite_is_not_said_to_be_borrowed_and_no_call_of_it_is(
+    make: Any, accelerator: Accelerator
+) -> None:
+    fast = accelerate(make(), accelerator=accelerator)
+    with coverage(fast) as seen:
+        assert fast.invoke("text 3")
+    names = {"ContextualCompressionRetriever", "DocumentCompressorPipeline", "EnsembleRetriever"}
+    names |= {"EmbeddingsFilter"}
+    lines = [line.split(": ") for line in explain(fast).splitlines()[2:]]
+    of_composites = [line[2] for line in lines if line[1] in names]
+    assert set(of_composites) == {"runs plainly around its leaves"}
+    assert not names & {call.cls for call in seen.calls}
+
+
+def test_what_is_not_accelerated_says_so(accelerator: Accelerator) -> None:
+    chain = store_of(SMALL).as_retriever() | str
+    plain, fast = explain(chain), explain(accelerate(chain, accelerator=accelerator))
+    assert plain.startswith("RunnableSequence is not accelerated: LangChain would keep the control")
+    assert plain.splitlines()[1].startswith("accelerate(...) would schedule the leaf calls below")
+    assert fast.startswith("RunnableSequence accelerated by interception")
+    assert plain.splitlines()[2:] == fast.splitlines()[2:]
+    assert explain("x").startswith("str is not accelerated")
+    with activate(accelerator):
+        assert explain(chain).startswith("RunnableSequence accelerated by interception")
+
+
+# coverage -----------------------------------------------------------------------------------------
+
+
+def test_searches_that_an_engine_made_are_scheduled(accelerator: Accelerator) -> None:
+    store = store_of(LARGE)
+    fast = accelerate(store, accelerator=accelerator)
+    with coverage(fast) as seen:
+        for _ in range(8):
+            fast.similarity_search("text 3")
+    call = next(call for call in seen.calls if call.cls == "InMemoryVectorStore")
+    steps: Any = accelerator.metrics.snapshot()["engines"]["retrieval#1"]  # type: ignore[index]
+    assert (call.scheduled, call.borrowed) == (steps["items"], 8 - steps["items"])
+    assert call.scheduled > 0
+    assert call.reason == "an engine of this library runs others of its calls"
+
+
+def test_searches_of_a_retriever_that_an_engine_made_are_scheduled(
+    accelerator: Accelerator,
+) -> None:
+    fast = accelerate(store_of(LARGE).as_retriever(), accelerator=accelerator)
+    with coverage(fast) as seen:
+        for _ in range(8):
+            fast.invoke("text 3")
+    steps: Any = accelerator.metrics.snapshot()["engines"]["retrieval#1"]  # type: ignore[index]
+    call = next(call for call in seen.calls if call.cls == "VectorStoreRetriever")
+    assert (call.scheduled, call.borrowed) == (steps["items"], 8 - steps["items"])
+    assert seen.passed_by == 0
+
+
+def test_a_small_store_s_searches_are_borrowed_with_the_numbers(accelerator: Accelerator) -> None:
+    fast = accelerate(store_of(SMALL), accelerator=accelerator)
+    with coverage(fast) as seen:
+        fast.similarity_search("a")
+    call = next(call for call in seen.calls if call.cls == "InMemoryVectorStore")
+    assert str(call).endswith("1 borrowed: small: 12 x 384 numbers, of 76,800")
+
+
+# The warning --------------------------------------------------------------------------------------
+
+
+def chain_of(number: int) -> Any:
+    return store_of(number).as_retriever() | str | FakeListChatModel(responses=["a"])
+
+
+def test_a_program_that_gets_nothing_is_named_once_with_its_parts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chain = chain_of(SMALL)
+    (text,) = told(chain, caplog)
+    assert text.startswith("langchain_core.runnables.base.RunnableSequence gets nothing but admis")
+    assert "InMemoryVectorStore, because small: 12 x 384 numbers, of 76,800" in text
+    assert "FakeListChatModel, because no engine" in text
+    assert text.endswith("explain(...) lists each part")
+    assert told(chain, caplog) == []
+
+
+def test_more_parts_than_a_line_takes_are_counted() -> None:
+    reasons = [(f"Part{at}", "why") for at in range(5)]
+    said = idle_programs.reasons_in_line([*reasons, *reasons])
+    assert said == "Part0, because why / Part1, because why / Part2, because why / and 2 more"
+
+
+def test_a_program_of_which_a_part_gets_more_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(chain_of(LARGE), caplog) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_requests": 8}, {"deadline_s": 3.0}, {"on_full": "raise"}], ids=str
+)
+def test_nothing_is_said_where_admission_is_wanted(
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    assert told(chain_of(SMALL), caplog, options=Options(**options)) == []
+
+
+def test_nothing_is_said_where_acceleration_is_off(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    assert told(chain_of(SMALL), caplog) == []
+
+
+def test_nothing_is_said_of_a_program_without_a_visible_leaf(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from langchain_core.runnables import RunnableLambda
+
+    assert told(RunnableLambda(str), caplog) == []
+
+
+def test_only_the_first_programs_of_a_process_are_looked_at(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_programs, "MOST_PROGRAMS", 1)
+    assert [len(told(chain_of(SMALL), caplog)) for _ in range(2)] == [1, 0]
