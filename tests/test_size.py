@@ -110,7 +110,35 @@ RAISES = (
     *_raises(
         "hosted embeddings share calls under tracers and gateways, and say why they do not",
         "refusals of whatever a program sets, and functions of leaf_table",
-        {"adapters/rag_accel_adapters": 200, "rag_accel/recognition": 300},
+        {"adapters/rag_accel_adapters": 300, "rag_accel/recognition": 400},
+    ),
+    *_raises(
+        "each part says why nothing acts on it, in explain(), coverage(), a warning and one line",
+        "one sentence for every class without an engine, and the report of rag-accel run",
+        {
+            "integrations/langchain_rag_accel": 50,
+            "integrations/llama_index_rag_accel": 50,
+            "integrations/neo4j_graphrag_rag_accel": 50,
+            "rag_accel/cli": 50,
+            "rag_accel/interception": 300,
+            "tests": 500,
+        },
+    ),
+    *_raises(
+        "calls wait for their turn at endpoints that refuse some, interactive before batch",
+        "the retries of the openai client, and a bound for all programs that users guess",
+        {
+            "adapters/rag_accel_adapters": 200,
+            "rag_accel/adoption": 100,
+            "rag_accel/engines/http": 1_000,
+            "rag_accel/leaves": 50,
+            "tests": 1_800,
+        },
+    ),
+    *_raises(
+        "clients of openai 2 and langgraph dev are tested in environments of their own",
+        "one make target for each environment",
+        {"tests": 600},
     ),
     *_raises(
         "equal hosted texts are asked for once, vectors are cached, lone callers wait for nobody",

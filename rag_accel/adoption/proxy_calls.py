@@ -11,6 +11,8 @@ from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.adoption import local_llms, served_llms
+from rag_accel.adoption.endpoint_gates import gate_for
+from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.interception.fallback import start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
@@ -126,6 +128,9 @@ class _Asking:
         if self.notes and self.adopts(model):
             self._note()
         return local_llms.generate(self.identity, model, self.holder, call)
+
+    def gate(self) -> EndpointGate | None:
+        return gate_for(self.identity, self.holder)
 
     def changes_served(self) -> bool:
         return served_llms.changes(self.identity.accelerator)

@@ -98,6 +98,9 @@ class RecognisedParts:
             return local_llms.describe(accelerator, model)
         if self.proxies.is_served(leaf, cls, plain_method):
             return served_llms.describe(accelerator)
+        if self.proxies.is_limited(leaf, cls, plain_method):
+            is_off = not accelerator.options.endpoint_limits
+            return None if is_off else self.proxies.describe(leaf, cls, plain_method)
         return self.proxies.describe(leaf, cls, plain_method)
 
     def prepared_engine(self, leaf: Any, accelerator: Accelerator) -> EngineAt | None:
@@ -159,8 +162,12 @@ class RecognisedParts:
         if model is not None:
             return "" if accelerator is None else local_llms.why_plain(accelerator, model) or ""
         if self.proxies.is_served(leaf, cls, plain_method):
-            is_changed = accelerator is not None and served_llms.changes(accelerator)
-            return "" if is_changed else served_llms.UNCHANGED
+            if accelerator is None or accelerator.options.endpoint_limits:
+                return ""
+            return "" if served_llms.changes(accelerator) else served_llms.UNCHANGED
+        if self.proxies.is_limited(leaf, cls, plain_method):
+            is_on = accelerator is None or accelerator.options.endpoint_limits
+            return "" if is_on else "endpoint_limits is off; endpoint_limits=True"
         return None if self.proxies.find(cls, plain_method) is None else ""
 
     def _why_unknown(self, leaf: Any, cls: type) -> str:

@@ -23,7 +23,8 @@ from rag_accel.recognition.served_models import ServedPrompt
 _WHERE = "llm"
 #: why calls of models on servers are not changed
 UNCHANGED = (
-    "kv_reuse is exact and no RemoteLLM names its server; kv_reuse='full' or 'fused' names texts to"
+    "endpoint_limits is off, kv_reuse is exact and no RemoteLLM names its server;"
+    " endpoint_limits=True has calls wait for their turn, kv_reuse='full' or 'fused' names texts to"
     " a vLLM server, and Accelerator(llm=RemoteLLM(...)) spreads calls over several"
 )
 
@@ -66,10 +67,13 @@ def changes(accelerator: Accelerator) -> bool:
 
 def describe(accelerator: Accelerator) -> str | None:
     """Return how a model on a server runs; None where it is a leaf like any other."""
-    if not changes(accelerator):
+    is_limited = accelerator.options.endpoint_limits
+    if not (changes(accelerator) or is_limited):
         return None
     reuse = reuse_of(accelerator)
     told = ["recognised model on a server: its own methods run"]
+    if is_limited:
+        told.append("once its endpoint refuses calls, they wait for their turn")
     if reuse is not None:
         told.append(
             f"a server of vLLM's is told of retrieved texts (kv_reuse is {reuse}, approximate)"

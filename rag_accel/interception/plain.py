@@ -14,7 +14,14 @@ from rag_accel.interception.coverage import Coverage, Meter
 T = TypeVar("T")
 
 
-def accelerate(obj: T, *, accelerator: Any = None, options: Any = None, **unknown: Never) -> T:
+def accelerate(
+    obj: T,
+    *,
+    accelerator: Any = None,
+    options: Any = None,
+    interactive: bool = False,
+    **unknown: Never,
+) -> T:
     """Return the object as it is. Raises TypeError on another argument."""
     refuse_keywords(unknown)
     return obj

@@ -83,6 +83,7 @@ class ProxyClass:
         tell: returns what a method has returned with how the texts of its prompts were computed,
             given the stand-in that it ran on; only asked where the model reuses texts.
         is_served: whether its objects send prompts to a server, which is told of their texts.
+        is_limited: whether they send to an endpoint that may refuse calls.
         cross_encoder: returns the cross-encoder of sentence-transformers that scores for an object.
     """
 
@@ -95,6 +96,7 @@ class ProxyClass:
     model: Callable[[Any], Any] | None = None
     tell: Callable[[Any, Any], Any] | None = None
     is_served: bool = False
+    is_limited: bool = False
     cross_encoder: Callable[[Any], Any] | None = None
 
     def fits(self, obj: Any) -> bool:
@@ -110,11 +112,12 @@ LOCAL_LLM_UNLESS = (
     "another dtype than float32, unless `adopt_llm=batched`",
     "an architecture that the engine does not know",
 )
+LIMITED_LLM = "its own methods run; once its endpoint refuses calls, they wait for their turn"
+LIMITED_LLM_UNLESS = ("`endpoint_limits=False`",)
 SERVED_LLM = (
-    "its own methods run; with `kv_reuse=full` or `fused` a vLLM server is told of retrieved texts,"
-    " with a `RemoteLLM` calls go to any of its servers"
+    f"{LIMITED_LLM}; with `kv_reuse=full` or `fused` a vLLM server is told of retrieved texts, with"
+    " a `RemoteLLM` calls go to any of its servers"
 )
-SERVED_LLM_UNLESS = ("`kv_reuse=exact` without a `RemoteLLM` that names its server",)
 RERANKER = "its own method runs; pairs of all requests share batches"
 RERANKER_UNLESS = ("more than one score a pair", "a replaced `predict`")
 
@@ -163,6 +166,11 @@ class ProxyClasses:
         if known is None or known.cross_encoder is None or not known.fits(obj):
             return None
         return known.cross_encoder(obj)
+
+    def is_limited(self, obj: Any, cls: type, method: PlainMethod) -> bool:
+        """Tell whether an object sends to an endpoint that may refuse calls."""
+        known = self.find(cls, method)
+        return known is not None and known.is_limited and known.fits(obj)
 
     def is_served(self, obj: Any, cls: type, method: PlainMethod) -> bool:
         """Tell whether an object sends prompts to a server, which is told of their texts."""

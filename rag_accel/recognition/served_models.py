@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rag_accel.engine_api import Message
+from rag_accel.engines.http.endpoints import EndpointGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,10 @@ class ServedPlace(Protocol):
 
 class AskServed(Protocol):
     """A function that tells servers of texts, and chooses among several, for one run."""
+
+    def gate(self) -> EndpointGate | None:
+        """Return the way of its calls to their endpoint; None where they are not limited."""
+        ...
 
     def changes_served(self) -> bool:
         """Tell whether calls of models on servers are changed at all."""

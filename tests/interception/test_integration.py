@@ -150,7 +150,7 @@ def test_an_option_given_to_accelerate_is_an_error_that_says_where_it_belongs() 
             accelerate(echo, acelerator=None)
         assert str(caught.value) == (
             "accelerate() got an unexpected keyword argument 'acelerator'; valid: accelerator, "
-            "options; did you mean 'accelerator'?"
+            "options, interactive; did you mean 'accelerator'?"
         )
 
 

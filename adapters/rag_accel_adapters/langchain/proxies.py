@@ -17,12 +17,13 @@ from rag_accel.recognition.clients import (
 from rag_accel.recognition.generation import Report
 from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.proxies import (
+    LIMITED_LLM,
+    LIMITED_LLM_UNLESS,
     LOCAL_LLM,
     LOCAL_LLM_UNLESS,
     RERANKER,
     RERANKER_UNLESS,
     SERVED_LLM,
-    SERVED_LLM_UNLESS,
     Ask,
     ProxyClass,
     ProxyClasses,
@@ -30,6 +31,11 @@ from rag_accel.recognition.proxies import (
 )
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, pipeline_obstacle
+from rag_accel_adapters.libraries.openai_limited import (
+    LimitedClient,
+    is_limited,
+    limited_resource,
+)
 from rag_accel_adapters.libraries.openai_served import (
     TellingClient,
     is_openai_resource,
@@ -155,7 +161,7 @@ _CHAT = ProxyClass(
 def _served_obstacle(llm: Any) -> str | None:
     if not is_openai_resource(llm.client):
         return f"its client is a {full_name(type(llm.client))}, and no resource of openai's"
-    return _STANDS_IN if "reports" in vars(llm.client) else None
+    return _STANDS_IN if "reports" in vars(llm.client) or is_limited(llm.client) else None
 
 
 #: Why a proxy has no other; never shown, as only objects of programs are explained.
@@ -163,18 +169,33 @@ _STANDS_IN = "it stands in for an object already"
 
 
 def _served(llm: Any, ask: Ask) -> Any:
+    limited = _limited(llm, ask)
     if not ask.changes_served():
-        return llm
+        return limited
     reports = ServedReports()
     client, resources = llm.client._client, {}
     for name in ("client", "async_client"):
-        resource = getattr(llm, name)
+        resource = getattr(limited, name)
         if is_openai_resource(resource):
             resources[name] = telling_resource(resource, lambda: client, ask, reports)
-            if (root := getattr(llm, f"root_{name}", None)) is not None:  # it reads by schemas
+            if (root := getattr(limited, f"root_{name}", None)) is not None:  # it reads by schemas
                 resources[f"root_{name}"] = TellingClient(
                     partial(_itself, root), lambda: client, ask, reports
                 )
+    return replaced(limited, **resources)
+
+
+def _limited(llm: Any, ask: Ask) -> Any:
+    """Return a model whose calls wait for their turn at its endpoint, if they are limited."""
+    gate, resources = ask.gate(), dict[str, Any]()
+    if gate is None:
+        return llm
+    for name in ("client", "async_client"):
+        resource, root = getattr(llm, name), getattr(llm, f"root_{name}", None)
+        if is_openai_resource(resource):
+            resources[name] = limited_resource(resource, gate)
+        if root is not None:
+            resources[f"root_{name}"] = LimitedClient(partial(_itself, root), gate)
     return replaced(llm, **resources)
 
 
@@ -184,7 +205,8 @@ def _itself(client: Any) -> Any:
 
 def _tell_served(llm: Any, found: Any) -> Any:
     """Return generations, or a stream of their chunks, that say how texts were computed."""
-    return tell(llm.client.reports, found, _add_to_all)
+    reports = vars(llm.client).get("reports")
+    return found if reports is None else tell(reports, found, _add_to_all)
 
 
 def _add_to_all(found: Any, report: Mapping[str, Any]) -> None:
@@ -200,14 +222,27 @@ _SERVED = ProxyClass(
     _served,
     "model on a server",
     SERVED_LLM,
-    SERVED_LLM_UNLESS,
+    LIMITED_LLM_UNLESS,
     tell=_tell_served,
     is_served=True,
+    is_limited=True,
+)
+_LIMITED = ProxyClass(
+    ("_generate", "_stream", "_agenerate", "_astream"),
+    _served_obstacle,
+    _limited,
+    "model on a server",
+    LIMITED_LLM,
+    LIMITED_LLM_UNLESS,
+    is_limited=True,
 )
 PROXIES = ProxyClasses(
     {
         _PIPELINE: _LLM,
         "langchain_openai.chat_models.base.ChatOpenAI": _SERVED,
+        "langchain_openai.chat_models.azure.AzureChatOpenAI": _LIMITED,
+        "langchain_openai.chat_models.base.BaseChatOpenAI": _LIMITED,
+        "langchain_openai.llms.base.BaseOpenAI": _LIMITED,
         "langchain_community.llms.vllm.VLLMOpenAI": _SERVED,
         "langchain_huggingface.chat_models.huggingface.ChatHuggingFace": _CHAT,
         "langchain_community.vectorstores.faiss.FAISS": ProxyClass(

@@ -34,7 +34,13 @@ def limited_resource(resource: Any, gate: EndpointGate) -> Any:
         vars(other).pop(name, None)  # made once, of the other's methods
     send = _asend if _is_async(resource) else _send
     vars(other)["_post"] = partial(send, gate, resource._client, resource._post)
+    vars(other)["is_limited"] = True
     return other
+
+
+def is_limited(sender: Any) -> bool:
+    """Tell whether a resource or a client sends through a gate already."""
+    return isinstance(sender, LimitedClient) or "is_limited" in vars(sender)
 
 
 class LimitedClient:

@@ -19,12 +19,13 @@ from rag_accel.recognition.clients import CrossEncoderClient
 from rag_accel.recognition.generation import GeneratingClient, Report
 from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.proxies import (
+    LIMITED_LLM,
+    LIMITED_LLM_UNLESS,
     LOCAL_LLM,
     LOCAL_LLM_UNLESS,
     RERANKER,
     RERANKER_UNLESS,
     SERVED_LLM,
-    SERVED_LLM_UNLESS,
     Ask,
     ProxyClass,
     ProxyClasses,
@@ -32,6 +33,7 @@ from rag_accel.recognition.proxies import (
 )
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
+from rag_accel_adapters.libraries.openai_limited import LimitedClient
 from rag_accel_adapters.libraries.openai_served import TellingClient
 
 
@@ -126,22 +128,33 @@ def shares_steps(obj: Any) -> bool:
 def _served_obstacle(llm: Any) -> str | None:
     if not llm.reuse_client:
         return "reuse_client=False makes a client a call; reuse_client=True"
-    is_proxy = isinstance(llm.__pydantic_private__["_client"], TellingClient)
+    is_proxy = isinstance(llm.__pydantic_private__["_client"], TellingClient | LimitedClient)
     return _STANDS_IN if is_proxy else None
 
 
 def _served(llm: Any, ask: Ask) -> Any:
+    limited = _limited(llm, ask)
     if not ask.changes_served():
-        return llm
+        return limited
     reports = ServedReports()
-    client = TellingClient(llm._get_client, llm._get_client, ask, reports)
-    other = TellingClient(llm._get_aclient, llm._get_client, ask, reports)
+    client = TellingClient(limited._get_client, llm._get_client, ask, reports)
+    other = TellingClient(limited._get_aclient, llm._get_client, ask, reports)
+    return replaced(llm, _client=client, _aclient=other)
+
+
+def _limited(llm: Any, ask: Ask) -> Any:
+    """Return a model whose calls wait for their turn at its endpoint, if they are limited."""
+    gate = ask.gate()
+    if gate is None:
+        return llm
+    client, other = LimitedClient(llm._get_client, gate), LimitedClient(llm._get_aclient, gate)
     return replaced(llm, _client=client, _aclient=other)
 
 
 def _tell_served(llm: Any, found: Any) -> Any:
     """Return a response, or a stream of responses, that says how texts were computed."""
-    return tell(llm._client.reports, found, _add_served)
+    client = llm._client
+    return tell(client.reports, found, _add_served) if isinstance(client, TellingClient) else found
 
 
 def _add_served(response: Any, report: Mapping[str, Any]) -> None:
@@ -159,6 +172,11 @@ _RERANKER = ProxyClass(
     (RERANKER_UNLESS[0],),
     cross_encoder=lambda reranker: reranker._model,
 )
+_OPENAI_METHODS = (
+    *("complete", "stream_complete", "chat", "stream_chat"),
+    *("acomplete", "astream_complete", "achat", "astream_chat"),
+)
+_OPENAI_UNLESS = ("`reuse_client=False`", *LIMITED_LLM_UNLESS)
 _HUGGING_FACE_LLM = "llama_index.llms.huggingface.base.HuggingFaceLLM"
 PROXIES = ProxyClasses(
     {
@@ -173,17 +191,24 @@ PROXIES = ProxyClasses(
             _tell,
         ),
         "llama_index.llms.openai_like.base.OpenAILike": ProxyClass(
-            (
-                *("complete", "stream_complete", "chat", "stream_chat"),
-                *("acomplete", "astream_complete", "achat", "astream_chat"),
-            ),
+            _OPENAI_METHODS,
             _served_obstacle,
             _served,
             "model on a server",
             SERVED_LLM,
-            ("`reuse_client=False`", *SERVED_LLM_UNLESS),
+            _OPENAI_UNLESS,
             tell=_tell_served,
             is_served=True,
+            is_limited=True,
+        ),
+        "llama_index.llms.openai.base.OpenAI": ProxyClass(
+            _OPENAI_METHODS,
+            _served_obstacle,
+            _limited,
+            "model on a server",
+            LIMITED_LLM,
+            _OPENAI_UNLESS,
+            is_limited=True,
         ),
         # Of its own package, and an older one of llama-index-core's.
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": _RERANKER,

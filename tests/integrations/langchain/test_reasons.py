@@ -78,7 +78,10 @@ def test_a_small_index_says_its_numbers(accelerator: Accelerator) -> None:
 def test_a_model_on_a_server_names_the_options_that_would_act() -> None:
     openai = pytest.importorskip("langchain_openai")
     model = openai.ChatOpenAI(api_key="none", base_url="http://localhost:1/v1")
-    with Accelerator() as plain, Accelerator(kv_reuse="full") as telling:
+    with (
+        Accelerator(endpoint_limits=False) as plain,
+        Accelerator(endpoint_limits=False, kv_reuse="full") as telling,
+    ):
         assert "kv_reuse is exact and no RemoteLLM names its server" in explain(
             accelerate(model, accelerator=plain)
         )

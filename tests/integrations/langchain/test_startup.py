@@ -148,7 +148,7 @@ def test_the_import_of_a_framework_switches_on(tmp_path: Path, program: str) -> 
 @pytest.mark.processes
 def test_the_loader_of_the_framework_and_the_finders_are_the_plain_ones(tmp_path: Path) -> None:
     program = (
-        "import sys, langchain_core as it, llama_index.core\n"
+        "import sys, langchain_core as it, llama_index.core, neo4j_graphrag\n"
         "print(type(it.__loader__), vars(it.__loader__), it.__spec__.loader is it.__loader__)\n"
         "print([getattr(one, '__name__', type(one).__name__) for one in sys.meta_path])"
     )

@@ -1,0 +1,138 @@
+"""Programs over endpoints that refuse calls: nobody is lost, and whoever waits is told apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAI
+from limited_server import LimitedServer, Rate
+
+from langchain_rag_accel import accelerate, explain
+from rag_accel import Accelerator
+
+RATE, BURST, CALLERS = 60.0, 10, 60
+QUESTIONS = [f"question {number}" for number in range(CALLERS)]
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def server() -> Iterator[LimitedServer]:
+    with LimitedServer(Rate(RATE, BURST)) as made:
+        yield made
+
+
+@pytest.fixture
+async def make(server: LimitedServer) -> AsyncIterator[Make]:
+    """Yield a maker of chat models on that server, whose connections end with the test."""
+    clients: list[Any] = []
+
+    def made(**fields: Any) -> ChatOpenAI:
+        how: dict[str, Any] = {"base_url": server.base_url, "api_key": "k", "max_retries": 2}
+        clients.extend([openai.OpenAI(**how), openai.AsyncOpenAI(**how)])
+        return ChatOpenAI(
+            model="m",
+            root_client=clients[-2],
+            root_async_client=clients[-1],
+            client=clients[-2].chat.completions,
+            async_client=clients[-1].chat.completions,
+            **fields,
+        )
+
+    yield made
+    for client in clients:
+        closing = client.close()
+        if closing is not None:
+            await closing
+
+
+async def test_everybody_is_answered(
+    server: LimitedServer, make: Make, accelerator: Accelerator
+) -> None:
+    chain = ChatPromptTemplate.from_template("{question}") | make()
+    fast = accelerate(chain, accelerator=accelerator)
+    found = await asyncio.gather(*(fast.ainvoke({"question": text}) for text in QUESTIONS))
+    assert [type(answer).__name__ for answer in found] == ["AIMessage"] * CALLERS
+    assert len(server.texts) <= 2.1 * CALLERS
+
+
+async def test_without_limits_some_are_lost(server: LimitedServer, make: Make) -> None:
+    with Accelerator(strict=True, endpoint_limits=False) as accelerator:
+        fast = accelerate(make(), accelerator=accelerator)
+        asking = (fast.ainvoke(text) for text in QUESTIONS)
+        found = await asyncio.gather(*asking, return_exceptions=True)
+    lost = [error for error in found if isinstance(error, BaseException)]
+    assert all(isinstance(error, openai.RateLimitError) for error in lost)
+    assert len(server.texts) > 1.2 * CALLERS  # each of them asks again by itself
+
+
+async def test_streams_wait_for_their_turn(
+    server: LimitedServer, make: Make, accelerator: Accelerator
+) -> None:
+    fast = accelerate(make(), accelerator=accelerator)
+
+    async def read(text: str) -> str:
+        return "".join([str(chunk.content) async for chunk in fast.astream(text)])
+
+    found = await asyncio.gather(*map(read, QUESTIONS))
+    assert all(found)
+
+
+async def test_a_batch_waits_for_an_interactive_program(
+    server: LimitedServer, make: Make, accelerator: Accelerator
+) -> None:
+    model = make()
+    batch = accelerate(model | str, accelerator=accelerator)
+    fast = accelerate(model | str, accelerator=accelerator, interactive=True)
+    await batch.abatch(QUESTIONS)  # the endpoint has refused calls by now
+    order: list[str] = []
+
+    async def note(name: str, work: Any) -> None:
+        await work
+        order.append(name)
+
+    loads = asyncio.ensure_future(note("batch", batch.abatch(QUESTIONS)))
+    await asyncio.sleep(0.1)
+    await asyncio.gather(*(note("interactive", fast.ainvoke(text)) for text in QUESTIONS[:10]))
+    await loads
+    assert order == ["interactive"] * 10 + ["batch"]
+
+
+async def test_a_key_that_changes_is_another_endpoint(
+    server: LimitedServer, make: Make, accelerator: Accelerator
+) -> None:
+    model = make()
+    fast = accelerate(model, accelerator=accelerator)
+
+    async def ask(number: int) -> Any:
+        if number % 20 == 0:
+            model.async_client._client.api_key = f"key {number}"
+        return await fast.ainvoke(QUESTIONS[number])
+
+    found = await asyncio.gather(*map(ask, range(CALLERS)))
+    assert len(found) == CALLERS
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ChatOpenAI(model="m", api_key="k"),  # type: ignore[arg-type]
+        OpenAI(model="m", api_key="k"),  # type: ignore[call-arg, arg-type]
+        AzureChatOpenAI(
+            azure_endpoint="http://127.0.0.1:9",
+            azure_deployment="d",
+            api_version="v",
+            api_key="k",  # type: ignore[arg-type]
+        ),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_it_is_said_that_calls_wait(model: Any, accelerator: Accelerator) -> None:
+    assert "once its endpoint refuses calls, they wait" in explain(
+        accelerate(model, accelerator=accelerator)
+    )
