@@ -28,9 +28,15 @@ Vectors = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class AskAlone:
-    """The answer to a caller that shall call its server by itself, after a wait."""
+    """The answer to a caller that shall call its server by itself, after a wait.
+
+    Args:
+        delay_s: the wait.
+        attempts: those that the shared call has made.
+    """
 
     delay_s: float
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +94,14 @@ class EmbeddingCall:
         try:
             return self.embed()
         except AskAloneError as error:
-            return AskAlone(error.delay_s)
+            return AskAlone(error.delay_s, error.attempts)
 
     async def aembed_or_alone(self) -> Any:
         """Do as ``embed_or_alone`` without blocking the loop."""
         try:
             return await self.aembed()
         except AskAloneError as error:
-            return AskAlone(error.delay_s)
+            return AskAlone(error.delay_s, error.attempts)
 
     def submit(self, *, on_loop: bool = False) -> EmbeddingPrefetch:
         """Have a local engine embed documents before they are asked for in parts; equal ones once.
@@ -138,12 +144,13 @@ class EmbeddingCall:
         if hosted is not None:
             make = partial(adopted.make, accelerator.options)
             engine = accelerator.own(adopted.model, "hosted-embedding", make)
-            shared = accelerator.hosted_texts
+            shared, gate = accelerator.hosted_texts, gate_for(self.identity, self.holder)
             work = ServerTexts(
                 tuple(texts),
                 role,
                 group=hosted.group,
-                ask=partial(_ask, hosted.asks(role), gate_for(self.identity, self.holder)),
+                ask=partial(_ask, hosted.asks(role), gate),
+                attempts=1 if gate is None else hosted.attempts - 1,
                 max_texts=hosted.max_texts,
                 costs=shared.costs_of(hosted.group),
                 note=partial(shared.note, hosted.group),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -36,9 +37,9 @@ def embed_hosted(call: EmbeddingCall, shared: Callable[[], Any], ask: Callable[[
     try:
         vectors = ask(call.holder) if turn.is_alone else shared()
         if isinstance(vectors, AskAlone):
-            delay_s, vectors = vectors.delay_s, None
-            time.sleep(delay_s)
-            vectors = ask(_alone(call))
+            failed, vectors = vectors, None
+            time.sleep(failed.delay_s)
+            vectors = ask(_alone(call, failed))
     finally:
         _end(call, turn, vectors)
     return vectors
@@ -62,18 +63,18 @@ async def aembed_hosted(
     try:
         vectors = await (ask(call.holder) if turn.is_alone else shared())
         if isinstance(vectors, AskAlone):
-            delay_s, vectors = vectors.delay_s, None
-            await asyncio.sleep(delay_s)
-            vectors = await ask(_alone(call))
+            failed, vectors = vectors, None
+            await asyncio.sleep(failed.delay_s)
+            vectors = await ask(_alone(call, failed))
     finally:
         _end(call, turn, vectors)
     return vectors
 
 
-def _alone(call: EmbeddingCall) -> Any:
+def _alone(call: EmbeddingCall, failed: AskAlone) -> Any:
     hosted = call.adopted.hosted
     assert hosted is not None, "only calls of servers come here"
-    return hosted.alone()
+    return hosted.alone(failed.attempts)
 
 
 def _begin(
@@ -116,9 +117,18 @@ def _wait(call: EmbeddingCall, leader: Flight) -> Rows | None:
 
 
 async def _await(call: EmbeddingCall, leader: Flight) -> Rows | None:
-    # Shielded: a caller who is cancelled must not cancel what others wait for.
-    rows = asyncio.shield(asyncio.wrap_future(leader.rows))
-    try:
-        return await asyncio.wait_for(rows, call.identity.accelerator.left_s(call.identity))
-    except TimeoutError:
-        return None
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()  # one's own: others wait on when it goes
+
+    def end() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    def wake(rows: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(end)
+
+    leader.rows.add_done_callback(wake)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(over, call.identity.accelerator.left_s(call.identity))
+    return leader.rows.result() if leader.rows.done() else None

@@ -38,7 +38,9 @@ class HostedCalls:
         group: equal where a call would be the same.
         max_texts: texts in one call.
         ask: asks the server once by a gate, without trying again; raises what the client raises.
-        alone: returns the object for a caller whose shared call failed: it tries once less.
+        alone: returns the object for a caller whose shared call failed after so many attempts; it
+            makes the rest.
+        attempts: that the client makes of a call.
         ask_queries: asks for queries, where they are asked for otherwise than documents.
         blocks_loops: whether its coroutines ask without leaving the loop meanwhile.
     """
@@ -46,7 +48,8 @@ class HostedCalls:
     group: str
     max_texts: int
     ask: AskByGate
-    alone: Callable[[], Any]
+    alone: Callable[[int], Any]
+    attempts: int
     ask_queries: AskByGate | None = None
     blocks_loops: bool = False
 

@@ -255,7 +255,7 @@ def test_a_caller_that_asks_alone_has_one_retry_fewer() -> None:
     embeddings = make(max_retries=2)
     found = calls(embeddings)
     assert found is not None
-    alone = found.alone()
+    alone = found.alone(1)
     assert alone.client._client.max_retries == alone.async_client._client.max_retries == 1
     assert alone.client._client._client is embeddings.client._client._client
     assert embeddings.client._client.max_retries == 2

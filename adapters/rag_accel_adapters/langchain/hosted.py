@@ -53,6 +53,7 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
         max_texts=obj.chunk_size,
         ask=partial(ask_unchanged, values, _copied(obj), group, ask),
         alone=partial(_alone, obj),
+        attempts=obj.client._client.max_retries + 1,
     )
 
 
@@ -135,9 +136,9 @@ def limited(obj: Any, gate: EndpointGate) -> Any:
     )
 
 
-def _alone(obj: Any) -> Any:
+def _alone(obj: Any, attempts: int) -> Any:
     alone = _copied(obj)
-    retries = max(0, obj.client._client.max_retries - 1)
+    retries = max(0, obj.client._client.max_retries - attempts)
     alone.client = obj.client._client.with_options(max_retries=retries).embeddings
     alone.async_client = obj.async_client._client.with_options(max_retries=retries).embeddings
     return alone

@@ -61,6 +61,7 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
         ask=partial(ask, partial(_ask, obj._text_engine)),
         ask_queries=partial(ask, partial(_ask, obj._query_engine)),
         alone=partial(_alone, obj),
+        attempts=obj._get_client().max_retries + 1,
     )
 
 
@@ -162,10 +163,10 @@ def limited(obj: Any, gate: EndpointGate) -> Any:
     )
 
 
-def _alone(obj: Any) -> Any:
-    """Return the object for a caller whose shared call has failed: its clients retry once less."""
+def _alone(obj: Any, attempts: int) -> Any:
+    """Return the object for a caller whose shared call has failed: its clients make the rest."""
     client, other = obj._get_client(), obj._get_aclient()
-    retries = max(0, client.max_retries - 1)
+    retries = max(0, client.max_retries - attempts)
     return replaced(
         obj,
         _client=client.with_options(max_retries=retries),

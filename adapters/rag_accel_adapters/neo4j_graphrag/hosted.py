@@ -57,6 +57,7 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
         # An object of its own, so that another model or client, set later, is not this call's.
         ask=partial(ask_unchanged, values, replaced(obj), group, _ask),
         alone=partial(_alone, obj),
+        attempts=obj.client.max_retries + 1,
         blocks_loops=True,
     )
 
@@ -105,20 +106,20 @@ def limited(obj: Any, gate: EndpointGate) -> Any:
     return replaced(obj, client=LimitedClient(lambda: client, gate))
 
 
-def _alone(obj: Any) -> Any:
-    """Return the object for a caller whose shared call has failed: its client retries once less.
+def _alone(obj: Any, attempts: int) -> Any:
+    """Return the object for a caller whose shared call has failed: its client makes the rest.
 
     Only at first: its handler of rate limits may have the class ask again, each time in full.
     """
-    return replaced(obj, client=SimpleNamespace(embeddings=_OnceLess(obj.client)))
+    return replaced(obj, client=SimpleNamespace(embeddings=_FewerRetries(obj.client, attempts)))
 
 
-class _OnceLess:
-    """An embeddings resource whose first call tries once less than its client does."""
+class _FewerRetries:
+    """An embeddings resource whose first call makes the attempts that are left."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, attempts: int) -> None:
         self._client = client
-        self._retries = max(0, client.max_retries - 1)
+        self._retries = max(0, client.max_retries - attempts)
 
     def create(self, **kwargs: Any) -> Any:
         client = self._client.with_options(max_retries=self._retries)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
+from rag_accel.engine_api.transient import is_refusal
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.embedding.call_costs import CallCosts
 from rag_accel.engines.embedding.hosted_texts import CallReport
@@ -71,6 +72,8 @@ class ServerTexts(TextBatch):
         group: requests of equal groups may share a call: nothing in it differs between them.
         ask: asks the server.
         max_texts: texts in one call.
+        attempts: that a call which is refused may make; more than one where ``ask`` waits for its
+            turn.
         costs: what calls of the group take.
         note: takes what an answered call took.
         caller: the span in which the caller asks.
@@ -79,6 +82,7 @@ class ServerTexts(TextBatch):
     group: Hashable = field(kw_only=True)
     ask: AskServer = field(kw_only=True, repr=False, compare=False)
     max_texts: int = field(default=MAX_CALL_TEXTS, kw_only=True)
+    attempts: int = field(default=1, kw_only=True, compare=False)
     costs: CallCosts = field(default_factory=CallCosts, kw_only=True, repr=False, compare=False)
     note: Callable[[CallReport], None] = field(
         default=lambda report: None, kw_only=True, repr=False, compare=False
@@ -94,14 +98,15 @@ class AskAloneError(EngineError):
 
     Args:
         delay_s: seconds to wait before, as a client does before it tries again.
+        attempts: that the shared call has made of those which each caller has.
     """
 
-    def __init__(self, delay_s: float) -> None:
+    def __init__(self, delay_s: float, attempts: int = 1) -> None:
         super().__init__(
             "a call that several callers shared failed; each asks again for itself",
             where="HostedEmbeddingEngine",
         )
-        self.delay_s = delay_s
+        self.delay_s, self.attempts = delay_s, attempts
 
 
 def is_small(texts: Sequence[str]) -> bool:
@@ -125,8 +130,17 @@ class _TextsToSend:
 
 
 _Call = list[_TextsToSend]
-#: a call, and its vectors, or the seconds to wait before each caller asks alone
-_Answer = tuple[_Call, Sequence[Any] | float]
+
+
+class _Failure(NamedTuple):
+    """The failure of a call, without anything of its texts."""
+
+    delay_s: float
+    attempts: int
+
+
+#: a call, and its vectors
+_Answer = tuple[_Call, Sequence[Any] | _Failure]
 
 
 class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
@@ -257,9 +271,9 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
     def _outputs_of(self, report: _Answer) -> list[EngineOutput]:
         call, answer = report
         # A thread that has put its answer is about to end; a later look finds it ended.
-        if isinstance(answer, int | float):
+        if isinstance(answer, _Failure):
             return [
-                EngineOutput(job.id, "error", error=AskAloneError(answer))
+                EngineOutput(job.id, "error", error=AskAloneError(answer.delay_s, answer.attempts))
                 for job in call
                 if self._forget(job)
             ]
@@ -287,13 +301,19 @@ def _most_texts(waiting: _Call) -> int:
 
 def _ask(call: _Call, answers: Outbox[_Answer]) -> None:
     """Ask a server for a call; of an error nothing but the time to wait leaves this thread."""
-    try:
-        answer: Sequence[Any] | float = _vectors(call)
-    except BaseException as exc:  # the waiting callers have to hear of it
-        answer = 0.0
-        with contextlib.suppress(Exception):  # an error of any class, whatever it calls headers
-            answer = retry_delay_s(exc)
-    answers.put([(call, answer)])
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            answers.put([(call, _vectors(call))])
+        except BaseException as exc:  # the waiting callers have to hear of it
+            if attempts < call[0].work.attempts and is_refusal(exc):
+                continue
+            delay_s = 0.0
+            with contextlib.suppress(Exception):  # of any class, whatever it calls headers
+                delay_s = retry_delay_s(exc)
+            answers.put([(call, _Failure(delay_s, attempts))])
+        return
 
 
 def _vectors(call: _Call) -> Any:

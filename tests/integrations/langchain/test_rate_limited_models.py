@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAI
-from limited_server import LimitedServer, Rate
+from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAI, OpenAIEmbeddings
+from limited_server import LimitedServer, Rate, ScriptedAnswer
 
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
@@ -136,3 +136,22 @@ def test_it_is_said_that_calls_wait(model: Any, accelerator: Accelerator) -> Non
     assert "once its endpoint refuses calls, they wait" in explain(
         accelerate(model, accelerator=accelerator)
     )
+
+
+async def test_a_shared_call_that_is_refused_is_sent_again_whole(accelerator: Accelerator) -> None:
+    def refuse_shared(number: int, text: str) -> ScriptedAnswer | None:
+        return ScriptedAnswer(429, {"retry-after": "0.05"}) if number == 1 else None
+
+    with LimitedServer(script=refuse_shared) as server:
+        plain = OpenAIEmbeddings(
+            model="m",
+            base_url=server.base_url,
+            api_key="k",  # type: ignore[arg-type]
+            check_embedding_ctx_length=False,
+        )
+        fast = accelerate(plain, accelerator=accelerator)
+        found = await asyncio.gather(*map(fast.aembed_query, QUESTIONS[:32]))
+        assert len(found) == 32
+        assert 3 <= len(server.texts) <= 4  # alone, each caller would have asked again
+        plain.client._client.close()
+        await plain.async_client._client.close()
