@@ -315,7 +315,8 @@ def as_it_is(text: str) -> str:
 
 
 def _describe_hosted(options: Options) -> str:
+    cached = f", vectors are cached for {options.hosted_cache_s:g} s"
     return (
         "recognised server: queries and short lists of all requests share its calls, a longer list"
-        " is sent where its caller is"
+        f" is sent where its caller is{cached if options.hosted_cache_mb else ''}"
     )
