@@ -144,7 +144,7 @@ def test_reads_of_a_retriever_by_names_are_told_as_parts_of_its_call(
     assert meter.passed_by == 0, str(meter)
     said = explain(fast)
     assert "Neo4jPropertyGraphStore: part of the leaf that holds it: runs within its call" in said
-    assert "Neo4jPropertyGraphStore.aget blocks its loop: thread_safe_classes does not" in said
+    assert "blocks its loop: thread_safe_classes does not name" in said
 
 
 def test_an_accelerated_store_that_goes_leaves_the_driver_to_the_plain_one(
