@@ -55,7 +55,8 @@ from bench.limited_chats import (
     timed_chain,
 )
 from bench.loads import counted
-from bench.measure import Pairs, alternate_async, median, percentile, ratios
+from bench.measure import Pairs, alternate_async, differences, median, percentile, ratios
+from bench.paired import in_ms
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.serving.processes import HostedServer
 from langchain_rag_accel import accelerate
@@ -167,6 +168,8 @@ def _unlimited(sizes: Sizes) -> _Found:
             *_answer_rows(system, workload, played),
         )
     ]
+    costs_ms = [in_ms(each) / sizes.callers for each in differences(walls)]
+    rows.append(median_row(f"{OURS} - {PLAIN}", workload, "ms_a_call", costs_ms))
     return rows, {"no_refusals": median(ratios(walls))}
 
 
@@ -309,8 +312,10 @@ def _two_processes(sizes: Sizes) -> _Found:
 def share_of_slower(one: Round, other: Round) -> float:
     """Return the slower round's share of all answers until the faster one has its last answer.
 
-    Half if both are served alike; 0.0 if the slower one is served only then.
+    Half if both are served alike; 0.0 if the slower one is served only then, or never.
     """
+    if not (one.num_answered and other.num_answered):
+        return 0.0
     fast, slow = sorted((_answered_at(one), _answered_at(other)), key=max)
     early = sum(at <= max(fast) for at in slow)
     return early / (early + len(fast))
