@@ -114,23 +114,27 @@ async def ask_all(chain: Chain, questions: Sequence[str]) -> Round:
 
 
 async def ask_batch(chain: Chain, questions: Sequence[str]) -> Round:
-    """Ask all questions in one batch.
-
-    Raises:
-        openai.RateLimitError: a call of the batch was refused to the end.
-    """
+    """Ask all questions in one batch; a lost call counts as ended with the batch."""
     began_at = time.monotonic()
-    ended = await chain.abatch(list(questions))
+    found = await chain.abatch(list(questions), return_exceptions=True)
+    ended = [_lost(each) if isinstance(each, Exception) else each for each in found]
     return Round(questions, [text for text, _ in ended], [at for _, at in ended], began_at)
 
 
 async def _ask(chain: Chain, question: str) -> tuple[str | None, float]:
-    from openai import RateLimitError
-
     try:
         return await chain.ainvoke(question)
-    except RateLimitError:
-        return None, time.monotonic()
+    except Exception as error:
+        return _lost(error)
+
+
+def _lost(error: Exception) -> tuple[None, float]:
+    """Return what a caller gets whose call was refused to the end; raise any other error."""
+    from openai import RateLimitError
+
+    if not isinstance(error, RateLimitError):
+        raise error
+    return None, time.monotonic()
 
 
 class CallerProcess(LineProcess):

@@ -36,9 +36,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -60,6 +60,7 @@ from bench.paired import in_ms
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.serving.processes import HostedServer
 from langchain_rag_accel import accelerate
+from rag_accel.accelerator import Accelerator
 
 PLAIN, OURS = "plain", "accelerated"
 ANSWERED, DIFFERENT = "answered_share", "different_answers"
@@ -121,6 +122,17 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     return SuiteResult(
         "endpoints", tuple(rows), found, scripted=True, sizes=sizes_of(chosen), wrong=wrong
     )
+
+
+@contextmanager
+def _endpoint(sizes: Sizes) -> Iterator[tuple[HostedServer, Chain, Accelerator]]:
+    """Give a server that nobody knows, the plain chain over it, and an accelerator."""
+    with (
+        sizes.server() as server,
+        chat_chain(server.url("/v1")) as chain,
+        bench_accelerator() as accelerator,
+    ):
+        yield server, timed_chain(chain), accelerator
 
 
 def _questions(number: int) -> list[str]:
@@ -207,14 +219,10 @@ def _callers(sizes: Sizes) -> _Found:
 
     plain_turns, turns = list[list[_Seen]](), list[list[_Seen]]()
     for _ in range(sizes.turns):
-        with sizes.server() as server, chat_chain(server.url("/v1")) as chain:
-            plain_turns.append(asyncio.run(measure(server, timed_chain(chain), 1)))
-        with (
-            sizes.server() as server,
-            chat_chain(server.url("/v1")) as chain,
-            bench_accelerator() as accelerator,
-        ):
-            fast = accelerate(timed_chain(chain), accelerator=accelerator)
+        with _endpoint(sizes) as (server, chain, _):
+            plain_turns.append(asyncio.run(measure(server, chain, 1)))
+        with _endpoint(sizes) as (server, chain, accelerator):
+            fast = accelerate(chain, accelerator=accelerator)
             turns.append(asyncio.run(measure(server, fast, 2)))
     workload = f"{counted(sizes.callers, 'caller')}, {sizes.rate:g} calls/s"
     (plain,), (first, then) = zip(*plain_turns, strict=True), zip(*turns, strict=True)
@@ -255,14 +263,9 @@ def _interactive(sizes: Sizes) -> _Found:
 
     turns = list[tuple[Round, Round]]()
     for _ in range(sizes.turns):
-        with (
-            sizes.server() as server,
-            chat_chain(server.url("/v1")) as chain,
-            bench_accelerator() as accelerator,
-        ):
-            timed = timed_chain(chain)
-            batch = accelerate(timed, accelerator=accelerator)
-            fast = accelerate(timed, accelerator=accelerator, interactive=True)
+        with _endpoint(sizes) as (_, chain, accelerator):
+            batch = accelerate(chain, accelerator=accelerator)
+            fast = accelerate(chain, accelerator=accelerator, interactive=True)
             turns.append(asyncio.run(measure(batch, fast)))
     rows, workload = list[Row](), f"a batch of {sizes.callers} and interactive callers"
     for name, rounds in zip(("batch", "interactive"), zip(*turns, strict=True), strict=True):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 pytest.importorskip("langchain_openai")
 
+import httpx2
+import openai
 from langchain_core.runnables import RunnableLambda
 
 from bench.embedding import hosted_server
 from bench.embedding.hosted_server import Rate, scripted_text
-from bench.limited_chats import TOKENS, Round
+from bench.limited_chats import TOKENS, Round, ask_all, ask_batch
 from bench.suites import endpoints
+
+Ask = Callable[..., Awaitable[Round]]
 
 TINY = endpoints.Sizes(1, 1, 8, 2, after_s=0.05, rate=60.0, burst=2, answer_s=0.01)
 
@@ -92,6 +97,25 @@ def test_other_answers_fail_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert found.ratios["first_answered"] == 1.0
     assert found.ratios["first_calls"] > 1.0
+
+
+@pytest.mark.parametrize("ask", [ask_all, ask_batch])
+async def test_a_refused_call_is_lost_and_any_other_error_is_raised(ask: Ask) -> None:
+    request = httpx2.Request("POST", "http://127.0.0.1/v1/chat/completions")
+    refusal = openai.RateLimitError("no", response=httpx2.Response(429, request=request), body=None)
+
+    def chain(error: Exception) -> RunnableLambda[str, tuple[str, float]]:
+        def answer(question: str) -> tuple[str, float]:
+            if question == "bad":
+                raise error
+            return scripted_text(question, TOKENS), 0.0
+
+        return RunnableLambda(answer)
+
+    played = await ask(chain(refusal), ["good", "bad"])
+    assert (played.num_answered, played.num_different) == (1, 0)
+    with pytest.raises(ZeroDivisionError):
+        await ask(chain(ZeroDivisionError()), ["good", "bad"])
 
 
 @pytest.mark.processes
