@@ -9,7 +9,6 @@ as LangChain makes them.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from bench.embedding.levels import OURS, PLAIN, workload_of
 from bench.loads import system_rows, throughput_ratio
 from bench.measure import Pairs, alternate, median, ratios
 from bench.results import Row, median_row
-from bench.serving.processes import LineProcess
+from bench.serving.processes import HostedServer
 from langchain_rag_accel import accelerate
 from rag_accel.errors import EngineError
 from rag_accel_demo.load import Load, run_load
@@ -63,24 +62,6 @@ class Run:
     calls: tuple[int, ...]
 
 
-class EmbeddingsServer(LineProcess):
-    """A scripted server of embeddings."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        script = {"at-once": sizes.at_once, "call-s": sizes.call_s, "text-s": sizes.text_s}
-        arguments = [f"--{name}={value}" for name, value in script.items()]
-        super().__init__("bench.embedding.hosted_server", *arguments)
-
-    def base_url(self) -> str:
-        """Wait until it serves, once, and return where."""
-        return f"http://127.0.0.1:{self.said().strip()}/v1"
-
-    def run(self, chain: Any, texts: Sequence[str], callers: int, turn: int) -> Run:
-        """Let callers in threads embed the texts, one text a call."""
-        load = run_load(chain, texts, callers, "threads")
-        return Run(load, tuple(json.loads(self.asked("calls"))))
-
-
 def hosted(texts: Sequence[str], sizes: Sizes) -> tuple[dict[str, float], list[Row]]:
     """Return ``hosted_vs_plain``, ``hosted_alone`` and ``hosted_wide``, and the rows behind them.
 
@@ -103,20 +84,27 @@ def hosted(texts: Sequence[str], sizes: Sizes) -> tuple[dict[str, float], list[R
 
 def _measured(sizes: Sizes, loads: Sequence[tuple[Sequence[str], int]]) -> list[Pairs[Run]]:
     """Return the runs of each load: texts, and the number of callers who embed one each."""
-    with EmbeddingsServer(sizes) as server, _embeddings(server.base_url()) as embeddings:
+    script = {"at_once": sizes.at_once, "call_s": sizes.call_s, "text_s": sizes.text_s}
+    with HostedServer(**script) as server, _embeddings(server.url("/v1")) as embeddings:
         plain = _chain(embeddings)
         with bench_accelerator() as accelerator:
             fast = accelerate(plain, accelerator=accelerator)
 
             def measured(texts: Sequence[str], callers: int) -> Pairs[Run]:
                 return alternate(
-                    partial(server.run, plain, texts, callers),
-                    partial(server.run, fast, texts, callers),
+                    partial(_run, server, plain, texts, callers),
+                    partial(_run, server, fast, texts, callers),
                     sizes.repeats,
                     warm_up=1,
                 )
 
             return [measured(*load) for load in loads]
+
+
+def _run(server: HostedServer, chain: Any, texts: Sequence[str], callers: int, turn: int) -> Run:
+    """Let callers in threads embed the texts, one text a call."""
+    load = run_load(chain, texts, callers, "threads")
+    return Run(load, tuple(server.state()["texts"]))
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Serve OpenAI's endpoints in a scripted time: ``python -m bench.embedding.hosted_server``.
 
-It prints its port, then answers each line of standard input by the number of texts in each call
-since the last one, as JSON. It ends with standard input.
+It prints its port. Then it answers each line of standard input by a JSON object of the time since
+the last one: ``texts`` has the number of texts in each call for embeddings, ``chats`` the number of
+calls for chats, refused ones too; ``tokens`` is how many calls for chats it would take now. It ends
+with standard input.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import asyncio
 import base64
 import hashlib
 import json
+import math
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -61,25 +65,64 @@ class ScriptedEmbeddings:
         )
 
 
+class Rate:
+    """A bucket of tokens, of which each call takes one.
+
+    Args:
+        per_s: tokens that come in a second; infinite for a server that refuses nothing.
+        burst: the most that there are, and as many as at the beginning.
+    """
+
+    def __init__(self, per_s: float, burst: int) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._tokens, self._counted_at = float(burst), time.monotonic()
+
+    def tokens(self) -> float:
+        """Return the tokens that there are now."""
+        now = time.monotonic()
+        if now > self._counted_at:
+            come = (now - self._counted_at) * self._per_s
+            self._tokens, self._counted_at = min(self._burst, self._tokens + come), now
+        return self._tokens
+
+    def take(self) -> bool:
+        """Take a token; tell whether there was one."""
+        has_token = self.tokens() >= 1 or math.isinf(self._per_s)
+        self._tokens -= has_token
+        return has_token
+
+
 class ScriptedChats:
     """An endpoint that answers a chat in the time of its tokens, however many it answers at once.
 
-    A token is a word. What is asked for simpler questions gets three of them.
+    A token is a word. What is asked for simpler questions gets three of them. Calls beyond the rate
+    get HTTP 429 at once, without a hint when to come again.
 
     Args:
         prompt_token_s: seconds of each token of a prompt.
         step_s: seconds of each token of an answer.
         tokens: of an answer.
+        rate: that of its calls.
     """
 
-    def __init__(self, prompt_token_s: float, step_s: float, tokens: int) -> None:
+    def __init__(self, prompt_token_s: float, step_s: float, tokens: int, rate: Rate) -> None:
         self._prompt_token_s = prompt_token_s
         self._step_s = step_s
         self._tokens = tokens
+        self._rate = rate
+        self._num_calls = 0
+
+    def take_state(self) -> dict[str, float]:
+        """Return the calls since the last time, and forget them; and the tokens of the rate."""
+        taken, self._num_calls = self._num_calls, 0
+        return {"chats": taken, "tokens": self._rate.tokens()}
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer a call as OpenAI does."""
         call: dict[str, Any] = await request.json()
+        self._num_calls += 1
+        if not self._rate.take():
+            return web.json_response({"error": {"message": "too many requests"}}, status=429)
         prompt = " ".join(str(message["content"]) for message in call["messages"])
         text = scripted_text(prompt, self._tokens)
         read, written = len(prompt.split()), len(text.split())
@@ -124,9 +167,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompt-token-s", type=float, default=0.0, help="seconds of a chat's")
     parser.add_argument("--step-s", type=float, default=0.0, help="seconds of an answer's token")
     parser.add_argument("--tokens", type=int, default=1, help="of an answer")
+    parser.add_argument("--rate", type=float, default=math.inf, help="chats a second; more get 429")
+    parser.add_argument("--burst", type=int, default=1, help="chats above the rate at first")
     arguments = parser.parse_args(argv)
     embeddings = ScriptedEmbeddings(arguments.at_once, arguments.call_s, arguments.text_s)
-    chats = ScriptedChats(arguments.prompt_token_s, arguments.step_s, arguments.tokens)
+    rate = Rate(arguments.rate, arguments.burst)
+    chats = ScriptedChats(arguments.prompt_token_s, arguments.step_s, arguments.tokens, rate)
     asyncio.run(_serve(embeddings, chats))
 
 
@@ -139,7 +185,8 @@ async def _serve(embeddings: ScriptedEmbeddings, chats: ScriptedChats) -> None:
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=256).start()
     print(runner.addresses[0][1], flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(embeddings.take_calls()), flush=True)
+        state = {"texts": embeddings.take_calls(), **chats.take_state()}
+        print(json.dumps(state), flush=True)
     await runner.cleanup()
 
 

@@ -77,6 +77,22 @@ class ServerProcess(LineProcess):
         return f"http://127.0.0.1:{self._port}{path}"
 
 
+class HostedServer(ServerProcess):
+    """A scripted server of OpenAI's endpoints.
+
+    Args:
+        script: the options of ``bench.embedding.hosted_server``.
+    """
+
+    def __init__(self, **script: float) -> None:
+        arguments = (f"--{name.replace('_', '-')}={value}" for name, value in script.items())
+        super().__init__("bench.embedding.hosted_server", *arguments)
+
+    def state(self) -> dict[str, Any]:
+        """Return the calls since the last time, and the tokens of its rate."""
+        return json.loads(self.asked("state"))
+
+
 class Server(ServerProcess):
     """A server of the chain, plain or accelerated."""
 

@@ -11,6 +11,8 @@ callers. Workloads:
 - runs of a RAGraph of 10 generations in a line on one no-op engine, owned by us or a borrowed
   function; there is no plain arm, the two engines take turns;
 - 64 concurrent calls of a chat model that waits 100 ms;
+- a prompt and a LangChain ``ChatOpenAI`` over a scripted server in a process of its own, which
+  answers after 300 ms and refuses nothing; one caller;
 - rounds of 16 users, each with one request, of six RAG programs in which nothing can be batched
   (``bench/unbatched``: five of LangGraph and one of LCEL, a chat model that waits 2 ms, embeddings
   and a store of LangChain's): plain, in a ``with activate():`` block, and as ``accelerate()`` gives
@@ -41,6 +43,9 @@ Ratios:
     nothing_helps_of_limit: against the same chain run plainly by LangChain: nothing_helps_ms of a
         workload / the larger of 3 % of its plain median and 0.5 ms; the worst of both chains,
         invoke and ainvoke. At most 1 keeps the guarantee.
+    hosted_300ms: against the same chain run plainly by LangChain: median over pairs of accelerated
+        / plain time of one request to the hosted model; the worse of invoke and ainvoke; wanted
+        1.005.
     concurrent_fakes_s: against nothing, ours alone (the plain model's is a row): seconds that the
         concurrent calls of the accelerated chat model that waits take together; median over
         repeats.
@@ -70,6 +75,7 @@ from typing import Any
 from bench.answers import too_many
 from bench.arms import bench_accelerator, best_torch_threads
 from bench.garbage import little_garbage
+from bench.limited_chats import chat_chain, limited_server
 from bench.measure import Pairs, alternate_async, median, ratios, timed_async
 from bench.nested_callers import Nested, time_nested
 from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
@@ -86,6 +92,9 @@ from rag_accel_demo.material import Material, prepare
 from rag_accel_demo.report import compare
 
 FAKE_DELAY_S = 0.1
+HOSTED_S = 0.3
+#: calls of each arm of the hosted model before, which make its connections
+HOSTED_WARM_UP = 2
 GRAPH_NODES = 10
 NESTED_LIMIT_S = 60.0
 
@@ -100,6 +109,7 @@ class Sizes:
         leaf_pairs, chain_pairs, retrieval_pairs: pairs of calls of each workload.
         graph_runs: runs of the RAGraph on each engine.
         warm_up: calls of each arm before, which do not count.
+        hosted_pairs: pairs of calls of the chain over a hosted model.
         concurrent: calls at once of the chat model that waits.
         concurrent_repeats: how often these are made.
         tuning_questions: questions of a run that looks for the best number of torch threads.
@@ -113,6 +123,7 @@ class Sizes:
     retrieval_pairs: int
     graph_runs: int
     warm_up: int
+    hosted_pairs: int
     concurrent: int
     concurrent_repeats: int
     tuning_questions: int
@@ -129,6 +140,7 @@ QUICK = Sizes(
     retrieval_pairs=200,
     graph_runs=500,
     warm_up=20,
+    hosted_pairs=30,
     concurrent=64,
     concurrent_repeats=5,
     tuning_questions=64,
@@ -144,6 +156,7 @@ FULL = Sizes(
     retrieval_pairs=1000,
     graph_runs=3000,
     warm_up=50,
+    hosted_pairs=200,
     concurrent=64,
     concurrent_repeats=25,
     tuning_questions=128,
@@ -165,18 +178,20 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     with bench_accelerator() as accelerator, little_garbage():
         leaves = _leaves(accelerator, chosen)
         requests = [*_one_shot(accelerator, chosen), *_retrieval(served, accelerator, chosen)]
+        served_chats = _hosted(accelerator, chosen)
         waits = _concurrent_fakes(accelerator, chosen)
     graphs = time_graphs(GRAPH_NODES, chosen.graph_runs, chosen.warm_up)
     nested = time_nested(chosen.nested_callers, chosen.nested_pairs, NESTED_LIMIT_S)
     waiting = f"{chosen.concurrent} concurrent ainvoke of {in_ms(FAKE_DELAY_S):.0f} ms"
     rows = [
-        *(row for one in (*leaves, *requests) for row in one.rows()),
+        *(row for one in (*leaves, *requests, *served_chats) for row in one.rows()),
         *graphs,
         *_total_rows(waiting, waits),
         *(row for one in rounds for row in one.rows()),
         *_nested_rows(f"{chosen.nested_callers} nested callers", nested),
     ]
     found = _ratios_of_calls(leaves, requests, graphs, waits) | _ratios_of_rounds(rounds)
+    found["hosted_300ms"] = max(one.ratio for one in served_chats)
     found["nested_callers"] = median(ratios(nested.total_s))
     wrong = too_many(rows, "different_answers")
     return SuiteResult("overhead", tuple(rows), found, sizes=sizes_of(chosen), wrong=wrong)
@@ -273,6 +288,15 @@ def _retrieval(material: Material, accelerator: Accelerator, sizes: Sizes) -> li
         around_plain=lambda: torch_threads(best),
         same=_same_answer(material.store),
     )
+
+
+def _hosted(accelerator: Accelerator, sizes: Sizes) -> list[PairedTimes]:
+    with limited_server(HOSTED_S) as server, chat_chain(server.url("/v1")) as plain:
+        fast, asked = accelerate(plain, accelerator=accelerator), [{"question": "?"}]
+        return time_pairs(
+            *("hosted chain", plain, fast, asked, sizes.hosted_pairs, HOSTED_WARM_UP),
+            same=_same_content,
+        )
 
 
 def _same_answer(store: Any) -> Same:

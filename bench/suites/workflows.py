@@ -66,7 +66,7 @@ from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.measure import median, percentile, rotate
 from bench.results import Row, SuiteResult, row_of, sizes_of
-from bench.serving.processes import LineProcess
+from bench.serving.processes import HostedServer
 from bench.together.material import Material, real_material
 from bench.workflows.arms import ARMS, BY_HAND, GRAPH, OURS, PLAIN, PROGRAMS, STAGED, Ask, opened
 from bench.workflows.load import Callers, highest_rate
@@ -85,7 +85,8 @@ from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.load import torch_threads
 
-PROMPT_TOKEN_S, STEP_S, SERVED_TOKENS = 0.0004, 0.012, 6
+#: of the language model under load: seconds of a token of a prompt, and of an answer; its tokens
+SCRIPT = {"prompt_token_s": 0.0004, "step_s": 0.012, "tokens": 6}
 TIMES_UNLOADED = 3
 DIFFERENT, ALONE, RATE, SHARE = "different_answers", "request_s", "highest_rate_rps", "search_share"
 #: Arms whose models run on torch as the program has them.
@@ -272,19 +273,6 @@ def _threads(arm: str, count: int) -> Any:
 # Under load --------------------------------------------------------------------------------------
 
 
-class ChatServer(LineProcess):
-    """A scripted server of chats."""
-
-    def __init__(self) -> None:
-        script = {"prompt-token-s": PROMPT_TOKEN_S, "step-s": STEP_S, "tokens": SERVED_TOKENS}
-        arguments = [f"--{name}={value}" for name, value in script.items()]
-        super().__init__("bench.embedding.hosted_server", *arguments)
-
-    def base_url(self) -> str:
-        """Wait until it serves, once, and return where."""
-        return f"http://127.0.0.1:{self.said().strip()}/v1"
-
-
 def _under_load(
     embedders: Embedders,
     corpus: Corpus,
@@ -295,8 +283,8 @@ def _under_load(
     rows, rates = list[Row](), list[dict[str, float]]()
     try:
         with (
-            ChatServer() as server,
-            served_parts(embedders, corpus, server.base_url(), callers.wait) as parts,
+            HostedServer(**SCRIPT) as server,
+            served_parts(embedders, corpus, server.url("/v1"), callers.wait) as parts,
         ):
             for program in (one for one in PROGRAMS if one.name in sizes.loaded):
                 wanted = [sizes.nprobe or share for share in sizes.shares if program.searches]

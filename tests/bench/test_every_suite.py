@@ -28,6 +28,7 @@ from bench.suites import (
     demo,
     embedding_concurrency,
     embedding_devices,
+    endpoints,
     graph_cache,
     graph_ttft,
     kv_fidelity,
@@ -85,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _overhead(given: Given) -> SuiteResult:
-    sizes = overhead.Sizes(3, 3, 2, 2, 1, 4, 2, 2, 2, 1, 0, 2, 1)
+    sizes = overhead.Sizes(3, 3, 2, 2, 1, 1, 4, 2, 2, 2, 1, 0, 2, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overhead, "BUILDERS", overhead.BUILDERS[-2:])
         return overhead.run(True, sizes, given.material)
@@ -115,6 +116,9 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     "embedding_devices": lambda _: embedding_devices.run(
         True,
         embedding_devices.Sizes(duration_s=5.0, seeds=1, halvings=3, bursts=1, largest=8, pairs=1),
+    ),
+    "endpoints": lambda _: endpoints.run(
+        True, endpoints.Sizes(1, 1, 8, 2, after_s=0.05, rate=60.0, burst=2, answer_s=0.01)
     ),
     "graph_cache": lambda _: graph_cache.run(
         True,

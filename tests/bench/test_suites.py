@@ -30,6 +30,7 @@ TINY_OVERHEAD = overhead.Sizes(
     retrieval_pairs=2,
     graph_runs=2,
     warm_up=1,
+    hosted_pairs=1,
     concurrent=4,
     concurrent_repeats=2,
     tuning_questions=2,
@@ -69,13 +70,16 @@ def test_another_answer_of_any_workload_fails_overhead(
 
     monkeypatch.setattr(overhead, "accelerate", change)
     monkeypatch.setattr(overhead, "BUILDERS", ())
+    monkeypatch.setattr(overhead, "HOSTED_S", 0.0)
     monkeypatch.setattr(overhead, "_ratios_of_rounds", lambda _: {})
     monkeypatch.setattr(overhead, "_concurrent_fakes", lambda *_: Pairs((1.0,), (1.0,)))
     found = overhead.run(True, TINY_OVERHEAD, material)
-    for name in ("chat model", "retriever", "one-shot chain", "retrieval chain"):
+    for name in (
+        *("chat model", "retriever", "one-shot chain", "retrieval chain", "hosted chain"),
+    ):
         for call in ("invoke", "ainvoke"):
             assert any(one.startswith(f"accelerated, {name}, {call}: ") for one in found.wrong)
-    assert len(found.wrong) == 8
+    assert len(found.wrong) == 10
     assert ended(found) == 1
 
 
