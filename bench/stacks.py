@@ -60,18 +60,34 @@ class Stack:
         return list(dict.fromkeys(acting)), list(dict.fromkeys(idle))
 
 
+#: clients of the openai package that programs were made with, to be closed
+_clients: list[Any] = []
+
+
+async def close_clients() -> None:
+    """Close the connections of all programs made by now, on the loop that opened them."""
+    while _clients:
+        closing = _clients.pop().close()
+        if closing is not None:
+            await closing
+
+
 def _openai(url: str, **more: Any) -> Any:
     from langchain_openai import OpenAIEmbeddings
 
-    return OpenAIEmbeddings(
+    made = OpenAIEmbeddings(
         model="m", base_url=url, api_key="k", check_embedding_ctx_length=False, **more
     )
+    _clients.extend([made.client._client, made.async_client._client])
+    return made
 
 
 def _chat(url: str) -> Any:
     from langchain_openai import ChatOpenAI
 
-    return ChatOpenAI(model="m", base_url=url, api_key="k")  # type: ignore[arg-type]
+    made = ChatOpenAI(model="m", base_url=url, api_key="k")  # type: ignore[arg-type]
+    _clients.extend([made.root_client, made.root_async_client])
+    return made
 
 
 def _local(folder: str) -> Any:
@@ -150,7 +166,9 @@ def _local_embedding(folder: str) -> Any:
 def _hosted_embedding(url: str, folder: str) -> Any:
     from llama_index.embeddings.openai import OpenAIEmbedding
 
-    return _index(OpenAIEmbedding(model_name="m", api_base=url, api_key="k"))
+    made = OpenAIEmbedding(model_name="m", api_base=url, api_key="k")
+    _clients.extend([made._get_client(), made._get_aclient()])
+    return _index(made)
 
 
 def _pipeline(url: str, folder: str) -> Any:

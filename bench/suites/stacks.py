@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.answers import too_many
-from bench.embedding import hosted
 from bench.embedding.levels import OURS
 from bench.measure import median
 from bench.results import Row, SuiteResult, sizes_of
-from bench.stacks import STACKS, Stack
+from bench.serving.processes import HostedServer
+from bench.stacks import STACKS, Stack, close_clients
 from rag_accel.accelerator import Accelerator
 
 _logger = logging.getLogger("bench.stacks")
@@ -55,8 +55,8 @@ def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> S
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
     rows, gains, acting = list[Row](), list[float](), 0
-    with hosted.EmbeddingsServer(hosted.Sizes()) as server:
-        url = server.base_url()
+    with HostedServer(at_once=8, call_s=0.05, text_s=0.001) as server:
+        url = server.url("/v1")
         for found in asyncio.run(_measured(url, folder or _model(), chosen)):
             rows += found.rows
             gains.append(found.gain)
@@ -78,7 +78,10 @@ class _Found:
 
 async def _measured(url: str, folder: str, sizes: Sizes) -> list[_Found]:
     # One loop for all: connections of an openai client belong to the loop that opened them.
-    return [await _stack(stack, url, folder, sizes) for stack in STACKS[: sizes.stacks]]
+    try:
+        return [await _stack(stack, url, folder, sizes) for stack in STACKS[: sizes.stacks]]
+    finally:
+        await close_clients()
 
 
 async def _stack(stack: Stack, url: str, folder: str, sizes: Sizes) -> _Found:
@@ -138,13 +141,14 @@ def page(url: str, folder: str) -> str:
         for stack in STACKS:
             acting, idle = stack.parts(stack.accelerated(stack.make(url, folder), accelerator))
             lines.append(f"| {stack.name} | {', '.join(acting)} | {'; '.join(idle)} |\n")
+    asyncio.run(close_clients())
     return _HEAD + "".join(lines)
 
 
 def main() -> None:
     """Write the page."""
-    with hosted.EmbeddingsServer(hosted.Sizes(call_s=0.0, text_s=0.0)) as server:
-        PAGE.write_text(page(server.base_url(), _model()), encoding="utf-8")
+    with HostedServer() as server:
+        PAGE.write_text(page(server.url("/v1"), _model()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from bench.suites import (
     overhead,
     ratio_definitions,
     serving,
+    stacks,
     suite_names,
     together,
 )
@@ -151,6 +152,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
         ),
         serving.Material(given.folder, TEXTS),
     ),
+    "stacks": lambda given: stacks.run(True, stacks.Sizes(2, 1, 2), given.folder),
     "overhead": _overhead,
     "together": lambda given: together.run(
         True, together.Sizes(3, 9, 18, 4, 1, 1, 1, 2, 3, 24, 1), given.of_programs(8)

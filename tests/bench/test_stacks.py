@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("langchain_openai")
 
-from bench.embedding import hosted
-from bench.stacks import STACKS, Stack
+from bench.serving.processes import HostedServer
+from bench.stacks import STACKS, Stack, close_clients
 from bench.suites.stacks import PAGE, page
 from rag_accel import Accelerator
 
@@ -20,8 +20,8 @@ QUESTIONS = [f"When did {number} open?" for number in range(6)]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with hosted.EmbeddingsServer(hosted.Sizes(call_s=0.0, text_s=0.0)) as server:
-        yield server.base_url()
+    with HostedServer() as server:
+        yield server.url("/v1")
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,6 @@ async def _answers(stack: Stack, program: Any) -> list[str]:
     return await asyncio.gather(*(stack.ask(program, question) for question in QUESTIONS))
 
 
-# What a program opens it closes when its process ends; a socket that is collected open warns.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_each_stack_answers_as_it_is_and_something_acts_on_it(url: str, folder: str) -> None:
     # In one loop: connections of an openai client belong to the loop that opened them.
     for stack in STACKS:
@@ -47,8 +45,8 @@ async def test_each_stack_answers_as_it_is_and_something_acts_on_it(url: str, fo
             assert acting, stack.name
             assert all("(" in part for part in idle), stack.name
             assert stack.mechanism in stack.verbs.explain(fast), stack.name
+    await close_clients()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_page_of_the_stacks_is_what_explain_says(url: str, folder: str) -> None:
     assert PAGE.read_text(encoding="utf-8") == page(url, folder)
