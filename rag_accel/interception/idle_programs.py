@@ -20,6 +20,9 @@ from rag_accel.recognition.weak_maps import WeakIdDict
 MOST_REASONS = 3
 #: What parts read whose calls may run side by side, or elsewhere than on their loop.
 _GAINS = ("parallel_calls", "offload_blocking")
+#: Options whose other values mean that a program is accelerated for admission, or translated.
+_ADMISSION = ("mode", "deadline_s", "on_full", "max_requests")
+_DEFAULT = Options()
 
 #: Programs of a process that are looked at. A service has few; to look takes milliseconds, and one
 #: that accelerates a program for each request would say the same each time.
@@ -55,14 +58,15 @@ def warn_idle(
         return
     accelerator = accelerator or activated()
     options, _ = options_of(accelerator)
-    if _wants_admission(options) or next(_numbers) > MOST_PROGRAMS:
+    if any(getattr(options, name) != getattr(_DEFAULT, name) for name in _ADMISSION):
+        return
+    if next(_numbers) > MOST_PROGRAMS:
         return
     try:
         reasons = _reasons(obj, accelerator, options, parts_of)
-        if reasons and _named.get(obj) is None:
-            _named.add(obj, True)
-        else:
+        if not reasons or _named.get(obj):
             return
+        _named.add(obj, True)
     except Exception:  # without weak references; or of the program's own attributes
         return
     logger.warning(
@@ -72,30 +76,15 @@ def warn_idle(
     )
 
 
-def _wants_admission(options: Options) -> bool:
-    return (
-        options.mode == "translate"
-        or options.deadline_s is not None
-        or options.on_full == "raise"
-        or options.max_requests != Options().max_requests
-    )
-
-
 def _reasons(
     obj: Any, accelerator: Accelerator | None, options: Options, parts_of: PartsOf
 ) -> Sequence[tuple[str, str]]:
     """Return the reasons of a program's leaves; empty if one gets more, or if none can be seen."""
     parts = list(islice(parts_of(obj, options), MAX_PARTS + 1))
-    if len(parts) > MAX_PARTS:
+    gains = {name for name in _GAINS if getattr(options, name)}
+    if len(parts) > MAX_PARTS or any(gains & part.options for part in parts):
         return ()
-    if any(name in part.options and getattr(options, name) for part in parts for name in _GAINS):
+    leaves = [(part.cls, why_not(part.obj, accelerator)) for part in parts if part.is_leaf]
+    if not all(reason for _, reason in leaves):
         return ()
-    found = list[tuple[str, str]]()
-    for part in parts:
-        if part.is_leaf:
-            reason = why_not(part.obj, accelerator)
-            if not reason:
-                return ()
-            if reason != AROUND_PARTS:
-                found.append((part.cls, reason))
-    return found
+    return [leaf for leaf in leaves if leaf[1] != AROUND_PARTS]

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from rag_accel.config import is_enabled, is_summary_on
 from rag_accel.interception.covered_calls import why_not
@@ -67,10 +68,10 @@ class StartSummary:
         if self.note in meters:
             meters.remove(self.note)
         atexit.unregister(self.end)
-        if is_due and is_enabled():
-            line = self.line()
-            if line:
-                _say(line)
+        line = self.line() if is_due and is_enabled() else ""
+        if line and sys.__stderr__ is not None:
+            with suppress(OSError, ValueError):  # the program has closed it
+                print(f"rag-accel: {line}", file=sys.__stderr__, flush=True)
 
     def line(self) -> str:
         """Return the line; empty where nothing is to be said."""
@@ -96,12 +97,3 @@ def summarise(*, says_nothing: bool = True) -> None:
     if is_summary_on() and is_enabled() and not _begun:
         _begun.append(StartSummary(says_nothing=says_nothing))
         _begun[0].begin()
-
-
-def _say(line: str) -> None:
-    if sys.__stderr__ is not None:
-        try:
-            sys.__stderr__.write(f"rag-accel: {line}\n")
-            sys.__stderr__.flush()
-        except (OSError, ValueError):
-            pass  # the program has closed it

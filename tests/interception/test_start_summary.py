@@ -44,24 +44,21 @@ def test_it_names_classes_that_act_and_others_with_the_reason(summary: StartSumm
     )
 
 
+@pytest.mark.parametrize(("limit", "calls"), [({"MOST_CALLS": 3}, 3), ({"MOST_S": 0.0}, 1)])
 def test_it_leaves_after_the_first_calls_and_prints_once(
-    summary: StartSummary, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    limit: dict[str, Any],
+    calls: int,
+    summary: StartSummary,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(start_summary, "MOST_CALLS", 3)
-    note(Acting(), "owned", 2)
+    monkeypatch.setattr(start_summary, *limit.popitem())
+    note(Acting(), "owned", calls - 1)
     assert summary.note in meters
     note(Acting(), "owned")
     assert summary.note not in meters
     summary.end()
     assert capfd.readouterr().err == "rag-accel: acts: Acting\n"
-
-
-def test_it_leaves_with_the_first_call_after_its_time(
-    summary: StartSummary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start_summary, "MOST_S", 0.0)
-    note(Acting(), "owned")
-    assert summary.note not in meters
 
 
 def test_a_process_without_a_call_says_so_if_it_was_asked_for() -> None:

@@ -22,8 +22,6 @@ from rag_accel.recognition.wrapped_methods import undecorated
 from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, package_of
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
-    NO_RETRY,
-    RETRY,
     ask_unchanged,
     asked_once,
     check_value,
@@ -67,8 +65,8 @@ def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
         raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
     check_class(cls, method, LEAVES)
     fields = vars(obj)
-    if replaced := fields.keys() - cls.model_fields.keys():  # type: ignore[attr-defined]
-        raise NotAdoptedError(f"{min(replaced)} is set on the object")
+    if more := fields.keys() - cls.model_fields.keys():  # type: ignore[attr-defined]
+        raise NotAdoptedError(f"{min(more)} is set on the object")
     for name in _PROVIDERS:
         if fields.get(name) is not None:
             raise NotAdoptedError(f"{name} may give each caller another token", "a key")
@@ -76,8 +74,6 @@ def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
         raise NotAdoptedError("api_key is a function, which may look at who calls", "a text")
     if type(obj.chunk_size) is not int or obj.chunk_size < 2:
         raise NotAdoptedError("chunk_size lets no texts share a call", "2 or more")
-    if obj.client._client.max_retries < 1:
-        raise NotAdoptedError(NO_RETRY, RETRY)
     settings = [(name, fields[name]) for name in sorted(fields.keys() - _KEPT_ELSEWHERE)]
     for name, value in settings:
         check_value(value, name)

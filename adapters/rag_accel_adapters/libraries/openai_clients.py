@@ -116,6 +116,8 @@ def client_values(resource: Any) -> tuple[Any, ...]:
     """
     check_object(resource, "client")
     client = resource._client
+    if type(client.max_retries) is not int or client.max_retries < 1:
+        raise NotAdoptedError(NO_RETRY, RETRY)
     for name, value in vars(resource).items():
         is_own = isinstance(value, MethodType) and value.__self__ is client
         is_replaced = is_own and value.__func__ is not getattr(type(client), value.__name__, None)
@@ -137,6 +139,17 @@ def client_values(resource: Any) -> tuple[Any, ...]:
     ):
         check_value(value, name.lstrip("_"))
     return (str(client._base_url), sent, _http_values(client._client))
+
+
+def values_of_client(client: Any) -> tuple[Any, ...]:
+    """Return what the embeddings resource of a client sends with.
+
+    Raises:
+        NotAdoptedError: a caller might decide it.
+    """
+    if client.embeddings._client is not client:
+        raise NotAdoptedError("the client's embeddings are another client's")
+    return client_values(client.embeddings)
 
 
 _ANY_CLIENT = ", ".join(sorted(_CLIENTS))

@@ -24,9 +24,9 @@ from rag_accel_adapters.libraries.openai_clients import (
     ask_unchanged,
     asked_once,
     check_value,
-    client_values,
     group_of,
     number_of_http,
+    values_of_client,
 )
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
 
@@ -80,8 +80,8 @@ def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
     client, other = obj._get_client(), private["_aclient"]
     if other is None and (private["_http_client"] or private["_async_http_client"]) is not None:
         other = obj._get_aclient()
-    asks = _asks(client)
-    if other is not None and _asks(other) != asks:
+    asks = values_of_client(client)
+    if other is not None and values_of_client(other) != asks:
         raise NotAdoptedError(*DIFFERENT_CLIENTS)
     engines = (obj._query_engine, obj._text_engine)
     settings = (obj.additional_kwargs, obj.embed_batch_size)
@@ -126,20 +126,6 @@ def _check_settings(obj: Any) -> None:
         raise NotAdoptedError("additional_kwargs decide how vectors are sent", "no encoding_format")
     for name in ("_query_engine", "_text_engine"):
         check_value(getattr(obj, name), name)
-
-
-def _asks(client: Any) -> tuple[Any, ...]:
-    """Return what a client sends with.
-
-    Raises:
-        NotAdoptedError: a caller might decide it.
-    """
-    resource = client.embeddings
-    if resource._client is not client:
-        raise NotAdoptedError("the client's embeddings are another client's")
-    if client.max_retries < 1:
-        raise NotAdoptedError(NO_RETRY, RETRY)
-    return client_values(resource)
 
 
 def _ask(engine: str, own: Any, texts: list[str], gate: EndpointGate | None) -> ServerAnswer:

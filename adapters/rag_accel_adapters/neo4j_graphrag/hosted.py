@@ -22,13 +22,11 @@ from rag_accel_adapters.libraries.as_shipped import (
     package_of,
 )
 from rag_accel_adapters.libraries.openai_clients import (
-    NO_RETRY,
-    RETRY,
     ask_unchanged,
     asked_once,
-    client_values,
     group_of,
     number_of_http,
+    values_of_client,
 )
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
 
@@ -72,11 +70,7 @@ def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
     client = obj.client
     if type(obj.model) is not str:
         raise NotAdoptedError("model is no text", "a text")
-    if client.embeddings._client is not client:
-        raise NotAdoptedError("the client's embeddings are another client's")
-    if type(client.max_retries) is not int or client.max_retries < 1:
-        raise NotAdoptedError(NO_RETRY, RETRY)
-    return number_of_http(client), cls.__qualname__, obj.model, client_values(client.embeddings)
+    return number_of_http(client), cls.__qualname__, obj.model, values_of_client(client)
 
 
 def _check_class(obj: Any, cls: type, method: PlainMethod) -> None:

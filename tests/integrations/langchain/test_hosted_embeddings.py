@@ -3,67 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
-import openai
-import pytest
+import lc_hosted
 import shared_calls_kit
 from embeddings_server import EmbeddingsServer, vector_of
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import OpenAIEmbeddings
-from shared_calls_kit import PATIENCE_S, SharedCalls
+from lc_hosted import Make
+from shared_calls_kit import SharedCalls
 
 import langchain_rag_accel
-from langchain_rag_accel import accelerate, activate, explain
+from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
 TEXTS = [f"text {number}" for number in range(64)]
 
 server, plain = shared_calls_kit.server, shared_calls_kit.plain
-
-
-Make = Callable[..., OpenAIEmbeddings]
-
-
-@pytest.fixture
-async def make(server: EmbeddingsServer) -> AsyncIterator[Make]:
-    """Yield a maker of LangChain's embeddings on that server, whose connections end with the test.
-
-    Nothing else closes them, and a socket that is collected open warns.
-    """
-    clients: list[openai.OpenAI] = []
-    async_clients: list[openai.AsyncOpenAI] = []
-
-    def made(**fields: Any) -> OpenAIEmbeddings:
-        how = {
-            "base_url": server.base_url,
-            "api_key": "k",
-            "timeout": PATIENCE_S,
-            **fields.pop("how", {}),
-        }
-        clients.append(openai.OpenAI(**how))
-        async_clients.append(openai.AsyncOpenAI(**how))
-        return OpenAIEmbeddings(
-            model="m",
-            client=clients[-1].embeddings,
-            async_client=async_clients[-1].embeddings,
-            check_embedding_ctx_length=False,  # its tokenizer would be fetched
-            **{"api_key": "k", "base_url": server.base_url, **fields},
-        )
-
-    yield made
-    for client in clients:
-        client.close()
-    for async_client in async_clients:
-        await async_client.close()
+opened, make = shared_calls_kit.opened, lc_hosted.make
 
 
 class TestSharedCalls(SharedCalls):
     integration, coverage = langchain_rag_accel, staticmethod(coverage)
-    bad_text, too_often = openai.BadRequestError, openai.RateLimitError
-    trying, tries = {"how": {"max_retries": 0}}, 1
+    clients = ("client", "async_client")
+    trying, tries = {"max_retries": 0}, 1
     num_passing = 2
     texts = TEXTS
 
@@ -85,7 +48,6 @@ async def test_vectors_are_those_of_the_plain_object(
     assert fast.embed_query("q") == query
     assert await fast.aembed_query("q") == query
     assert [len(texts) for texts in server.calls] == [64, 64, 1]  # the query's vector is cached
-    assert "shares" in explain(fast) or "share its calls" in explain(fast)
 
 
 def test_no_call_holds_more_texts_than_the_object_allows(

@@ -7,24 +7,26 @@ import contextlib
 import functools
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import lc_hosted
 import openai
 import pytest
+import shared_calls_kit
 from embeddings_server import EmbeddingsServer, Heard, Refusal, vector_of
 from langchain_openai import OpenAIEmbeddings
+from lc_hosted import Make
 from openai.resources.embeddings import AsyncEmbeddings, Embeddings
 from openai_http import httpx
+from shared_calls_kit import PATIENCE_S
 
 from langchain_rag_accel import activate
 from rag_accel import Accelerator
 
-#: bounds a hang; nothing is measured
-PATIENCE_S = 20.0
 NUM_CALLERS = 32
 TENANTS = ("anna", "bert", "carl", "dora")
 tenant: ContextVar[str] = ContextVar("tenant", default="none")
@@ -32,47 +34,8 @@ tenant: ContextVar[str] = ContextVar("tenant", default="none")
 TEXTS = [f"{TENANTS[number % 4]} asks {number}" for number in range(NUM_CALLERS)]
 
 
-@pytest.fixture
-def server() -> Iterator[EmbeddingsServer]:
-    with EmbeddingsServer() as made:
-        yield made
-
-
-class Opened:
-    """What a test opens and has to close; a socket that is collected open warns."""
-
-    def __init__(self, server: EmbeddingsServer) -> None:
-        self.server = server
-        self.objects: list[Any] = []
-
-    def embeddings(
-        self, cls: type[OpenAIEmbeddings] = OpenAIEmbeddings, **fields: Any
-    ) -> OpenAIEmbeddings:
-        """Return embeddings on the server, whose clients LangChain makes."""
-        given = {"api_key": "k", "max_retries": 1, "timeout": PATIENCE_S, **fields}
-        made = cls(
-            model="m",
-            base_url=self.server.base_url,
-            check_embedding_ctx_length=False,  # its tokenizer would be fetched
-            **given,
-        )
-        self.objects += [made.client, made.async_client]
-        return made
-
-    async def close(self) -> None:
-        for resource in self.objects:
-            if isinstance(resource, AsyncEmbeddings):
-                await resource._client.close()
-            elif resource is not None:
-                resource._client.close()
-
-
-@pytest.fixture
-async def opened(server: EmbeddingsServer) -> AsyncIterator[Opened]:
-    """Yield what opens embeddings, which are closed when the test is over."""
-    made = Opened(server)
-    yield made
-    await made.close()
+server, opened, plain = shared_calls_kit.server, shared_calls_kit.opened, shared_calls_kit.plain
+make = lc_hosted.make
 
 
 def ask_in_threads(embeddings: OpenAIEmbeddings, texts: list[str] = TEXTS) -> list[Any]:
@@ -161,91 +124,77 @@ class Proxy:
         return wrapping(type(self._resource).create)(self._resource, **kwargs)
 
 
-def _key(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    return opened.embeddings(api_key=lambda: tenant.get())
+def _headers(make: Make, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
+    made = make()
+    for resource in (made.client, made.async_client):
+        resource._client._custom_headers = Headers()
+    return made
 
 
-def _hook(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    return opened.embeddings(
-        http_client=httpx.Client(event_hooks={"request": [add_tenant]}),
-        http_async_client=httpx.AsyncClient(event_hooks={"request": [add_tenant_async]}),
-    )
+def _patched_params(make: Make, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
+    params = property(lambda embeddings: {"model": embeddings.model, "user": tenant.get()})
+    patch.setattr(OpenAIEmbeddings, "_invocation_params", params)
+    return make()
 
 
-def _headers(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    how: dict[str, Any] = {
-        "base_url": opened.server.base_url,
-        "api_key": "k",
-        "default_headers": Headers(),
-        "timeout": PATIENCE_S,
-    }
-    return opened.embeddings(
-        client=openai.OpenAI(**how).embeddings, async_client=openai.AsyncOpenAI(**how).embeddings
-    )
-
-
-def _user(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    return opened.embeddings(Users)
-
-
-def _patched_params(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    patch.setattr(OpenAIEmbeddings, "_invocation_params", property(_with_user))
-    return opened.embeddings()
-
-
-def _with_user(embeddings: OpenAIEmbeddings) -> dict[str, Any]:
-    return {"model": embeddings.model, "user": tenant.get()}
-
-
-def _wrapped(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    made = opened.embeddings()
+def _wrapped(make: Make, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
+    made = make()
     made.client, made.async_client = Proxy(made.client), Proxy(made.async_client)
     return made
 
 
-def _traced(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
+def _traced(make: Make, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
     for cls in (Embeddings, AsyncEmbeddings):
         patch.setattr(cls, "create", wrapping(cls.create))
-    return opened.embeddings()
+    return make()
 
 
-def _gateway(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    client = Gateway(base_url=opened.server.base_url, api_key="k", max_retries=1)
-    return opened.embeddings(client=client.embeddings)
+def _gateway(make: Make, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
+    url = make().openai_api_base
+    return make(client=Gateway(base_url=url, api_key="k", max_retries=1).embeddings)
 
 
-def _sending(opened: Opened, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
-    sync, coroutine = httpx.Client.send, httpx.AsyncClient.send
+def _sending(make: Make, patch: pytest.MonkeyPatch) -> OpenAIEmbeddings:
+    for cls in (httpx.Client, httpx.AsyncClient):
+        patch.setattr(cls, "send", _tracing(cls.send))
+    return make()
 
-    @functools.wraps(sync)
+
+def _tracing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tracer's version of a method that sends requests."""
+
+    @functools.wraps(original)
     def send(self: Any, request: Any, **kwargs: Any) -> Any:
         add_tenant(request)
-        return sync(self, request, **kwargs)
+        return original(self, request, **kwargs)
 
-    @functools.wraps(coroutine)
-    async def asend(self: Any, request: Any, **kwargs: Any) -> Any:
-        add_tenant(request)
-        return await coroutine(self, request, **kwargs)
-
-    patch.setattr(httpx.Client, "send", send)
-    patch.setattr(httpx.AsyncClient, "send", asend)
-    return opened.embeddings()
+    return send
 
 
 @dataclass(frozen=True)
 class Program:
     """A program whose calls say for whom they are."""
 
-    make: Callable[[Opened, pytest.MonkeyPatch], OpenAIEmbeddings]
+    make: Callable[[Make, pytest.MonkeyPatch], OpenAIEmbeddings]
     said: Callable[[Heard], str]
     is_async: bool = True
 
 
 PROGRAMS = {
-    "key": Program(_key, lambda heard: heard.key, is_async=False),  # an executor has no context
-    "hook": Program(_hook, lambda heard: heard.tenant),
+    "key": Program(
+        lambda make, _: make(api_key=lambda: tenant.get()),
+        lambda heard: heard.key,
+        is_async=False,  # an executor has no context
+    ),
+    "hook": Program(
+        lambda make, _: make(
+            http_client=httpx.Client(event_hooks={"request": [add_tenant]}),
+            http_async_client=httpx.AsyncClient(event_hooks={"request": [add_tenant_async]}),
+        ),
+        lambda heard: heard.tenant,
+    ),
     "headers": Program(_headers, lambda heard: heard.tenant),
-    "user": Program(_user, lambda heard: heard.user),
+    "user": Program(lambda make, _: make(Users), lambda heard: heard.user),
     "patched class": Program(_patched_params, lambda heard: heard.user),
     "wrapped client": Program(_wrapped, lambda heard: heard.tenant),
     "traced client": Program(_traced, lambda heard: heard.tenant),
@@ -262,94 +211,70 @@ def expect_right_calls(found: list[Any], server: EmbeddingsServer, program: Prog
         assert {text.split()[0] for text in heard.texts} == {program.said(heard)}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_each_call_in_threads_has_the_identity_of_its_texts(
+@pytest.mark.parametrize(
+    ("name", "on_loop"),
+    [
+        (name, on_loop)
+        for name, program in PROGRAMS.items()
+        for on_loop in {False, program.is_async}
+    ],
+)
+async def test_each_call_has_the_identity_of_its_texts(
     name: str,
-    opened: Opened,
+    on_loop: bool,
+    make: Make,
     server: EmbeddingsServer,
     accelerator: Accelerator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    embeddings = PROGRAMS[name].make(opened, monkeypatch)
+    embeddings = PROGRAMS[name].make(make, monkeypatch)
     with activate(accelerator):
-        found = ask_in_threads(embeddings)
-    expect_right_calls(found, server, PROGRAMS[name])
-
-
-@pytest.mark.parametrize("name", [name for name, one in PROGRAMS.items() if one.is_async])
-async def test_each_call_on_a_loop_has_the_identity_of_its_texts(
-    name: str,
-    opened: Opened,
-    server: EmbeddingsServer,
-    accelerator: Accelerator,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    embeddings = PROGRAMS[name].make(opened, monkeypatch)
-    with activate(accelerator):
-        found = await ask_on_loop(embeddings)
+        found = await ask_on_loop(embeddings) if on_loop else ask_in_threads(embeddings)
     expect_right_calls(found, server, PROGRAMS[name])
 
 
 def test_a_tracer_that_comes_later_is_seen(
-    opened: Opened,
+    plain: OpenAIEmbeddings,
     server: EmbeddingsServer,
     accelerator: Accelerator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    embeddings = opened.embeddings()
     with activate(accelerator):
-        ask_in_threads(embeddings)
+        ask_in_threads(plain)
         assert {heard.tenant for heard in server.heard} == {""}
         server.heard.clear()
         monkeypatch.setattr(Embeddings, "create", wrapping(Embeddings.create))
-        found = ask_in_threads(embeddings)
+        found = ask_in_threads(plain)
     expect_right_calls(found, server, PROGRAMS["traced client"])
 
 
 async def test_options_of_a_call_are_only_that_calls(
-    opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
+    plain: OpenAIEmbeddings, server: EmbeddingsServer, accelerator: Accelerator
 ) -> None:
-    embeddings = opened.embeddings()
     with activate(accelerator):
-        await asyncio.gather(*(embeddings.aembed_query(text, user=text) for text in TEXTS))
+        await asyncio.gather(*(plain.aembed_query(text, user=text) for text in TEXTS))
     assert {(*heard.texts, heard.user) for heard in server.heard} == {
         (text, text) for text in TEXTS
     }
 
 
 async def test_settings_of_a_moment_are_those_of_its_calls(
-    opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
+    plain: OpenAIEmbeddings, server: EmbeddingsServer, accelerator: Accelerator
 ) -> None:
-    embeddings = opened.embeddings()
     threads = threading.active_count()
 
     async def ask(text: str) -> Any:
-        embeddings.model_kwargs = {"user": text.split()[0]}
-        return await embeddings.aembed_query(text)
+        plain.model_kwargs = {"user": text.split()[0]}
+        return await plain.aembed_query(text)
 
     with activate(accelerator):
         found = await asyncio.gather(*map(ask, TEXTS))
         expect_right_calls(found, server, PROGRAMS["user"])
         assert len(server.calls) < NUM_CALLERS
         for number in range(50):
-            embeddings.model_kwargs = {"user": f"{number}"}
-            await embeddings.aembed_query("x")
+            plain.model_kwargs = {"user": f"{number}"}
+            await plain.aembed_query("x")
         assert threading.active_count() < threads + 10
-
-
-async def test_a_key_that_changes_is_that_of_the_calls_made_with_it(
-    opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
-) -> None:
-    embeddings = opened.embeddings()
-    with activate(accelerator):
-        for name in TENANTS:
-            for resource in (embeddings.client, embeddings.async_client):
-                resource._client.api_key = name
-            own = [text for text in TEXTS if text.startswith(name)]
-            assert await ask_on_loop(embeddings, own) == [vector_of(text) for text in own]
-    assert len(server.calls) < NUM_CALLERS
-    for heard in server.heard:
-        assert {text.split()[0] for text in heard.texts} == {heard.key}
 
 
 # Errors: each caller's own, and nothing of another's in it.
@@ -390,12 +315,14 @@ FAILURES = {
 }
 
 
-def expect_own_errors(found: list[Any], server: EmbeddingsServer, name: str) -> None:
+def expect_own_errors(
+    found: list[Any], server: EmbeddingsServer, name: str, texts: list[str]
+) -> None:
     """Check that texts were sent together, and that each caller got an error of its own."""
-    assert any(len(texts) > 1 for texts in server.calls)
-    assert len({id(error) for error in found}) == len(TEXTS)
+    assert any(len(call) > 1 for call in server.calls)
+    assert len({id(error) for error in found}) == len(texts)
     refusal = FAILURES[name]
-    for text, error in zip(TEXTS, found, strict=True):
+    for text, error in zip(texts, found, strict=True):
         if refusal is None:
             assert type(error) is openai.APITimeoutError
         else:
@@ -404,10 +331,10 @@ def expect_own_errors(found: list[Any], server: EmbeddingsServer, name: str) -> 
             assert error.response.headers.get("retry-after") == refusal.retry_after
         held = held_by(error)
         assert text in held
-        assert [other for other in TEXTS if other != text and f"{other!r}" in held] == []
-        assert [other for other in TEXTS if other != text and f'"{other}"' in held] == []
+        assert [other for other in texts if other != text and f"{other!r}" in held] == []
+        assert [other for other in texts if other != text and f'"{other}"' in held] == []
     # Never more than plain: the first call of each, and its one retry.
-    assert max(sum(text in texts for texts in server.calls) for text in TEXTS) <= 2
+    assert max(sum(text in call for call in server.calls) for text in texts) <= 2
 
 
 @pytest.fixture(params=FAILURES)
@@ -420,30 +347,27 @@ def failing(request: pytest.FixtureRequest, server: EmbeddingsServer) -> str:
     return request.param
 
 
-def test_a_failure_in_threads_shows_only_the_callers_own_text(
-    failing: str, opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
+@pytest.mark.parametrize("is_limited", [False, True])
+@pytest.mark.parametrize("on_loop", [False, True])
+async def test_a_failure_shows_only_the_callers_own_text(
+    on_loop: bool, is_limited: bool, failing: str, make: Make, server: EmbeddingsServer
 ) -> None:
-    embeddings = opened.embeddings(timeout=0.2 if server.hangs else PATIENCE_S)
-    with activate(accelerator):
-        found = ask_in_threads(embeddings)
-    expect_own_errors(found, server, failing)
-
-
-async def test_a_failure_on_a_loop_shows_only_the_callers_own_text(
-    failing: str, opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
-) -> None:
-    embeddings = opened.embeddings(timeout=0.2 if server.hangs else PATIENCE_S)
-    with activate(accelerator):
-        found = await ask_on_loop(embeddings)
-    expect_own_errors(found, server, failing)
+    embeddings = make(max_retries=1, timeout=0.2 if server.hangs else PATIENCE_S)
+    # At an endpoint that refuses every call, the turns of many callers take a minute.
+    texts = TEXTS[:4] if is_limited else TEXTS
+    with Accelerator(strict=True, endpoint_limits=is_limited) as accelerator, activate(accelerator):
+        found = (
+            await ask_on_loop(embeddings, texts) if on_loop else ask_in_threads(embeddings, texts)
+        )
+    expect_own_errors(found, server, failing, texts)
 
 
 async def test_a_client_that_may_not_try_again_shares_no_call(
-    opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
+    make: Make, server: EmbeddingsServer, accelerator: Accelerator
 ) -> None:
     server.refusals.extend([Refusal(500)] * 100)
     with activate(accelerator):
-        found = await ask_on_loop(opened.embeddings(max_retries=0))
+        found = await ask_on_loop(make(max_retries=0))
     assert {type(error) for error in found} == {openai.InternalServerError}
     assert sorted(server.calls) == sorted([text] for text in TEXTS)
 
@@ -462,13 +386,13 @@ async def test_a_client_that_may_not_try_again_shares_no_call(
 async def test_vectors_go_by_their_index(
     indexes: Callable[[int], list[int]],
     is_understood: bool,
-    opened: Opened,
+    plain: OpenAIEmbeddings,
     server: EmbeddingsServer,
     accelerator: Accelerator,
 ) -> None:
     server.indexes = indexes
     with activate(accelerator):
-        found = await ask_on_loop(opened.embeddings())
+        found = await ask_on_loop(plain)
     assert found == [vector_of(text) for text in TEXTS]
     alone = [texts for texts in server.calls if len(texts) == 1]
     assert len(alone) < len(server.calls)
@@ -479,9 +403,9 @@ async def test_vectors_go_by_their_index(
 
 
 def test_as_many_large_calls_are_in_flight_as_plain(
-    opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
+    make: Make, server: EmbeddingsServer, accelerator: Accelerator
 ) -> None:
-    embeddings = opened.embeddings(chunk_size=100)
+    embeddings = make(chunk_size=100)
     server.awaited = NUM_CALLERS
     lists = [[f"{caller} {number}" for number in range(60)] for caller in range(NUM_CALLERS)]
     with activate(accelerator), ThreadPoolExecutor(NUM_CALLERS) as pool:
@@ -491,9 +415,9 @@ def test_as_many_large_calls_are_in_flight_as_plain(
 
 
 def test_a_query_is_answered_while_loads_are_under_way(
-    opened: Opened, server: EmbeddingsServer, accelerator: Accelerator
+    make: Make, server: EmbeddingsServer, accelerator: Accelerator
 ) -> None:
-    embeddings = opened.embeddings(chunk_size=10)
+    embeddings = make(chunk_size=10)
     server.gate.clear()
     with activate(accelerator), ThreadPoolExecutor(4) as pool:
         loads = [pool.submit(embeddings.embed_documents, TEXTS) for _ in range(2)]
@@ -508,9 +432,9 @@ def test_a_query_is_answered_while_loads_are_under_way(
     assert [len(texts) for texts in server.calls].count(10) == 6
 
 
-def test_no_thread_is_left_after_closing(opened: Opened, server: EmbeddingsServer) -> None:
+def test_no_thread_is_left_after_closing(plain: OpenAIEmbeddings, server: EmbeddingsServer) -> None:
     before = set(threading.enumerate())
     with Accelerator(strict=True) as accelerator, activate(accelerator):
-        ask_in_threads(opened.embeddings())
+        ask_in_threads(plain)
         assert set(threading.enumerate()) - before
     assert set(threading.enumerate()) <= before

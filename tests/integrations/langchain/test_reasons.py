@@ -15,6 +15,7 @@ from langchain_classic.retrievers.document_compressors import (
 from langchain_community.document_transformers import EmbeddingsRedundantFilter
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from langchain_rag_accel import accelerate, activate, coverage, explain
@@ -56,23 +57,27 @@ def told(obj: Any, caplog: pytest.LogCaptureFixture, **arguments: Any) -> list[s
 # explain ------------------------------------------------------------------------------------------
 
 
-def test_a_store_says_its_numbers_and_what_its_class_overrides(accelerator: Accelerator) -> None:
-    small = explain(accelerate(store_of(SMALL), accelerator=accelerator))
-    assert "(not now: small: 12 x 384 numbers, of 76,800)" in small
-    large = explain(accelerate(store_of(LARGE), accelerator=accelerator))
-    assert "InMemoryVectorStore: recognised store" in large
-    assert "not now" not in large
-    other = explain(accelerate(store_of(LARGE, Quieter), accelerator=accelerator))
-    assert "(Quieter overrides a method of InMemoryVectorStore; use" in other
-
-
-def test_a_small_index_says_its_numbers(accelerator: Accelerator) -> None:
+def faiss_of_two() -> Any:
     pytest.importorskip("faiss")
     from langchain_community.vectorstores import FAISS
 
-    store = FAISS.from_texts(["a", "b"], DeterministicFakeEmbedding(size=8))
-    said = explain(accelerate(store, accelerator=accelerator))
-    assert "(small: 2 x 8 numbers, of 2,000,000)" in said
+    return FAISS.from_texts(["a", "b"], DeterministicFakeEmbedding(size=8))
+
+
+EXPLAINED: list[tuple[Any, str]] = [
+    (lambda: store_of(SMALL), "(not now: small: 12 x 384 numbers, of 76,800)"),
+    (lambda: store_of(LARGE), "InMemoryVectorStore: recognised store"),
+    (lambda: store_of(LARGE, Quieter), "(Quieter overrides a method of InMemoryVectorStore; use"),
+    (faiss_of_two, "(small: 2 x 8 numbers, of 2,000,000)"),
+    (lambda: EMBEDDING, f"({NO_ENGINE}; RagAccelEmbeddings embeds with a local model)"),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), EXPLAINED, ids=[said for _, said in EXPLAINED])
+def test_a_part_says_why_no_engine_runs_it(make: Any, said: str, accelerator: Accelerator) -> None:
+    explained = explain(accelerate(make(), accelerator=accelerator))
+    assert said in explained
+    assert ("not now" in explained) == ("not now" in said)
 
 
 def test_a_model_on_a_server_names_the_options_that_would_act() -> None:
@@ -88,11 +93,6 @@ def test_a_model_on_a_server_names_the_options_that_would_act() -> None:
         assert "kv_reuse is exact" not in explain(accelerate(model, accelerator=telling))
 
 
-def test_an_unknown_class_names_a_component_of_this_library(accelerator: Accelerator) -> None:
-    said = explain(accelerate(EMBEDDING, accelerator=accelerator))
-    assert f"({NO_ENGINE}; RagAccelEmbeddings embeds with a local model)" in said
-
-
 def _compressing(*transformers: Any) -> Any:
     return ContextualCompressionRetriever(
         base_retriever=store_of(SMALL).as_retriever(),
@@ -100,18 +100,17 @@ def _compressing(*transformers: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: _compressing(EmbeddingsFilter(embeddings=EMBEDDING, k=2)),
-        lambda: _compressing(
-            EmbeddingsRedundantFilter(embeddings=EMBEDDING),
-            EmbeddingsFilter(embeddings=EMBEDDING, k=2),
-        ),
-        lambda: EnsembleRetriever(retrievers=[store_of(SMALL).as_retriever()], weights=[1.0]),
-    ],
-    ids=["filter first", "filter second", "ensemble"],
-)
+FILTER = EmbeddingsFilter(embeddings=EMBEDDING, k=2)
+COMPOSITES = {
+    "filter first": lambda: _compressing(FILTER),
+    "filter second": lambda: _compressing(EmbeddingsRedundantFilter(embeddings=EMBEDDING), FILTER),
+    "ensemble": lambda: EnsembleRetriever(
+        retrievers=[store_of(SMALL).as_retriever()], weights=[1.0]
+    ),
+}
+
+
+@pytest.mark.parametrize("make", COMPOSITES.values(), ids=COMPOSITES)
 def test_a_composite_is_not_said_to_be_borrowed_and_no_call_of_it_is(
     make: Any, accelerator: Accelerator
 ) -> None:
@@ -141,29 +140,21 @@ def test_what_is_not_accelerated_says_so(accelerator: Accelerator) -> None:
 # coverage -----------------------------------------------------------------------------------------
 
 
-def test_searches_that_an_engine_made_are_scheduled(accelerator: Accelerator) -> None:
-    store = store_of(LARGE)
-    fast = accelerate(store, accelerator=accelerator)
+@pytest.mark.parametrize("is_retriever", [False, True])
+def test_searches_that_an_engine_made_are_scheduled(
+    is_retriever: bool, accelerator: Accelerator
+) -> None:
+    store: Any = store_of(LARGE)
+    fast = accelerate(store.as_retriever() if is_retriever else store, accelerator=accelerator)
     with coverage(fast) as seen:
         for _ in range(8):
-            fast.similarity_search("text 3")
-    call = next(call for call in seen.calls if call.cls == "InMemoryVectorStore")
+            fast.invoke("text 3") if is_retriever else fast.similarity_search("text 3")
+    name = "VectorStoreRetriever" if is_retriever else "InMemoryVectorStore"
+    call = next(call for call in seen.calls if call.cls == name)
     steps: Any = accelerator.metrics.snapshot()["engines"]["retrieval#1"]  # type: ignore[index]
     assert (call.scheduled, call.borrowed) == (steps["items"], 8 - steps["items"])
     assert call.scheduled > 0
-    assert call.reason == "an engine of this library runs others of its calls"
-
-
-def test_searches_of_a_retriever_that_an_engine_made_are_scheduled(
-    accelerator: Accelerator,
-) -> None:
-    fast = accelerate(store_of(LARGE).as_retriever(), accelerator=accelerator)
-    with coverage(fast) as seen:
-        for _ in range(8):
-            fast.invoke("text 3")
-    steps: Any = accelerator.metrics.snapshot()["engines"]["retrieval#1"]  # type: ignore[index]
-    call = next(call for call in seen.calls if call.cls == "VectorStoreRetriever")
-    assert (call.scheduled, call.borrowed) == (steps["items"], 8 - steps["items"])
+    assert is_retriever or call.reason == "an engine of this library runs others of its calls"
     assert seen.passed_by == 0
 
 
@@ -200,32 +191,23 @@ def test_more_parts_than_a_line_takes_are_counted() -> None:
     assert said == "Part0, because why / Part1, because why / Part2, because why / and 2 more"
 
 
-def test_a_program_of_which_a_part_gets_more_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(chain_of(LARGE), caplog) == []
+SILENT: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a part gets more": (lambda: chain_of(LARGE), {}, "1"),
+    "limit": (lambda: chain_of(SMALL), {"options": Options(max_requests=8)}, "1"),
+    "deadline": (lambda: chain_of(SMALL), {"options": Options(deadline_s=3.0)}, "1"),
+    "raises": (lambda: chain_of(SMALL), {"options": Options(on_full="raise")}, "1"),
+    "off": (lambda: chain_of(SMALL), {}, "0"),
+    "no visible leaf": (lambda: RunnableLambda(str), {}, "1"),
+}
 
 
-@pytest.mark.parametrize(
-    "options", [{"max_requests": 8}, {"deadline_s": 3.0}, {"on_full": "raise"}], ids=str
-)
-def test_nothing_is_said_where_admission_is_wanted(
-    caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+@pytest.mark.parametrize("name", SILENT)
+def test_no_other_program_is_named(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert told(chain_of(SMALL), caplog, options=Options(**options)) == []
-
-
-def test_nothing_is_said_where_acceleration_is_off(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    assert told(chain_of(SMALL), caplog) == []
-
-
-def test_nothing_is_said_of_a_program_without_a_visible_leaf(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    from langchain_core.runnables import RunnableLambda
-
-    assert told(RunnableLambda(str), caplog) == []
+    make, arguments, switch = SILENT[name]
+    monkeypatch.setenv("RAG_ACCEL", switch)
+    assert told(make(), caplog, **arguments) == []
 
 
 def test_only_the_first_programs_of_a_process_are_looked_at(

@@ -101,7 +101,8 @@ def loop_of_the_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_patched() -> Iterator[None]:
+def nothing_stays_patched(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that the classes are restored once no program lives."""
     yield
+    request.node.funcargs.clear()  # pytest holds what fixtures gave until later
     assert still_patched() == []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytest.importorskip("openai")
 
-import httpx
 import shared_calls_kit
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
 from neo4j_graphrag.embeddings import AzureOpenAIEmbeddings, OpenAIEmbeddings
@@ -24,54 +23,41 @@ from neo4j_graphrag.utils.rate_limit import (
 )
 from ng_kit import ScriptedDriver, ScriptedModel, digest, outcome, side_by_side
 from openai.resources import Embeddings
-from shared_calls_kit import PATIENCE_S, SharedCalls
+from openai_http import httpx
+from shared_calls_kit import PATIENCE_S, HostedRecognition, SharedCalls
 from tenacity import RetryError
 
 import neo4j_graphrag_rag_accel
-from neo4j_graphrag_rag_accel import accelerate, activate, explain
+from neo4j_graphrag_rag_accel import accelerate, activate
 from neo4j_graphrag_rag_accel.coverage import coverage
 from rag_accel import Accelerator
-from rag_accel.errors import EngineOutputError
-from rag_accel.interception.leaf_table import plain_method
-from rag_accel.recognition.embeddings import HostedCalls
-from rag_accel.recognition.known_classes import NotAdoptedError
 from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
 
 TEXTS = [f"text {number}" for number in range(32)]
 
-server, plain = shared_calls_kit.server, shared_calls_kit.plain
-
+server, plain, opened = shared_calls_kit.server, shared_calls_kit.plain, shared_calls_kit.opened
 
 Make = Callable[..., OpenAIEmbeddings]
 
 
 @pytest.fixture
-def make(server: EmbeddingsServer) -> Iterator[Make]:
-    """Yield a maker of embedders on that server, whose connections end with the test."""
-    clients: list[Any] = []
+def make(server: EmbeddingsServer, opened: list[Any]) -> Make:
+    """Return a maker of embedders on that server."""
 
     def made(cls: type[OpenAIEmbeddings] = OpenAIEmbeddings, **fields: Any) -> OpenAIEmbeddings:
         given = {"api_key": "k", "max_retries": 1, "timeout": PATIENCE_S, **fields}
         embedder = cls(base_url=server.base_url, **given)
-        clients.append(embedder.client)
+        opened.append(embedder.client)
         return embedder
 
-    yield made
-    for client in clients:
-        client.close()
-
-
-def calls(embedder: OpenAIEmbeddings) -> HostedCalls | None:
-    """Return how an object asks, if its calls may be shared."""
-    try:
-        return hosted_calls(embedder, type(embedder), plain_method)
-    except NotAdoptedError:
-        return None
+    return made
 
 
 class TestSharedCalls(SharedCalls):
     integration, coverage = neo4j_graphrag_rag_accel, staticmethod(coverage)
+    clients = ("client",)
     bad_text, too_often = EmbeddingsGenerationError, RateLimitError
+    first_refused = ()  # calls on a loop block it: it is a shared call, after which each asks
     trying, tries = {"rate_limit_handler": NoOpRateLimitHandler()}, 2
     texts = TEXTS
 
@@ -168,68 +154,37 @@ class OwnHandler(RetryRateLimitHandler):
     """A handler of a user's, which may look at who calls."""
 
 
-SHARING: list[dict[str, Any]] = [
-    {},
-    {"default_headers": {"x": "y"}},
-    {"model": "text-embedding-3-large", "max_retries": 5, "organization": "o"},
-    {"rate_limit_handler": NoOpRateLimitHandler()},
-    {"rate_limit_handler": RetryRateLimitHandler(max_attempts=7)},
-    {"cls": AzureOpenAIEmbeddings, "api_version": "2024-02-01"},
-]
-OWN: list[dict[str, Any]] = [
-    {"cls": Same},
-    {"max_retries": 0},
-    {"rate_limit_handler": OwnHandler()},
-    {"api_key": lambda: "k"},
-]
-
-
-@pytest.mark.parametrize("fields", SHARING, ids=range(len(SHARING)))
-def test_an_object_as_its_library_made_it_shares_calls(make: Make, fields: dict[str, Any]) -> None:
-    assert calls(make(**fields)) is not None
-
-
-@pytest.mark.parametrize("fields", OWN, ids=range(len(OWN)))
-def test_an_object_with_something_of_the_users_shares_none(
-    make: Make, fields: dict[str, Any]
-) -> None:
-    assert calls(make(**fields)) is None
-
-
-def test_an_object_with_a_hook_of_the_users_shares_none(make: Make) -> None:
-    with httpx.Client(event_hooks={"request": [print]}) as client:
-        assert calls(make(http_client=client)) is None
-
-
-CHANGES: dict[str, Callable[[Any], Any]] = {
-    "client": lambda one: setattr(one, "client", object()),
-    "another's resource": lambda one: vars(one.client).update(
-        embeddings=one.client.with_options().embeddings
-    ),
-    "create": lambda one: vars(one.client.embeddings).update(create=print),
-    "header": lambda one: one.client._custom_headers.update(x=object()),
-    "method": lambda one: vars(one).update(embed_query=print),
-    "model": lambda one: setattr(one, "model", None),
-    "handler": lambda one: setattr(one, "_rate_limit_handler", OwnHandler()),
-    "attribute": lambda one: setattr(one, "other", 1),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_seen_at_the_next_look(plain: OpenAIEmbeddings, change: str) -> None:
-    assert calls(plain) is not None
-    CHANGES[change](plain)
-    assert calls(plain) is None
-
-
-@pytest.mark.parametrize("owner", [OpenAIEmbeddings, Embeddings])
-def test_a_tracers_wrapper_is_seen(
-    plain: OpenAIEmbeddings, owner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "embed_query" if owner is OpenAIEmbeddings else "create"
-    inner = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args, **kwargs: inner(*args, **kwargs))
-    assert calls(plain) is None
+class TestRecognition(HostedRecognition):
+    hosted_calls, clients = staticmethod(hosted_calls), ("client",)
+    shared = (
+        {},
+        {"default_headers": {"x": "y"}},
+        {"model": "text-embedding-3-large", "max_retries": 5, "organization": "o"},
+        {"rate_limit_handler": NoOpRateLimitHandler()},
+        {"rate_limit_handler": RetryRateLimitHandler(max_attempts=7)},
+        {"cls": AzureOpenAIEmbeddings, "api_version": "2024-02-01"},
+    )
+    refused = (
+        ({"cls": Same}, "Same is a class of the program's"),
+        ({"max_retries": 0}, "max_retries=0"),
+        ({"rate_limit_handler": OwnHandler()}, "rate_limit_handler is a .*OwnHandler"),
+        ({"api_key": lambda: "k"}, "api_key_provider may give each caller another key"),
+        ({"http_client": httpx.Client(event_hooks={"request": [print]})}, "a hook in event_hooks"),
+    )
+    changes = {
+        "client": lambda one: setattr(one, "client", object()),
+        "another's resource": lambda one: vars(one.client).update(
+            embeddings=one.client.with_options().embeddings
+        ),
+        "create": lambda one: vars(one.client.embeddings).update(create=print),
+        "header": lambda one: one.client._custom_headers.update(x=object()),
+        "method": lambda one: vars(one).update(embed_query=print),
+        "model": lambda one: setattr(one, "model", None),
+        "handler": lambda one: setattr(one, "_rate_limit_handler", OwnHandler()),
+        "attribute": lambda one: setattr(one, "other", 1),
+    }
+    settings = (lambda one: setattr(one, "model", "another"),)
+    functions = ((OpenAIEmbeddings, "embed_query"), (Embeddings, "create"))
 
 
 def _around(func: Any) -> Any:
@@ -246,9 +201,10 @@ def _around(func: Any) -> Any:
 def test_a_decorator_that_was_changed_in_place_is_seen(
     attribute: str, looked_at: bool, plain: OpenAIEmbeddings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shares = TestRecognition().shares
     around: Any = OpenAIEmbeddings.embed_query
     if looked_at:
-        assert calls(plain) is not None
+        assert shares(plain)
     if attribute == "__code__":
         monkeypatch.setattr(around, "__code__", _around(None).__code__)
     elif attribute == "cell":
@@ -257,30 +213,6 @@ def test_a_decorator_that_was_changed_in_place_is_seen(
         foreign: Any = rate_limit_handler(lambda *_, **__: [1.0])
         foreign.__wrapped__ = around.__wrapped__
         monkeypatch.setattr(BaseOpenAIEmbeddings, "embed_query", foreign)
-    assert calls(plain) is None
+    assert not shares(plain)
     monkeypatch.undo()
-    assert calls(plain) is not None
-
-
-def test_a_group_tells_models_and_keys_apart(plain: OpenAIEmbeddings) -> None:
-    groups = {found.group for found in [calls(plain)] if found}
-    plain.model = "another"
-    groups |= {found.group for found in [calls(plain)] if found}
-    plain.client.api_key = "another"
-    groups |= {found.group for found in [calls(plain)] if found}
-    assert len(groups) == 3
-
-
-def test_a_call_is_not_sent_with_a_key_that_has_changed_since(plain: OpenAIEmbeddings) -> None:
-    found = calls(plain)
-    assert found is not None
-    plain.client.api_key = "another"
-    with pytest.raises(EngineOutputError, match="changed"):
-        found.ask(["text"])
-
-
-def test_it_is_said_that_callers_share_calls(
-    plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    said = explain(accelerate(plain, accelerator=accelerator))
-    assert "recognised server: queries and short lists of all requests share its calls" in said
+    assert shares(plain)
