@@ -12,6 +12,9 @@ from typing import Final
 _FORGETTING: Final = 1.02
 #: How much of the number of callers counts for each later one: they come and go.
 _LEAVING: Final = 0.99
+#: How much a wait moves the average, and how much asking alone gains with each shared call.
+_SHARE: Final = 1 / 16
+_HOPING: Final = 0.9995
 
 
 class CallCosts:
@@ -27,6 +30,9 @@ class CallCosts:
         self._sending_s: float | None = None
         #: of late, at the same time
         self._callers = 1.0
+        #: what callers waited of late in shared calls, and alone while others asked too
+        self._shared_s: float | None = None
+        self._alone_s: float | None = None
 
     def note(self, texts: int, seconds: float, sending_s: float | None = None) -> None:
         """Note a call that was answered.
@@ -55,6 +61,15 @@ class CallCosts:
         (few, few_s), (many, many_s) = self._shortest[fewest], self._shortest[most]
         return max(0.0, (many_s - few_s) / (many - few))
 
+    def note_wait(self, seconds: float, *, is_shared: bool) -> None:
+        """Note how long a caller waited while others asked, too."""
+        if is_shared:
+            self._shared_s = _moved(self._shared_s, seconds)
+            if self._alone_s is not None:  # it is tried again some time
+                self._alone_s *= _HOPING
+        else:
+            self._alone_s = _moved(self._alone_s, seconds)
+
     def note_callers(self, count: int) -> None:
         """Note how many callers wait for answers."""
         self._callers = max(float(count), self._callers * _LEAVING)
@@ -69,9 +84,15 @@ class CallCosts:
         text_s, sending_s = self.text_s, self._sending_s
         if sending_s is None or text_s == 0.0:
             return None
-        if text_s > sending_s:
+        if text_s > sending_s and not self._is_alone_slower:
             return 1
         return max(1, round(math.sqrt(self._callers * sending_s / text_s)))
+
+    @property
+    def _is_alone_slower(self) -> bool:
+        """Whether callers who asked alone waited longer: a server may bear few calls at once."""
+        shared_s, alone_s = self._shared_s, self._alone_s
+        return shared_s is not None and alone_s is not None and alone_s > shared_s
 
     def wait_s(self, most: float) -> float:
         """Return how long a call may wait for others: no longer than sending theirs would take."""
@@ -79,3 +100,7 @@ class CallCosts:
             return most
         others = min(self.texts_a_call or math.inf, self._callers) - 1
         return min(most, max(0.0, others) * self._sending_s)
+
+
+def _moved(average: float | None, value: float) -> float:
+    return value if average is None else average + _SHARE * (value - average)

@@ -158,7 +158,10 @@ class HostedTexts(ForkedAnew):
             group.flights.setdefault((role, texts), flight)
             group.in_flight += 1
             group.costs.note_callers(group.in_flight)
-            ending = _Ending(self, group, key, flight, group.generation, self._now(), is_alone)
+            ending = _Ending(
+                *(self, group, key, flight, group.generation, self._now(), is_alone),
+                others=group.in_flight - 1,
+            )
             return CallTurn(is_alone=is_alone, end=ending.end)
 
     def note(self, name: str, report: CallReport) -> None:
@@ -207,8 +210,12 @@ class HostedTexts(ForkedAnew):
             group.in_flight -= 1
             if group.flights.get(asked) is ended.flight:
                 del group.flights[asked]
-            if read is not None and ended.is_alone:
-                group.costs.note(len(ended.key[2]), self._now() - ended.began_at)
+            if read is not None:
+                took_s = self._now() - ended.began_at
+                if ended.is_alone:
+                    group.costs.note(len(ended.key[2]), took_s)
+                if ended.others or group.in_flight:
+                    group.costs.note_wait(took_s, is_shared=not ended.is_alone)
         try:
             if read is not None and (self._max_bytes or ended.flight.followers):
                 rows = read()
@@ -263,6 +270,7 @@ class _Ending:
     generation: int
     began_at: float
     is_alone: bool
+    others: int
     forks: int = field(default_factory=lambda: forks.number)
     is_over: bool = False
 

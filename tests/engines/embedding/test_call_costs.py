@@ -78,3 +78,15 @@ def test_a_call_waits_no_longer_for_others_than_their_sending_takes(
 
 def test_a_call_waits_while_nothing_is_known_of_sending() -> None:
     assert costs((1, 50.0), sending_ms=None).wait_s(12 * MS) == pytest.approx(12 * MS)
+
+
+def test_callers_who_wait_longer_alone_share_again() -> None:
+    found = costs((1, 50.0), (32, 205.0))
+    found.note_callers(32)
+    assert found.texts_a_call == 1
+    found.note_wait(100 * MS, is_shared=True)
+    found.note_wait(200 * MS, is_shared=False)
+    assert found.texts_a_call == 4
+    for _ in range(2000):
+        found.note_wait(100 * MS, is_shared=True)
+    assert found.texts_a_call == 1  # tried again: the server may bear more by now
