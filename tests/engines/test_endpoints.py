@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,17 +38,13 @@ class RefusedError(Exception):
         self.response = Response(headers or {})
 
 
-class Held:
-    """A function for ``call`` that answers once it is let go."""
+class Clock:
+    """A clock that a test moves forward."""
 
-    def __init__(self) -> None:
-        self.has_begun = threading.Event()
-        self.may_end = threading.Event()
+    ahead_s = 0.0
 
-    def __call__(self, place: EndpointPlace) -> str:
-        self.has_begun.set()
-        assert self.may_end.wait(PATIENCE_S)
-        return "held"
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
 
 
 def answer(place: EndpointPlace) -> str:
@@ -60,24 +55,22 @@ async def aanswer(place: EndpointPlace) -> str:
     return "answer"
 
 
-def refuse(place: EndpointPlace) -> str:
-    raise RefusedError
+class Paused(Endpoint):
+    """An endpoint that has asked for a pause, which ends with ``resume``."""
 
+    def __init__(self) -> None:
+        self._clock = Clock()
+        super().__init__(self._clock)
+        with pytest.raises(RefusedError):
+            self.call(self._refuse)
 
-def limit_to_one(endpoint: Endpoint) -> None:
-    """Let a refusal bound the endpoint to one call in flight."""
-    with pytest.raises(RefusedError):
-        endpoint.call(refuse)
-    assert endpoint.limit.bound == 1
+    def _refuse(self, place: EndpointPlace) -> str:
+        raise RefusedError(headers={"retry-after": "100"})
 
-
-def fill(endpoint: Endpoint, pool: ThreadPoolExecutor) -> Held:
-    """Take the endpoint's only place."""
-    limit_to_one(endpoint)
-    held = Held()
-    pool.submit(endpoint.call, held)
-    assert held.has_begun.wait(PATIENCE_S)
-    return held
+    def resume(self) -> None:
+        """End the pause, and let everybody go."""
+        self._clock.ahead_s += 101.0
+        self.post(lambda: None)
 
 
 def wait_until(is_true: Callable[[], object]) -> None:
@@ -164,47 +157,26 @@ def test_a_call_that_waits_for_another_attempt_after_an_error_holds_no_place() -
 
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(endpoint.call, ask, 2)
-        wait_until(lambda: tried)
-        wait_until(lambda: not endpoint.limit.num_in_flight)
+        wait_until(lambda: tried and not endpoint.limit.num_in_flight)
         assert not found.done()
         assert found.result(PATIENCE_S) == "answer"
+    assert tried == [1, 1]
     assert endpoint.limit.bound is None
 
 
-def test_a_waiting_thread_goes_when_the_place_is_free() -> None:
-    endpoint = Endpoint()
-    with ThreadPoolExecutor(2) as pool:
-        held = fill(endpoint, pool)
-        waiting = pool.submit(endpoint.call, answer)
-        wait_until(lambda: endpoint.limit.num_waiting)
-        held.may_end.set()
-        assert waiting.result(PATIENCE_S) == "answer"
-    assert_idle(endpoint)
-
-
-async def test_a_waiting_task_goes_when_a_thread_frees_the_place() -> None:
-    endpoint = Endpoint()
-    with ThreadPoolExecutor(1) as pool:
-        held = fill(endpoint, pool)
-        waiting = asyncio.create_task(endpoint.acall(aanswer))
-        await await_until(lambda: endpoint.limit.num_waiting)
-        held.may_end.set()
-        assert await asyncio.wait_for(waiting, PATIENCE_S) == "answer"
-        await await_until(lambda: not endpoint.is_busy)
-
-
-async def test_a_cancelled_task_leaves_the_queue() -> None:
-    endpoint = Endpoint()
-    with ThreadPoolExecutor(1) as pool:
-        held = fill(endpoint, pool)
-        waiting = [asyncio.create_task(endpoint.acall(aanswer)) for _ in range(3)]
-        await await_until(lambda: endpoint.limit.num_waiting == 3)
-        waiting[0].cancel()
+async def test_tasks_and_threads_wait_and_a_cancelled_one_leaves() -> None:
+    endpoint = Paused()
+    with ThreadPoolExecutor(3) as pool:
+        threads = [pool.submit(endpoint.call, answer) for _ in range(3)]
+        tasks = [asyncio.create_task(endpoint.acall(aanswer)) for _ in range(3)]
+        await await_until(lambda: endpoint.limit.num_waiting == 6)
+        tasks[0].cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting[0]
-        assert endpoint.limit.num_waiting == 2
-        held.may_end.set()
-        assert await asyncio.gather(*waiting[1:]) == ["answer", "answer"]
+            await tasks[0]
+        assert endpoint.limit.num_waiting == 5
+        endpoint.resume()
+        found = await asyncio.wait_for(asyncio.gather(*tasks[1:]), PATIENCE_S)
+        assert found + [thread.result(PATIENCE_S) for thread in threads] == ["answer"] * 5
     assert_idle(endpoint)
 
 
@@ -244,20 +216,16 @@ async def begin(calling: Any) -> None:
 
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_a_deadline_ends_the_waiting(in_loop: bool) -> None:
-    endpoint = Endpoint()
-    with ThreadPoolExecutor(1) as pool:
-        held = fill(endpoint, pool)
-        deadline = time.monotonic() + 0.05
+    endpoint = Paused()
 
-        def wait() -> str:
-            if in_loop:
-                return asyncio.run(endpoint.acall(aanswer, deadline=deadline))
-            return endpoint.call(answer, deadline=deadline)
+    def wait() -> str:
+        if in_loop:
+            return asyncio.run(endpoint.acall(aanswer, deadline=0.0))
+        return endpoint.call(answer, deadline=0.0)
 
-        with pytest.raises(DeadlineError, match="1 calls in flight"):
-            wait()
-        assert endpoint.limit.num_waiting == 0
-        held.may_end.set()
+    with pytest.raises(DeadlineError, match="0 calls in flight"):
+        wait()
+    assert_idle(endpoint)
 
 
 def test_a_deadline_after_a_refusal_raises_the_refusal() -> None:
@@ -272,43 +240,37 @@ def test_a_deadline_after_a_refusal_raises_the_refusal() -> None:
 
 
 def test_a_loop_that_was_closed_loses_its_waiter_and_no_other() -> None:
-    endpoint = Endpoint()
-    with ThreadPoolExecutor(2) as pool:
-        held = fill(endpoint, pool)
+    endpoint = Paused()
+    with ThreadPoolExecutor(1) as pool:
         loop = asyncio.new_event_loop()
         lost = endpoint.acall(aanswer)
         loop.run_until_complete(begin(lost))
-        wait_until(lambda: endpoint.limit.num_waiting == 1)
         waiting = pool.submit(endpoint.call, answer)
         wait_until(lambda: endpoint.limit.num_waiting == 2)
         loop.close()
-        held.may_end.set()
+        endpoint.resume()
         assert waiting.result(PATIENCE_S) == "answer"
-        assert_idle(endpoint)
-        lost.close()
+    assert_idle(endpoint)
+    lost.close()
 
 
 async def test_a_blocking_call_in_a_loop_does_not_wait_for_the_loops_own_tasks() -> None:
-    endpoint = Endpoint()
-    with ThreadPoolExecutor(1) as pool:
-        await asyncio.get_running_loop().run_in_executor(pool, limit_to_one, endpoint)
-    may_end = asyncio.Event()
-
-    async def hang(place: EndpointPlace) -> str:
-        await may_end.wait()
-        return "held"
-
-    task = asyncio.create_task(endpoint.acall(hang))
-    await await_until(lambda: endpoint.limit.num_in_flight)
+    endpoint = await asyncio.to_thread(Paused)
+    task = asyncio.create_task(endpoint.acall(aanswer))
+    await await_until(lambda: endpoint.limit.num_waiting)
     assert endpoint.call(answer) == "answer"
-    may_end.set()
-    assert await task == "held"
+    endpoint.resume()
+    assert await task == "answer"
 
 
 def test_a_call_within_a_call_does_not_wait_for_it() -> None:
     endpoint = Endpoint()
-    limit_to_one(endpoint)
-    assert endpoint.call(lambda place: endpoint.call(answer)) == "answer"
+
+    def ask(place: EndpointPlace) -> str:
+        endpoint.limit.refuse(place.call, time.monotonic(), 100.0)
+        return endpoint.call(answer)
+
+    assert endpoint.call(ask) == "answer"
     assert_idle(endpoint)
 
 
@@ -352,13 +314,12 @@ def test_an_interrupt_loses_no_event() -> None:
 
 
 def test_a_forked_child_begins_anew() -> None:
-    endpoint = Endpoint()
-    with ThreadPoolExecutor(2) as pool:
-        held = fill(endpoint, pool)
+    endpoint = Paused()
+    with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(endpoint.call, answer)
         wait_until(lambda: endpoint.limit.num_waiting)
         assert in_child(lambda: [endpoint.call(answer), endpoint.limit.bound]) == ["answer", None]
-        held.may_end.set()
+        endpoint.resume()
         assert waiting.result(PATIENCE_S) == "answer"
 
 
@@ -380,15 +341,15 @@ def test_an_answer_that_is_kept_gives_its_place_back_when_it_goes() -> None:
 
 def test_the_table_is_bounded_and_forgets_what_is_idle() -> None:
     endpoints = Endpoints(most=3)
-    with ThreadPoolExecutor(1) as pool:
-        held = fill(endpoints.of("busy"), pool)
-        busy = endpoints.of("busy")
+    busy = endpoints.of("busy")
+
+    def ask(place: EndpointPlace) -> None:
         for number in range(10):
             endpoints.of(number).call(answer)
         assert len(endpoints) == 3
         assert endpoints.of("busy") is busy
-        assert endpoints.of(9).limit.bound is None
-        held.may_end.set()
+
+    busy.call(ask)
 
 
 def test_a_gate_passes_the_urgency_and_the_deadline_on() -> None:

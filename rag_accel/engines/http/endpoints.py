@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rag_accel.clock import SIGNAL_S
 from rag_accel.engine_api.transient import is_refusal
@@ -39,16 +39,6 @@ STREAM_S = 30.0
 _Answer = TypeVar("_Answer")
 
 
-class _Waiter(Protocol):
-    """A thread or a task that waits for the start of its call."""
-
-    wake_at: float
-
-    def nudge(self) -> None:
-        """Wake it; raises RuntimeError if it cannot be woken any more."""
-        ...
-
-
 class _ThreadWaiter:
     """A thread that waits."""
 
@@ -67,7 +57,7 @@ class _ThreadWaiter:
 
 
 class _TaskWaiter:
-    """A task of the running loop that waits."""
+    """A task of the running loop that waits; once the loop is closed, nudges raise RuntimeError."""
 
     def __init__(self) -> None:
         self.wake_at = inf
@@ -90,6 +80,9 @@ class _TaskWaiter:
             self._nudged.set_result(None)
 
 
+_Waiter = _ThreadWaiter | _TaskWaiter
+
+
 class EndpointPlace:
     """The place of a call at its endpoint, which all its attempts share.
 
@@ -100,7 +93,6 @@ class EndpointPlace:
         error: that of the last one.
         patient_until: when the call's own client would send this one.
         headers: of the answer, if the caller's function sets them.
-        is_taken: whether the call waits or is in flight.
         is_kept: whether the place is kept after the answer.
     """
 
@@ -111,13 +103,14 @@ class EndpointPlace:
         self.error: BaseException | None = None
         self.patient_until = now
         self.headers: Mapping[str, str] = {}
-        self.is_taken = self.is_kept = False
+        self.is_kept = False
         self._endpoint = endpoint
 
     def keep(self, response: Any) -> None:
         """Keep the place until ``release``, or until the response goes or ``STREAM_S`` are over."""
         self.is_kept = True
-        self._endpoint.hold(self.call)
+        endpoint = self._endpoint
+        endpoint.post(lambda: endpoint.limit.hold(self.call, endpoint.now() + STREAM_S))
         weakref.finalize(response, self.release).atexit = False
 
     def release(self) -> None:
@@ -133,7 +126,7 @@ class Endpoint(ForkedAnew):
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+        self.now = now
         self.used_at = now()
         super().__init__()
 
@@ -171,7 +164,7 @@ class Endpoint(ForkedAnew):
             DeadlineError: the call waited until its deadline before its first attempt.
             Exception: what the last attempt raised.
         """
-        place = EndpointPlace(self, EndpointCall(urgency, attempts), self._now())
+        place = EndpointPlace(self, EndpointCall(urgency, attempts), self.now())
         is_outer = self._enter()
         # Else it would wait for calls that go on only after it.
         may_wait = is_outer and not _loop_runs()
@@ -203,7 +196,7 @@ class Endpoint(ForkedAnew):
         deadline: float | None = None,
     ) -> _Answer:
         """Return what ``ask`` returns, as ``call`` does; for a task of an asyncio loop."""
-        place = EndpointPlace(self, EndpointCall(urgency, attempts), self._now())
+        place = EndpointPlace(self, EndpointCall(urgency, attempts), self.now())
         try:
             while True:
                 await self._await_turn(place, deadline)
@@ -220,18 +213,13 @@ class Endpoint(ForkedAnew):
         finally:
             self._end(place)
 
-    def hold(self, call: EndpointCall) -> None:
-        """Let a call that was answered keep its place for ``STREAM_S`` at most."""
-        self._post(lambda: self.limit.hold(call, self._now() + STREAM_S))
-
     def leave(self, call: EndpointCall) -> None:
         """Give the place of a call back, or end its waiting."""
-        self._post(lambda: self._leave(call))
+        self.post(lambda: self._leave(call))
 
     def _start_at_once(self, place: EndpointPlace) -> None:
-        time.sleep(max(0.0, place.patient_until - self._now()))
-        place.is_taken = True
-        self._post(lambda: self.limit.start_at_once(place.call, self._now()))
+        time.sleep(max(0.0, place.patient_until - self.now()))
+        self.post(lambda: self.limit.start_at_once(place.call, self.now()))
 
     def _wait(self, place: EndpointPlace, deadline: float | None) -> None:
         call, before = place.call, place.call.sent
@@ -256,8 +244,7 @@ class Endpoint(ForkedAnew):
             self._waiters[call] = waiter
             self.limit.join(call, patient_until)
 
-        place.is_taken = True
-        self._post(join)
+        self.post(join)
 
     def _wait_s(self, place: EndpointPlace, waiter: _Waiter, deadline: float | None) -> float:
         """Return for how many seconds to wait now.
@@ -266,7 +253,7 @@ class Endpoint(ForkedAnew):
             DeadlineError: the deadline has passed.
             Exception: it has passed since an attempt failed with this.
         """
-        now = self._now()
+        now = self.now()
         if deadline is not None and now >= deadline:
             if place.error is not None:
                 raise place.error
@@ -281,20 +268,19 @@ class Endpoint(ForkedAnew):
         return until - now
 
     def _tick(self, call: EndpointCall, before: int) -> None:
-        if call.sent == before and (self._events or self._now() >= self._next_at):
-            self._post(lambda: None)
+        if call.sent == before and (self._events or self.now() >= self._next_at):
+            self.post(lambda: None)
 
     def _failed(self, place: EndpointPlace, error: Exception) -> float | None:
         """Note a failed attempt; return the seconds until the next one may wait, None without."""
-        call, now = place.call, self._now()
+        call, now = place.call, self.now()
         asked_s = delay_s = 0.0
         with suppress(Exception):  # an error of any class, whatever it calls headers
             asked_s, delay_s = _asked_s(error), retry_delay_s(error, place.num_retries)
         is_refused = is_refusal(error)
         if is_refused:
-            self._post(lambda: self.limit.refuse(call, now, asked_s))
+            self.post(lambda: self.limit.refuse(call, now, asked_s))
         self.leave(call)
-        place.is_taken = False
         if not delay_s or place.num_retries + 1 >= place.attempts:
             return None
         place.error, place.patient_until = error, now + delay_s
@@ -303,27 +289,20 @@ class Endpoint(ForkedAnew):
         return 0.0 if is_refused else delay_s
 
     def _answered(self, place: EndpointPlace) -> None:
-        call, now, pause_s = place.call, self._now(), reset_s(place.headers)
-
-        def end() -> None:
-            self.limit.succeed(call, now, pause_s)
-            if not place.is_kept:
-                self._leave(call)
-
-        self._post(end)
-        place.is_taken = False
+        call, now, pause_s = place.call, self.now(), reset_s(place.headers)
+        self.post(lambda: self.limit.succeed(call, now, pause_s))
 
     def _end(self, place: EndpointPlace) -> None:
         place.error = None  # its traceback holds this frame
-        if place.is_taken:
+        if not place.is_kept:
             self.leave(place.call)
-        self.used_at = self._now()
+        self.used_at = self.now()
 
     def _leave(self, call: EndpointCall) -> None:
         self._waiters.pop(call, None)
         self.limit.leave(call)
 
-    def _post(self, event: Callable[[], object]) -> None:
+    def post(self, event: Callable[[], object]) -> None:
         """Let an event take place, now or as soon as the thread that holds the lock gets to it."""
         self._events.append(event)
         is_outer = self._enter()
@@ -333,7 +312,7 @@ class Endpoint(ForkedAnew):
                     while self._events:
                         self._events[0]()  # again, if an interrupt ends it: each may come twice
                         self._events.popleft()
-                    self._wake(self._now())
+                    self._wake(self.now())
                 finally:
                     self._lock.release()
         finally:
