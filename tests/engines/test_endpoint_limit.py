@@ -522,3 +522,19 @@ def test_whatever_happens_no_call_is_lost(steps: list[tuple[str, int, float]]) -
         flying = set(limit.start(now))
         waiting -= flying
     assert not waiting
+
+
+@pytest.mark.parametrize("asked_s", [0.0, 0.01])
+def test_an_endpoint_that_takes_nothing_makes_nobody_wait_for_a_turn(asked_s: float) -> None:
+    limit, now = EndpointLimit(), 0.0
+    calls = [EndpointCall(attempts=3) for _ in range(32)]
+    for call in calls:
+        limit.join(call)
+    while any(call.attempts or call.is_waiting for call in calls) and now < 60.0:
+        for call in limit.start(now):
+            limit.refuse(call, now + 0.005, asked_s)
+            limit.leave(call)
+            if call.attempts:
+                limit.join(call, now + 0.5)
+        now += 0.01
+    assert now < DOWN_S + 2.0

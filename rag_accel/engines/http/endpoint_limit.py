@@ -25,8 +25,10 @@ from operator import attrgetter
 LONGEST_PAUSE_S = 120.0
 #: seconds without a refusal after which a limit that holds nothing back is forgotten
 FORGET_S = 60.0
-#: seconds of doubt after which calls fail as their clients would, in place of waiting for a turn
-DOWN_S = 10.0
+#: seconds of refusals alone after which calls fail as their clients would, and wait for no turn
+DOWN_S = 5.0
+#: the shortest pause, in seconds, in which an endpoint that asks for it does not count as down
+_LEAST_PAUSE_S = 1.0
 #: one start of so many goes to the oldest call of all, so that batch calls never starve
 _FAIR_EVERY = 8
 #: starts since the last refusal from which they are a measurement of the endpoint's rate
@@ -176,11 +178,11 @@ class EndpointLimit:
         if not self.num_waiting:
             return None
         times = [self._held[0][0]] if self._held else []
-        if self._in_doubt:
+        if self._in_doubt and self._probe is not None:
+            times.append(self._accepted_at(self._probe))
+        if isfinite(self._down_at):
             patient = min(call.patient_until for call in self._calls())
-            times.append(max(patient, self._down_at(), self._not_before))
-            if self._probe is not None:
-                times.append(self._accepted_at(self._probe))
+            times.append(max(patient, self._down_at, self._not_before))
         if self._bound is None or len(self._in_flight) < self._bound:
             call = self._candidate()
             if call is not None:
@@ -201,6 +203,7 @@ class EndpointLimit:
             self._heeds_pauses = False
             self._not_before = max(self._not_before, now + pause_s)
         self._succeeded_at.append(now)
+        self._down_at = inf
         if self._bound is None:
             return
         if call.sent > self._mark:
@@ -226,6 +229,10 @@ class EndpointLimit:
         """
         if _is_pause(asked_s):
             self._not_before = max(self._not_before, now + asked_s)
+        if not isfinite(self._down_at):
+            self._down_at = now + DOWN_S
+        if asked_s >= _LEAST_PAUSE_S:
+            self._down_at = max(self._down_at, self._not_before + DOWN_S)
         self._heeds_pauses = True
         self._num_refused += 1
         latency_s = max(now - call.sent_at, _LEAST_LATENCY_S)
@@ -239,7 +246,7 @@ class EndpointLimit:
         if call is self._probe:
             self._probe = None
         if self._interval_s and not self._in_doubt:
-            self._in_doubt, self._doubt_since = True, now
+            self._in_doubt = True
 
     def _decrease(self, call: EndpointCall, now: float) -> None:
         num_in_flight = len(self._in_flight)
@@ -300,7 +307,7 @@ class EndpointLimit:
         probe = self._probe
         if probe is not None and now >= self._accepted_at(probe):
             self._take()
-        if self._in_doubt and now >= self._down_at() and not self._answers(now):
+        if now >= self._down_at and not self._answers(now):
             patient = min(self._calls(), key=attrgetter("patient_until"))
             if now >= patient.patient_until:
                 return patient
@@ -356,9 +363,6 @@ class EndpointLimit:
         """Return when a call in flight counts as taken: a refusal would have come long before."""
         return call.sent_at + 4 * self._latency_s
 
-    def _down_at(self) -> float:
-        return max(self._doubt_since, self._not_before) + DOWN_S
-
     def _end_holds(self, now: float) -> None:
         while self._held and self._held[0][0] <= now:
             self.leave(self._held.popleft()[1])
@@ -375,7 +379,9 @@ class EndpointLimit:
         self._interval_s = self._latency_s = 0.0
         self._step, self._round = _FIRST_STEP, _GUESSED_ROUND
         self._not_before = self._started_at = -inf
-        self._refused_at = self._held_back_at = self._doubt_since = -inf
+        self._refused_at = self._held_back_at = -inf
+        #: when it counts as down, if it takes no call before
+        self._down_at = inf
         self._in_doubt, self._heeds_pauses = False, True
         self._probe: EndpointCall | None = None
         #: the number of the last start before the last decrease
