@@ -430,11 +430,15 @@ class Accelerator(ProgramRequests):
     def forget_texts(self, texts: Iterable[str]) -> None:
         """Have engines remove what they keep of documents of this namespace; from any thread.
 
+        Cached vectors of embeddings on servers go, too, of exactly these texts.
+
         Stores of rag_accel do it for what is deleted from them. Texts are compared as they stand
         in prompts, and with each of their paragraphs, lines and sentences. It happens soon;
         a prompt under way with such a text ends as it began.
         """
-        self._driver.hinted.forget(texts, self.options.namespace)
+        forgotten = list(texts)
+        self._driver.hinted.forget(forgotten, self.options.namespace)
+        self.hosted_texts.forget(forgotten)
 
     def count_bypass(self, where: str, reason: str) -> None:
         """Count a leaf that ran without acceleration because of an internal error."""

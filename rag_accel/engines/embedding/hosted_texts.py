@@ -10,7 +10,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -124,6 +124,7 @@ class HostedTexts(ForkedAnew):
         self._groups: OrderedDict[str, _Group] = OrderedDict()
         self._vectors: OrderedDict[tuple[str, str, str], _Cached] = OrderedDict()
         self._bytes = 0
+        self._purged_at = self._now()
 
     def begin(
         self,
@@ -173,6 +174,13 @@ class HostedTexts(ForkedAnew):
                 if group.model:  # another one answers to the name
                     group.generation += 1
                 group.model = report.model
+
+    def forget(self, texts: Iterable[str]) -> None:
+        """Drop the cached vectors of texts, whoever asked for them."""
+        gone = frozenset(texts)
+        with self._lock:
+            for key in [key for key in self._vectors if key[2] in gone]:
+                self._drop(key)
 
     def costs_of(self, name: str) -> CallCosts:
         """Return what calls of a group take."""
@@ -234,7 +242,12 @@ class HostedTexts(ForkedAnew):
         if ended.generation != group.generation or self._groups.get(ended.key[0]) is not group:
             return
         name, role, texts = ended.key
-        until = self._now() + self._max_age_s
+        now = self._now()
+        until = now + self._max_age_s
+        if now - self._purged_at > self._max_age_s:  # what nobody asks for again goes, too
+            self._purged_at = now
+            for key in [key for key, one in self._vectors.items() if one.until < now]:
+                self._drop(key)
         for text, vector in zip(texts, rows, strict=True):
             key = (name, role, text)
             self._drop(key)

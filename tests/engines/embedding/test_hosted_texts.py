@@ -133,6 +133,21 @@ def test_no_more_is_cached_than_fits(clock: ManualClock) -> None:
     assert texts.begin(key("c"), None).rows is not None
 
 
+def test_vectors_that_nobody_asks_for_again_go_after_their_time(clock: ManualClock) -> None:
+    texts = HostedTexts(MIB, 10.0, clock.now)
+    answer(texts, key("a"), rows(1.0))
+    clock.advance(11.0)
+    answer(texts, key("b"), rows(1.0))
+    assert list(texts._vectors) == [("g", "query", "b")]
+
+
+def test_forgotten_texts_are_asked_for_again(texts: HostedTexts) -> None:
+    answer(texts, key("a", "b"), rows(1.0, 2.0))
+    texts.forget(["a"])
+    assert texts.begin(key("a"), None).rows is None
+    assert texts.begin(key("b"), None).rows is not None
+
+
 def test_nothing_is_cached_where_there_is_no_room(clock: ManualClock) -> None:
     texts = HostedTexts(0, 10.0, clock.now)
     answer(texts, key("a"), rows(1.0))
