@@ -39,7 +39,13 @@ def traced(wrapper: Any) -> Any | None:
 def is_tracers(function: Any) -> bool:
     """Tell whether a function, or an object that is called like one, is a known tracer's."""
     code = getattr(_plain(function), "__code__", None)
-    return code is not None and code.co_filename.startswith(_homes())
+    if code is None or not code.co_filename.startswith(_homes()):
+        return False
+    # A program's hook, as of OpenTelemetry's instrumentors, may write who calls into a request.
+    given: tuple[Any, ...] = ()
+    if isinstance(function, functools.partial):
+        given = (*function.args, *function.keywords.values())
+    return all(is_tracers(one) for one in given if isinstance(one, FunctionType | MethodType))
 
 
 def module_of(function: Any) -> str:
