@@ -148,7 +148,8 @@ class EmbeddingCall:
             work = ServerTexts(
                 tuple(texts),
                 role,
-                group=hosted.group,
+                # A call has one turn at its endpoint: nobody's waits for that of a batch.
+                group=(hosted.group, None if gate is None else gate.urgency()),
                 ask=partial(_ask, hosted.asks(role), gate),
                 attempts=1 if gate is None else hosted.attempts - 1,
                 max_texts=hosted.max_texts,

@@ -8,9 +8,11 @@ from typing import Any
 
 import openai
 import pytest
+from embeddings_server import EmbeddingsServer
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAI, OpenAIEmbeddings
 from limited_server import LimitedServer, Rate, ScriptedAnswer
+from pydantic import SecretStr
 
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
@@ -138,20 +140,35 @@ def test_it_is_said_that_calls_wait(model: Any, accelerator: Accelerator) -> Non
     )
 
 
+def embeddings_of(server: LimitedServer | EmbeddingsServer) -> OpenAIEmbeddings:
+    url, key = server.base_url, SecretStr("k")
+    return OpenAIEmbeddings(base_url=url, api_key=key, check_embedding_ctx_length=False)
+
+
 async def test_a_shared_call_that_is_refused_is_sent_again_whole(accelerator: Accelerator) -> None:
     def refuse_shared(number: int, text: str) -> ScriptedAnswer | None:
         return ScriptedAnswer(429, {"retry-after": "0.05"}) if number == 1 else None
 
     with LimitedServer(script=refuse_shared) as server:
-        plain = OpenAIEmbeddings(
-            model="m",
-            base_url=server.base_url,
-            api_key="k",  # type: ignore[arg-type]
-            check_embedding_ctx_length=False,
-        )
+        plain = embeddings_of(server)
         fast = accelerate(plain, accelerator=accelerator)
         found = await asyncio.gather(*map(fast.aembed_query, QUESTIONS[:32]))
         assert len(found) == 32
         assert 3 <= len(server.texts) <= 4  # alone, each caller would have asked again
+        plain.client._client.close()
+        await plain.async_client._client.close()
+
+
+async def test_questions_of_interactive_programs_share_no_call_with_others(
+    accelerator: Accelerator,
+) -> None:
+    with EmbeddingsServer() as server:
+        plain = embeddings_of(server)
+        fast = accelerate(plain, accelerator=accelerator, interactive=True)
+        slow = accelerate(plain, accelerator=accelerator)
+        asking = [fast.aembed_query(f"fast {number}") for number in range(8)]
+        await asyncio.gather(*asking, *(slow.aembed_query(f"slow {n}") for n in range(8)))
+        assert len(server.calls) <= 6
+        assert all(len({text.split()[0] for text in call}) == 1 for call in server.calls)
         plain.client._client.close()
         await plain.async_client._client.close()
