@@ -11,7 +11,6 @@ import asyncio
 import copy
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace
@@ -82,10 +81,9 @@ def endpoint_key(client: Any, body: Any = None) -> Hashable:
     providers = tuple(id(provider) for provider in found if provider is not None)
     # The keys of a provider change all the time, and its client may hold the latest.
     parts = () if providers else ("api_key", "_azure_ad_token")
-    secrets = repr([getattr(client, part, None) for part in parts])
+    secrets = hash(tuple(str(getattr(client, part, None)) for part in parts))
     model = body.get("model") if name.startswith("Azure") and isinstance(body, Mapping) else None
-    digest = sha256(secrets.encode()).hexdigest()
-    return name, str(client.base_url), str(model), digest, providers
+    return name, str(client.base_url), str(model), secrets, providers
 
 
 def _send(

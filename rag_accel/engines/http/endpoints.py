@@ -94,6 +94,7 @@ class EndpointPlace:
         patient_until: when the call's own client would send this one.
         headers: of the answer, if the caller's function sets them.
         is_kept: whether the place is kept after the answer.
+        is_left: whether nothing is left to be done about the place.
     """
 
     def __init__(self, endpoint: Endpoint, call: EndpointCall, now: float) -> None:
@@ -103,7 +104,7 @@ class EndpointPlace:
         self.error: BaseException | None = None
         self.patient_until = now
         self.headers: Mapping[str, str] = {}
-        self.is_kept = False
+        self.is_kept = self.is_left = False
         self._endpoint = endpoint
 
     def keep(self, response: Any) -> None:
@@ -222,27 +223,39 @@ class Endpoint(ForkedAnew):
         self.post(lambda: self.limit.start_at_once(place.call, self.now()))
 
     def _wait(self, place: EndpointPlace, deadline: float | None) -> None:
-        call, before = place.call, place.call.sent
+        before = place.call.sent
+        if self._starts_at_once(place):
+            return
         waiter = _ThreadWaiter()
-        self._join(place, waiter)
-        while call.sent == before:
+        self._join(place, waiter, before)
+        while place.call.sent == before:
             waiter.wait(self._wait_s(place, waiter, deadline))
-            self._tick(call, before)
+            self._tick(place.call, before)
 
     async def _await_turn(self, place: EndpointPlace, deadline: float | None) -> None:
-        call, before = place.call, place.call.sent
+        before = place.call.sent
+        if self._starts_at_once(place):
+            return
         waiter = _TaskWaiter()
-        self._join(place, waiter)
-        while call.sent == before:
+        self._join(place, waiter, before)
+        while place.call.sent == before:
             await waiter.wait(self._wait_s(place, waiter, deadline))
-            self._tick(call, before)
+            self._tick(place.call, before)
 
-    def _join(self, place: EndpointPlace, waiter: _Waiter) -> None:
-        call, patient_until = place.call, place.patient_until
+    def _starts_at_once(self, place: EndpointPlace) -> bool:
+        """Let a call wait for its turn; return whether it has come already."""
+        call, before = place.call, place.call.sent
+        self.post(lambda: self.limit.join(call, place.patient_until))
+        return call.sent != before
+
+    def _join(self, place: EndpointPlace, waiter: _Waiter, before: int) -> None:
+        call = place.call
 
         def join() -> None:
-            self._waiters[call] = waiter
-            self.limit.join(call, patient_until)
+            if call.sent == before:
+                self._waiters[call] = waiter
+            else:  # it was started since
+                self._nudge(call, waiter)
 
         self.post(join)
 
@@ -290,11 +303,18 @@ class Endpoint(ForkedAnew):
 
     def _answered(self, place: EndpointPlace) -> None:
         call, now, pause_s = place.call, self.now(), reset_s(place.headers)
-        self.post(lambda: self.limit.succeed(call, now, pause_s))
+
+        def end() -> None:
+            self.limit.succeed(call, now, pause_s)
+            if not place.is_kept:
+                self._leave(call)
+
+        self.post(end)
+        place.is_left = True
 
     def _end(self, place: EndpointPlace) -> None:
         place.error = None  # its traceback holds this frame
-        if not place.is_kept:
+        if not place.is_left:
             self.leave(place.call)
         self.used_at = self.now()
 
