@@ -58,12 +58,12 @@ def graph_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
 
     @functools.wraps(plain.batch)
     def batch(self: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        with _program_of(self, own).call():
+        with _program_of(self, own).call(is_batch=True):
             return plain.batch(self, *args, **kwargs)
 
     @functools.wraps(plain.abatch)
     async def abatch(self: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        with _program_of(self, own).call():
+        with _program_of(self, own).call(is_batch=True):
             return await plain.abatch(self, *args, **kwargs)
 
     @functools.wraps(plain.copy)

@@ -3,12 +3,14 @@
 Until an endpoint refuses a call, every call starts at once. From the first refusal on two controls
 hold calls back, since a server may limit either quantity:
 
-    calls in flight    half of those in flight at a refusal; after each good round one more, after
-                       several in a row twice as many more each time
+    calls in flight    half of those in flight at a refusal, but as many as are known to have been
+                       taken; after each good round one more, after several in a row twice as many
+                       more each time; where answers take long, one more without a good round
     starts             spaced by an interval once refusals go on; longer after a refusal, as the
                        starts since the last one have measured it, shorter after good rounds
 
-While refusals go on the endpoint is in doubt until it takes a call. Calls with most attempts left
+A call counts as taken with its answer, or when its refusal would have come long before. While
+refusals go on the endpoint is in doubt until it takes a call. Calls with most attempts left
 try it then, because a caller whose last attempt is refused gets the error.
 """
 
@@ -33,6 +35,8 @@ _LEAST_PAUSE_S = 1.0
 _FAIR_EVERY = 8
 #: starts since the last refusal from which they are a measurement of the endpoint's rate
 _MEASURED = 4
+#: an interval is a guess while starts have been so many times slower, as the bound held them back
+_SLOWER = 2.0
 #: successes after which the interval between starts gets shorter, while it is a guess and once it
 #: is measured; fewer if they take longer than the seconds
 _GUESSED_ROUND, _ROUND, _ROUND_S = 4, 8, 1.0
@@ -44,6 +48,9 @@ _LEAST_SHARE = 0.5
 _SLACK = 1.03
 #: the least interval in seconds, below which there is none, and the longest that is a guess
 _LEAST_INTERVAL_S, _MOST_GUESS_S = 0.0005, 2.0
+#: after how many seconds without a refusal one call more than the bound may try, at first and at
+#: most; doubled whenever it is refused
+_FIRST_MORE_S, _MOST_MORE_S = 0.1, 16.0
 #: bounds, in seconds, of the wait for the refusal of a call before the next one tries
 _LEAST_LATENCY_S, _MOST_LATENCY_S = 0.001, 1.0
 
@@ -70,6 +77,7 @@ class EndpointCall:
         patient_until: when its own client would have sent the attempt that it waits for.
         sent: the number of its latest start; 0 before the first.
         sent_at: the time of its latest start.
+        is_taken: whether the endpoint is known to have taken its latest attempt.
     """
 
     urgency: Urgency = Urgency.ORDINARY
@@ -79,6 +87,7 @@ class EndpointCall:
     patient_until: float = field(default=0.0, init=False)
     sent: int = field(default=0, init=False)
     sent_at: float = field(default=0.0, init=False)
+    is_taken: bool = field(default=False, init=False)
 
     @property
     def risks_all(self) -> bool:
@@ -151,6 +160,7 @@ class EndpointLimit:
     def start(self, now: float) -> list[EndpointCall]:
         """Return the calls that start now; each of them must ``leave``."""
         self._end_holds(now)
+        self._note_taken(now)
         started = list[EndpointCall]()
         while (call := self._next(now)) is not None:
             call.is_waiting = False
@@ -166,6 +176,9 @@ class EndpointLimit:
         call.attempts -= 1
         call.sent_at = self._started_at = now
         call.sent = self._num_starts
+        call.is_taken = False
+        if self._bound is not None:
+            self._doubtful.append((call.sent, call))
         self._most_in_flight = max(self._most_in_flight, len(self._in_flight))
         if self._in_doubt and self._probe is None:
             self._probe = call
@@ -183,6 +196,10 @@ class EndpointLimit:
         if isfinite(self._down_at):
             patient = min(call.patient_until for call in self._calls())
             times.append(max(patient, self._down_at, self._not_before))
+        if self._doubtful:
+            times.append(self._accepted_at(self._doubtful[0][1]))
+        elif self._bound is not None and len(self._in_flight) >= self._bound:
+            times.append(self._more_at)
         if self._bound is None or len(self._in_flight) < self._bound:
             call = self._candidate()
             if call is not None:
@@ -202,21 +219,11 @@ class EndpointLimit:
             # An endpoint that asks for a pause with each answer is believed once a refusal.
             self._heeds_pauses = False
             self._not_before = max(self._not_before, now + pause_s)
-        self._succeeded_at.append(now)
         self._down_at = inf
         if self._bound is None:
+            self._taken_at.append(now)
             return
-        if call.sent > self._mark:
-            self._take()
-            self._good += 1
-            self._good_paced += 1
-        if self._good >= self._bound:
-            self._good = 0
-            self._bound += self._growth
-            self._growth = min(self._bound, 2 * self._growth)
-        if self._interval_s and self._good_paced >= min(self._round, _ROUND_S / self._interval_s):
-            self._good_paced = 0
-            self._shorten(now)
+        self._take(call, now)
         self._forget_if_idle(now)
 
     def refuse(self, call: EndpointCall, now: float, asked_s: float = 0.0) -> None:
@@ -250,12 +257,17 @@ class EndpointLimit:
 
     def _decrease(self, call: EndpointCall, now: float) -> None:
         num_in_flight = len(self._in_flight)
-        # It has taken so many at once, so that no smaller bound is asked for.
-        num_taken = sum(
-            other is not call and now >= self._accepted_at(other) for other in self._in_flight
-        )
-        fewer = max(1, num_taken, num_in_flight // 2)
-        self._bound = fewer if self._bound is None else min(fewer, self._bound)
+        fewer = max(1, num_in_flight // 2)
+        if self._bound is None:
+            self._bound = fewer
+            others = sorted((other.sent, other) for other in self._in_flight if other is not call)
+            self._doubtful.extend(others)
+        else:
+            taken = sum(other.is_taken for other in self._in_flight)
+            self._bound = min(max(fewer, taken), self._bound)
+        self._borne = self._bound
+        self._more_s = min(2 * self._more_s, _MOST_MORE_S)
+        self._more_at = now + self._more_s
         if self._interval_s:
             num_started = call.sent - self._mark - 1
             self._round = _ROUND if num_started >= _MEASURED else _GUESSED_ROUND
@@ -272,14 +284,14 @@ class EndpointLimit:
         self._most_in_flight = num_in_flight
         self._good = self._good_paced = 0
         self._growth = 1
-        self._succeeded_at.clear()
+        self._taken_at.clear()
 
     def _guess(self, now: float) -> float:
         """Return a first interval: that of the latest successes, or the time of a refusal."""
         return min(max(self._observed_s(now), self._latency_s, _LEAST_INTERVAL_S), _MOST_LATENCY_S)
 
     def _observed_s(self, now: float) -> float:
-        times = self._succeeded_at
+        times = self._taken_at
         return (now - times[0]) / len(times) if len(times) > 1 else 0.0
 
     def _shorten(self, now: float) -> None:
@@ -292,7 +304,46 @@ class EndpointLimit:
         if self._interval_s < _LEAST_INTERVAL_S:
             self._interval_s = 0.0
 
-    def _take(self) -> None:
+    def _note_taken(self, now: float) -> None:
+        """Note which calls the endpoint has taken, as their refusals would have come."""
+        while self._doubtful:
+            number, call = self._doubtful[0]
+            if call in self._in_flight and call.sent == number and not call.is_taken:
+                if now < self._accepted_at(call):
+                    return
+                self._take(call, now)
+            self._doubtful.popleft()
+
+    def _take(self, call: EndpointCall, now: float) -> None:
+        """Note once that the endpoint has taken a call."""
+        if call.is_taken or self._bound is None:
+            return
+        call.is_taken = True
+        self._taken_at.append(now)
+        if len(self._in_flight) > self._borne:
+            self._borne = max(self._borne, sum(other.is_taken for other in self._in_flight))
+            self._bound = max(self._bound, self._borne)
+        if call.sent <= self._mark:
+            return
+        self._end_doubt()
+        self._good += 1
+        self._good_paced += 1
+        if self._good >= self._bound:
+            self._more_s = max(_FIRST_MORE_S, self._more_s / 2)
+            self._grow(now)
+        if self._interval_s and self._good_paced >= min(self._round, _ROUND_S / self._interval_s):
+            self._good_paced = 0
+            self._shorten(now)
+
+    def _grow(self, now: float) -> None:
+        """Let more calls be in flight."""
+        assert self._bound is not None, "there is a limit"
+        self._good = 0
+        self._bound += self._growth
+        self._growth = min(self._bound, 2 * self._growth)
+        self._more_at = now + self._more_s
+
+    def _end_doubt(self) -> None:
         """Note that the endpoint has taken a call since its last refusal."""
         self._in_doubt = False
         self._probe = None
@@ -306,18 +357,24 @@ class EndpointLimit:
             return None
         probe = self._probe
         if probe is not None and now >= self._accepted_at(probe):
-            self._take()
+            self._end_doubt()
         if now >= self._down_at and not self._answers(now):
             patient = min(self._calls(), key=attrgetter("patient_until"))
             if now >= patient.patient_until:
                 return patient
-        if self._bound is not None and len(self._in_flight) >= self._bound:
+        is_full = self._bound is not None and len(self._in_flight) >= self._bound
+        if is_full and (self._doubtful or now < self._more_at):
             self._held_back_at = now
             return None
         call = self._candidate()
-        if call is None or now < self._due(call):
+        if call is None or (call.risks_all and self._may_refuse_one_more):
+            self._held_back_at = now
+            return None
+        if now < self._due(call):
             self._held_back_at, self._was_spaced = now, True
             return None
+        if is_full:
+            self._grow(now)
         return call
 
     def _answers(self, now: float) -> bool:
@@ -336,7 +393,7 @@ class EndpointLimit:
             heads.sort(key=lambda queue: queue[0].number)
         if self._in_doubt:
             return min(heads[0], key=lambda call: (call.risks_all, -call.attempts, call.number))
-        if self._is_guessed:
+        if self._is_guessed or self._may_refuse_one_more:
             return min(heads[0], key=lambda call: (call.risks_all, call.number))
         return heads[0][0]
 
@@ -353,11 +410,22 @@ class EndpointLimit:
         return self._started_at + gap_s
 
     @property
+    def _may_refuse_one_more(self) -> bool:
+        """Whether it is not known to take one call more than are in flight."""
+        return self._bound is not None and len(self._in_flight) >= self._borne
+
+    @property
     def _is_guessed(self) -> bool:
         """Whether starts are spaced by an interval that no refusal has measured."""
         if not self._interval_s:
             return False
-        return self._round == _GUESSED_ROUND or self._num_starts - self._mark < _MEASURED
+        num_started = self._num_starts - self._mark
+        took_s = self._started_at - self._refused_at
+        return (
+            self._round == _GUESSED_ROUND
+            or num_started < _MEASURED
+            or took_s > _SLOWER * num_started * self._interval_s
+        )
 
     def _accepted_at(self, call: EndpointCall) -> float:
         """Return when a call in flight counts as taken: a refusal would have come long before."""
@@ -388,7 +456,14 @@ class EndpointLimit:
         self._mark = 0
         self._num_refused = self._good = self._good_paced = self._most_in_flight = 0
         self._growth, self._was_spaced = 1, False
-        self._succeeded_at = deque[float](maxlen=32)
+        #: the most calls in flight that are known to have been taken since the last decrease
+        self._borne = 0
+        #: when one call more than the bound may try, and how long that waits after a refusal
+        self._more_at, self._more_s = -inf, _FIRST_MORE_S / 2
+        #: the latest times at which calls were taken
+        self._taken_at = deque[float](maxlen=32)
+        #: calls in flight whose refusals may come, by their starts
+        self._doubtful = deque[tuple[int, EndpointCall]]()
 
 
 _age = attrgetter("number")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import openai
 import pytest
 from embeddings_server import EmbeddingsServer
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAI, OpenAIEmbeddings
+from langgraph.graph import StateGraph, add_messages
 from limited_server import LimitedServer, Rate, ScriptedAnswer
 from pydantic import SecretStr
 
@@ -85,12 +86,29 @@ async def test_streams_wait_for_their_turn(
     assert all(found)
 
 
-async def test_a_batch_waits_for_an_interactive_program(
-    server: LimitedServer, make: Make, accelerator: Accelerator
+def as_graph(model: Any) -> Any:
+    """Return a graph that asks a model, behind a chain's interface."""
+
+    async def ask(messages: Any) -> Any:
+        return [await model.ainvoke(messages)]
+
+    graph: Any = StateGraph(Annotated[list[Any], add_messages]).add_node("ask", ask)
+    return graph.set_entry_point("ask").set_finish_point("ask").compile()
+
+
+@pytest.mark.parametrize(
+    ("as_program", "is_interactive"), [(lambda model: model | str, True), (as_graph, False)]
+)
+async def test_a_batch_waits_for_other_calls(
+    server: LimitedServer,
+    make: Make,
+    accelerator: Accelerator,
+    as_program: Callable[[Any], Any],
+    is_interactive: bool,
 ) -> None:
     model = make()
-    batch = accelerate(model | str, accelerator=accelerator)
-    fast = accelerate(model | str, accelerator=accelerator, interactive=True)
+    batch = accelerate(as_program(model), accelerator=accelerator)
+    fast = accelerate(model | str, accelerator=accelerator, interactive=is_interactive)
     await batch.abatch(QUESTIONS)  # the endpoint has refused calls by now
     order: list[str] = []
 
@@ -100,9 +118,9 @@ async def test_a_batch_waits_for_an_interactive_program(
 
     loads = asyncio.ensure_future(note("batch", batch.abatch(QUESTIONS)))
     await asyncio.sleep(0.1)
-    await asyncio.gather(*(note("interactive", fast.ainvoke(text)) for text in QUESTIONS[:10]))
+    await asyncio.gather(*(note("other", fast.ainvoke(text)) for text in QUESTIONS[:10]))
     await loads
-    assert order == ["interactive"] * 10 + ["batch"]
+    assert order == ["other"] * 10 + ["batch"]
 
 
 async def test_a_key_that_changes_is_another_endpoint(
