@@ -282,7 +282,7 @@ def test_a_rerank_in_slices_is_replaced_as_a_whole() -> None:
 def test_an_engine_that_hangs_is_replaced_and_used_again_once_it_returns(steps: int) -> None:
     hang = threading.Event()
     llm = FakeEngine(steps=steps, faults=Faults(hang=hang))
-    parts: dict[str, Any] = {"engines": {"spare": FakeEngine()}, "step_timeout_s": 0.05}
+    parts: dict[str, Any] = {"engines": {"spare": FakeEngine()}, "step_timeout_s": 0.3}
     with Accelerator(llm=llm, **parts) as accelerator:
         handle = accelerator.submit(whole(ask(fallback="spare")), input="why")
         found = handle.result(PATIENCE_S)
