@@ -15,9 +15,8 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any
 
-from rag_accel.recognition.clients import CrossEncoderClient
+from rag_accel.recognition.clients import CrossEncoderClient, scorer_obstacle
 from rag_accel.recognition.generation import GeneratingClient, Report
-from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.proxies import (
     LIMITED_LLM,
     LIMITED_LLM_UNLESS,
@@ -38,15 +37,8 @@ from rag_accel_adapters.libraries.openai_served import TellingClient
 
 
 def _reranker_obstacle(reranker: Any) -> str | None:
-    model = reranker._model
-    cls = type(model)
-    if not cls.__module__.startswith("sentence_transformers.") or cls.__qualname__ != _SCORER:
-        return f"its model is a {full_name(cls)}; a {_SCORER} of sentence-transformers runs"
     # With several scores a pair, none of them can be a node's.
-    return None if model.num_labels == 1 else f"its model gives {model.num_labels} scores a pair"
-
-
-_SCORER = "CrossEncoder"
+    return scorer_obstacle(reranker._model)
 
 
 def _reranker(reranker: Any, ask: Ask) -> Any:
@@ -169,7 +161,7 @@ _RERANKER = ProxyClass(
     _reranker,
     "reranker",
     RERANKER,
-    (RERANKER_UNLESS[0],),
+    RERANKER_UNLESS,
     cross_encoder=lambda reranker: reranker._model,
 )
 _OPENAI_METHODS = (

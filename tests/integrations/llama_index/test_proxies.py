@@ -113,6 +113,22 @@ def test_both_classes_of_that_name_run_on_an_engine(
     assert "recognised reranker: its own method runs" in explain(fast)
 
 
+def test_a_replaced_predict_scores_its_lists_itself(folder: str, accelerator: Accelerator) -> None:
+    reranker = SentenceTransformerRerank(folder, "cpu", top_n=3)
+    asked: list[int] = []
+    scores = reranker._model.predict
+
+    def predict(pairs: Any, **kwargs: Any) -> Any:
+        asked.append(len(pairs))
+        return -scores(pairs, **kwargs)
+
+    reranker._model.predict = predict
+    fast = accelerate(reranker, accelerator=accelerator)
+    assert same(rerank(fast, 1), rerank(reranker, 1))
+    assert asked == [12, 12]
+    assert "predict of its model is replaced" in explain(fast)
+
+
 @pytest.mark.usefixtures("two_torch_threads")
 def test_concurrent_calls_share_steps(
     reranker: SentenceTransformerRerank, accelerator: Accelerator
