@@ -231,15 +231,6 @@ def test_ids_of_all_nodes_are_no_restriction(
     assert searched(accelerator) == 2
 
 
-def test_a_large_store_is_adopted_after_three_searches(accelerator: Accelerator) -> None:
-    store = store_of(vectors(200, dimension=384))
-    asked = [question(one) for one in vectors(6, seed=1, dimension=384)]
-    plain = [outcome(store, one) for one in asked]
-    with activate(accelerator):
-        assert [outcome(store, one) for one in asked] == plain
-    assert searched(accelerator) == 3
-
-
 @pytest.mark.usefixtures("any_size")
 def test_only_stores_that_search_as_upstreams_are_recognised(accelerator: Accelerator) -> None:
     class Renamed(SimpleVectorStore):
