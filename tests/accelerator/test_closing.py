@@ -20,6 +20,7 @@ from accel_harness import (
     generation_graph,
     reply,
 )
+from ends_kit import in_thread
 
 from rag_accel import Accelerator, ClosedError, ConfigError
 from rag_accel.testing import FakeAsyncCall, FakeEngine
@@ -27,24 +28,10 @@ from rag_accel.testing import FakeAsyncCall, FakeEngine
 Way = Callable[..., Any]
 
 
-def waiting(target: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(target())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, found
-
-
 @pytest.mark.parametrize("way", TEXT_WAYS.values(), ids=TEXT_WAYS.keys())
 def test_a_caller_whose_engine_hangs_is_told(way: Way) -> None:
     with Gate() as gate, Accelerator(llm=FakeEngine(compute=gate), shutdown_s=0.05) as acc:
-        thread, found = waiting(lambda: way(acc, generation_graph(), input="x"))
+        thread, found = in_thread(lambda: way(acc, generation_graph(), input="x"))
         gate.wait_until_entered()
         acc.close()
         thread.join(PATIENCE_S)
@@ -64,7 +51,7 @@ def test_a_task_whose_own_coroutine_runs_is_told_and_the_coroutine_cancelled(way
 
     began = threading.Event()
     with Accelerator() as acc:
-        thread, found = waiting(lambda: TEXT_WAYS[way](acc, function_graph(work), input="x"))
+        thread, found = in_thread(lambda: TEXT_WAYS[way](acc, function_graph(work), input="x"))
         assert began.wait(PATIENCE_S)
         acc.close()
         thread.join(PATIENCE_S)
@@ -74,7 +61,7 @@ def test_a_task_whose_own_coroutine_runs_is_told_and_the_coroutine_cancelled(way
 
 def test_a_caller_whose_function_runs_in_its_own_thread_is_told_when_it_returns() -> None:
     with Gate() as gate, Accelerator() as acc:
-        thread, found = waiting(lambda: acc.run(function_graph(lambda text: gate()), input="x"))
+        thread, found = in_thread(lambda: acc.run(function_graph(lambda text: gate()), input="x"))
         gate.wait_until_entered()
         acc.close()
         gate.open()

@@ -1,25 +1,33 @@
-"""Whatever the graph, engines and way: the result is that of a plain program run step by step.
+"""Whatever the graph, engines, passes and way: the result is that of a plain program.
 
 A random program is a tree of stages, sequences, parallel parts, branches and loops. One half of
 this file turns it into a ``RAGraph``; the other half runs it as ordinary Python, knowing nothing
-of graphs, and renders, searches and folds by itself.
+of graphs, and renders, searches and folds by itself. Prompts are long, searches find more than a
+batch, and lists are read off completions, so that every pass has something to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import pytest
 from accel_harness import LLMS, WAYS, opened
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rag_accel import END, START, RAGraph
-from rag_accel.engine_api import Document, RerankBatch, ScoredDocument, SearchQuery
-from rag_accel.testing import FakeEngine, compute, vector_of
+from rag_accel.engine_api import Capability, Document, RerankBatch, ScoredDocument, SearchQuery
+from rag_accel.graph.list_functions import UnionFunction
+from rag_accel.passes.manager import STATIC_PASSES
+from rag_accel.testing import FAKE_PROFILE, FakeEngine, compute, vector_of
+from rag_accel.workflows.steps import Nth, Queries
+
+RULES = "Answer briefly, and only from the passages. " * 6
+NUM_ITEMS = 2
 
 
 @dataclass
@@ -70,7 +78,9 @@ class Loop:
 
 
 picks = st.tuples(st.integers(0, 99), st.integers(0, 99))
-kinds = st.sampled_from(["sync", "async", "all", "generate", "retrieve", "rerank", "log", "log"])
+kinds = st.sampled_from(
+    ["sync", "async", "all", "generate", "retrieve", "rerank", "merge", "expand", "log", "log"]
+)
 plain = st.recursive(
     st.builds(Stage, kinds, picks),
     lambda inner: (
@@ -100,6 +110,13 @@ def shorten(*texts: str) -> str:
     """Combine texts to one that stays short, so that loops do not blow it up."""
     joined = "+".join(texts)
     return joined if len(joined) < 60 else joined[:20] + "..." + joined[-20:]
+
+
+class Chained(UnionFunction):
+    """Put lists one after the other."""
+
+    def __call__(self, *lists: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(chain.from_iterable(lists))
 
 
 def find(query: str, k: int) -> list[Document]:
@@ -203,7 +220,7 @@ class Builder:
         kind = stage.kind
         texts = [one for one, type_ in scope.items() if type_ == "text"]
         found = [one for one, type_ in scope.items() if type_ == "docs"]
-        if kind == "rerank" and not found:
+        if kind in ("rerank", "merge") and not found:
             kind = stage.kind = "retrieve"
         read = texts[stage.picks[0] % len(texts)]
         shown = texts + found
@@ -249,7 +266,10 @@ class Builder:
     ) -> Any:
         stage.reads = (read, other)
         self.graph.add_generation(
-            name, prompt=f"{{{read}}} with {{{other}}}", output=f"{name}.raw", system="{input}!"
+            name,
+            prompt=f"{RULES}{{{read}}} with {{{other}}}",
+            output=f"{name}.raw",
+            system="{input}!",
         )
         cut = self.name()
         self.graph.add_function(cut, shorten, inputs=f"{name}.raw")
@@ -260,8 +280,34 @@ class Builder:
         self, stage: Any, name: str, read: str, other: str, found: Any, scope: Any
     ) -> Any:
         stage.reads = (read,)
-        self.graph.add_retrieval(name, query=read, top_k=1 + stage.picks[1] % 3)
+        self.graph.add_retrieval(name, query=read, top_k=1 + stage.picks[1] % 5)
         return [name], [name], {**scope, name: "docs"}
+
+    def add_merge(
+        self, stage: Any, name: str, read: str, other: str, found: Any, scope: Any
+    ) -> Any:
+        stage.reads = tuple(found[pick % len(found)] for pick in stage.picks)
+        self.graph.add_function(name, Chained(), inputs=stage.reads)
+        return [name], [name], {**scope, name: "docs"}
+
+    def add_expand(
+        self, stage: Any, name: str, read: str, other: str, found: Any, scope: Any
+    ) -> Any:
+        """Search the items that a generation lists."""
+        stage.reads = (read,)
+        prompt, queries = f"one\n{{{read}}}\nthree\nfour", f"{name}.list"
+        self.graph.add_generation(name, prompt=prompt, output=f"{name}.raw", system="{input}!")
+        self.graph.add_function(queries, Queries(NUM_ITEMS), inputs=[f"{name}.raw", "input"])
+        self.graph.add_edge(name, queries)
+        searches = [f"{name}.search{place}" for place in range(NUM_ITEMS)]
+        for place, search in enumerate(searches):
+            item = f"{name}.item{place}"
+            self.graph.add_function(item, Nth(place), inputs=queries)
+            self.graph.add_retrieval(search, query=item, top_k=3)
+            self.graph.add_edge(queries, item).add_edge(item, search)
+        self.graph.add_function(f"{name}.join", Chained(), inputs=searches)
+        self.graph.add_edge(searches, f"{name}.join")
+        return [name], [f"{name}.join"], {**scope, f"{name}.join": "docs"}
 
     def add_rerank(
         self, stage: Any, name: str, read: str, other: str, found: Any, scope: Any
@@ -316,11 +362,22 @@ class Interpreter:
             case "all":
                 self.values[name] = shorten(name, *given, self.values["input"])
             case "generate":
-                text = "reply to: " + show(given[0]) + " with " + show(given[1])
+                text = f"reply to: {RULES}{show(given[0])} with {show(given[1])}"
                 self.values[f"{name}.raw"] = text
                 self.values[f"n{int(name[1:]) + 1}"] = shorten(text)
             case "retrieve":
-                self.values[name] = self.search(given[0], 1 + stage.picks[1] % 3)
+                self.values[name] = self.search(given[0], 1 + stage.picks[1] % 5)
+            case "merge":
+                self.values[name] = Chained()(*given)
+            case "expand":
+                raw = f"reply to: one\n{given[0]}\nthree\nfour"
+                items = Queries(NUM_ITEMS)(raw, self.values["input"])
+                searches = [self.search(item, 3) for item in items]
+                self.values |= {f"{name}.raw": raw, f"{name}.list": items}
+                for place, found in enumerate(searches):
+                    self.values[f"{name}.item{place}"] = items[place]
+                    self.values[f"{name}.search{place}"] = found
+                self.values[f"{name}.join"] = Chained()(*searches)
             case "rerank":
                 documents = tuple(one.document for one in given[1])
                 self.values[name] = compute(RerankBatch(given[0], documents, 2))
@@ -365,31 +422,72 @@ async def areply_with_system(prompt: str) -> str:
 MODELS = {**LLMS, "sync": lambda: reply_with_system, "async": lambda: areply_with_system}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    program=programs,
-    raising=st.none() | st.integers(1, 12),
-    llm=st.sampled_from(sorted(MODELS)),
-    borrowed_index=st.booleans(),
-    way=st.sampled_from(sorted(WAYS)),
+def reranker() -> FakeEngine:
+    return FakeEngine(
+        replace(FAKE_PROFILE, max_batch=2, capabilities=frozenset({Capability.ITEMWISE}))
+    )
+
+
+#: a program that each pass rewrites: its stages read the question, or those before them
+REWRITTEN = Seq(
+    [
+        Stage("retrieve", (0, 3)),
+        Stage("retrieve", (0, 4)),
+        Stage("merge", (0, 1)),
+        Stage("rerank", (0, 2)),
+        Stage("expand", (0, 0)),
+        Stage("retrieve", (0, 1)),
+        Stage("generate", (0, 6)),
+    ]
 )
-def test_a_graph_gives_what_the_plain_program_gives(
-    program: Any, raising: int | None, llm: str, borrowed_index: bool, way: str
-) -> None:
-    graph = Builder(raising).build(program)
-    plainly = Interpreter(borrowed_index, {"input": "question"})
-    index: Any = find if borrowed_index else FakeEngine()
-    engines = {"llm": MODELS[llm](), "embedder": FakeEngine(), "index": index}
-    with opened(**engines, reranker=FakeEngine()) as acc:
-        boom = _boom(plainly, program)
-        if boom is not None:
-            with pytest.raises(Boom) as caught:
-                WAYS[way](acc, graph, input="question")
-            assert caught.value.args == boom.args
-            return
-        expected = {name: plainly.values[name] for name in outputs_of(plainly.values)}
-        found = WAYS[way](acc, graph, outputs=list(expected), input="question")
-    assert found == expected
+
+
+def test_a_graph_gives_what_the_plain_program_gives() -> None:
+    did = set[str]()
+
+    @example(
+        program=REWRITTEN,
+        raising=None,
+        llm="owned, in steps",
+        borrowed_index=False,
+        passes="all",
+        way="run",
+    )
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        program=programs,
+        raising=st.none() | st.integers(1, 12),
+        llm=st.sampled_from(sorted(MODELS)),
+        borrowed_index=st.booleans(),
+        passes=st.sampled_from(["none", "all", "all"]),
+        way=st.sampled_from(sorted(WAYS)),
+    )
+    def check(
+        program: Any, raising: int | None, llm: str, borrowed_index: bool, passes: str, way: str
+    ) -> None:
+        graph = Builder(raising).build(program)
+        plainly = Interpreter(borrowed_index, {"input": "question"})
+        index: Any = find if borrowed_index else FakeEngine()
+        engines = {"llm": MODELS[llm](), "embedder": FakeEngine(), "index": index}
+        with opened(**engines, reranker=reranker(), passes=passes) as acc:
+            told = acc.explain(graph, "e-graph").partition("passes:\n")[2]
+            did.update(one.name for one in STATIC_PASSES if _did(one.name, told))
+            boom = _boom(plainly, program)
+            if boom is not None:
+                with pytest.raises(Boom) as caught:
+                    WAYS[way](acc, graph, input="question")
+                assert caught.value.args == boom.args
+                return
+            expected = {name: plainly.values[name] for name in outputs_of(plainly.values)}
+            found = WAYS[way](acc, graph, outputs=list(expected), input="question")
+        assert found == expected
+
+    check()
+    assert did == {one.name for one in STATIC_PASSES}
+
+
+def _did(name: str, told: str) -> bool:
+    return f"  {name}: " in told and f"  {name}: nothing to change" not in told
 
 
 def _boom(plainly: Interpreter, program: Any) -> Boom | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_harness import PATIENCE_S, Gate, become_idle, opened, settle
+from ends_kit import in_thread
 from leaf_calls import amake_call, make_call
 
 from rag_accel import Accelerator, RequestCancelledError
@@ -36,21 +37,6 @@ def own(acc: Accelerator, engine: FakeEngine) -> Callable[..., Work]:
         return Work(name, EMBEDDING, TextBatch(texts), len(texts), share)
 
     return work
-
-
-def thread(target: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Start a thread and return it with what it gives, or raises."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(target())
-        except BaseException as error:
-            found.append(error)
-
-    started = threading.Thread(target=run)
-    started.start()
-    return started, found
 
 
 # Permits ----------------------------------------------------------------------------------------
@@ -108,7 +94,7 @@ def test_an_unlimited_engine_is_waited_for_when_requests_fill_half_the_bound() -
         identities = [acc.open_request("p") for _ in range(2)]
         settle(acc)
         with busy_driver(acc):
-            waiting, found = thread(
+            waiting, found = in_thread(
                 lambda: make_call(acc, acc.anonymous(), engine, DECODING, lambda: 1)
             )
             waiting.join(0.05)
@@ -226,9 +212,9 @@ def test_several_works_of_one_caller_share_a_step() -> None:
     engine = FakeEngine(compute=gate)
     with gate, opened() as acc:
         work = own(acc, engine)
-        first, _ = thread(lambda: acc.leaves.compute(acc.anonymous(), work("first")))
+        first, _ = in_thread(lambda: acc.leaves.compute(acc.anonymous(), work("first")))
         gate.wait_until_entered()
-        others, found = thread(
+        others, found = in_thread(
             lambda: acc.leaves.compute_all(acc.anonymous(), [work(str(n)) for n in range(5)])
         )
         while _live(acc) < 6:
@@ -297,9 +283,9 @@ def share_behind_a_gate(
     def compute(identity: RequestIdentity) -> Any:
         return acc.leaves.compute(identity, work)
 
-    callers = [thread(partial(compute, acc.anonymous()))]
+    callers = [in_thread(partial(compute, acc.anonymous()))]
     gate.wait_until_entered()
-    callers += [thread(partial(compute, acc.anonymous())) for _ in range(others)]
+    callers += [in_thread(partial(compute, acc.anonymous())) for _ in range(others)]
     while _live(acc) < others + 1:
         pass
     gate.open()
@@ -339,9 +325,9 @@ def test_a_copy_is_of_what_the_engine_returned_whichever_was_faster() -> None:
             value[:] = 0
             return value
 
-        callers = [thread(compute)]
+        callers = [in_thread(compute)]
         gate.wait_until_entered()
-        callers += [thread(compute) for _ in range(7)]
+        callers += [in_thread(compute) for _ in range(7)]
         while _live(acc) < 8:
             pass
         gate.open()
@@ -401,7 +387,7 @@ def test_works_handed_over_and_cancelled_are_not_computed() -> None:
     engine = FakeEngine(compute=gate)
     with gate, opened() as acc:
         work = own(acc, engine)
-        first, _ = thread(lambda: acc.leaves.compute(acc.anonymous(), work("first")))
+        first, _ = in_thread(lambda: acc.leaves.compute(acc.anonymous(), work("first")))
         gate.wait_until_entered()
         handed = acc.leaves.submit(acc.anonymous(), [work("a"), work("b")])
         handed.cancel()

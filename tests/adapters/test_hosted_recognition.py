@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
+import openai
 import pytest
 import shared_calls_kit
 from langchain_openai import AzureOpenAIEmbeddings, OpenAIEmbeddings
-from openai.resources.embeddings import Embeddings
+from openai.resources.embeddings import AsyncEmbeddings, Embeddings
 from openai_http import httpx
 from shared_calls_kit import Change, HostedRecognition
 
@@ -40,6 +42,10 @@ class Same(OpenAIEmbeddings):
 async def a_token() -> str:
     """Return a token on a loop."""
     return "t"
+
+
+class Gateway(openai.OpenAI):
+    """A client that may add who calls."""
 
 
 def _hooked(request: Any) -> None:
@@ -79,6 +85,7 @@ class TestRecognition(HostedRecognition):
     )
     refused = (
         ({"cls": Same}, "Same is a class of the program's"),
+        ({"client": Gateway(api_key="k").embeddings}, "Gateway"),
         ({"api_key": lambda: "k"}, "api_key is a function"),
         ({"api_key": a_token}, "api_key is a function"),
         (
@@ -105,12 +112,17 @@ class TestRecognition(HostedRecognition):
     )
     changes = {
         "method on the object": _set("embed_documents", lambda texts: []),
+        "client": lambda one: setattr(one, "client", object()),
         "create": _set("client.create", lambda **kwargs: None),
         "async create": _set("async_client.create", lambda **kwargs: None),
         "post": _set("client._post", lambda *args, **kwargs: None),
         "request": _set("client._client.request", lambda *args, **kwargs: None),
         "key provider": _set("client._client._api_key_provider", lambda: "k"),
         "headers": lambda one: one.client._client._custom_headers.update(x="y"),
+        "live headers": lambda one: [
+            vars(resource._client).update(_custom_headers=UserDict())
+            for resource in (one.client, one.async_client)
+        ],
         "send": _set(f"{HTTP}.send", lambda request, **kwargs: None),
         "http headers": lambda one: _http(one).headers.update({"x-tenant": "t"}),
         "http auth": lambda one: setattr(_http(one), "auth", ("a", "b")),
@@ -129,7 +141,19 @@ class TestRecognition(HostedRecognition):
         lambda one: setattr(one, "model_kwargs", {"user": "u"}),
         lambda one: setattr(one, "model_kwargs", {"user": "v"}),
     )
-    functions = ((Embeddings, "create"),)
+    functions = (
+        (Embeddings, "create"),
+        (AsyncEmbeddings, "create"),
+        (httpx.Client, "send"),
+        (httpx.AsyncClient, "send"),
+    )
+
+    def test_a_property_of_the_class_that_is_replaced_is_seen(
+        self, plain: OpenAIEmbeddings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.shares(plain)
+        monkeypatch.setattr(OpenAIEmbeddings, "_invocation_params", property(lambda _: {}))
+        assert not self.shares(plain)
 
     def test_a_method_whose_code_is_replaced_is_seen(
         self, plain: OpenAIEmbeddings, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ import openai
 import pytest
 from limited_server import LimitedServer, Rate, ScriptedAnswer
 
-from rag_accel.engines.http.endpoint_limit import Urgency
 from rag_accel.engines.http.endpoints import Endpoint, EndpointGate, Endpoints
 from rag_accel.recognition.served_models import ServedReports
 from rag_accel_adapters.libraries.openai_limited import (
@@ -95,17 +93,6 @@ async def test_sixty_tasks_are_all_answered(gate: EndpointGate, retry_after: boo
         assert server.num_calls - num_calls <= 1.2 * 60
 
 
-def test_sixty_threads_are_all_answered(gate: EndpointGate) -> None:
-    with LimitedServer(RATE, answer_s=0.01) as server, client_of(server) as client:
-        resource = limited_resource(client.chat.completions, gate)
-        first, second = texts_of("a"), texts_of("b")
-        assert in_threads(resource, first) == answers_to(first)
-        num_calls = server.num_calls
-        assert in_threads(resource, second) == answers_to(second)
-        assert num_calls <= 2.1 * 60
-        assert server.num_calls - num_calls <= 1.2 * 60
-
-
 async def test_tasks_and_threads_share_one_endpoint(gate: EndpointGate) -> None:
     with LimitedServer(RATE, answer_s=0.01) as server, client_of(server) as client:
         async with async_client_of(server) as other:
@@ -118,20 +105,6 @@ async def test_tasks_and_threads_share_one_endpoint(gate: EndpointGate) -> None:
     assert found == [answers_to(threads), answers_to(tasks)]
     assert len(gate.endpoints) == 1
     assert server.num_calls <= 2.1 * 120
-
-
-def test_two_loops_share_one_endpoint(gate: EndpointGate) -> None:
-    with LimitedServer(RATE, answer_s=0.01) as server:
-
-        async def ask(name: str) -> list[str]:
-            async with async_client_of(server) as client:
-                texts = texts_of(name, 20)
-                return await in_tasks(limited_resource(client.chat.completions, gate), texts)
-
-        with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(lambda name: asyncio.run(ask(name)), ("a", "b")))
-    assert found == [answers_to(texts_of("a", 20)), answers_to(texts_of("b", 20))]
-    assert len(gate.endpoints) == 1
 
 
 def test_every_way_of_calling_is_limited(gate: EndpointGate) -> None:
@@ -216,34 +189,6 @@ def test_a_timeout_is_a_refusal(gate: EndpointGate) -> None:
         with pytest.raises(openai.APITimeoutError):
             chat(limited_resource(client.chat.completions, gate), "a")
         assert only_endpoint(gate).limit.bound == 1
-
-
-@pytest.mark.parametrize("asked_for", ["86400", "-1", "nan", "soon", ""])
-def test_an_endpoint_that_asks_for_a_senseless_wait_stops_nobody(
-    gate: EndpointGate, asked_for: str
-) -> None:
-    def script(number: int, text: str) -> ScriptedAnswer | None:
-        return ScriptedAnswer(429, {"retry-after": asked_for}) if text == "a" else None
-
-    with LimitedServer(script=script) as server, client_of(server, max_retries=0) as client:
-        resource = limited_resource(client.chat.completions, gate)
-        with pytest.raises(openai.RateLimitError):
-            chat(resource, "a")
-        assert chat(resource, "b") == "re: b"
-
-
-def test_an_endpoint_that_claims_to_be_empty_stops_nobody_for_long(gate: EndpointGate) -> None:
-    empty = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20ms"}
-    year = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "8760h"}
-
-    def script(number: int, text: str) -> ScriptedAnswer | None:
-        return ScriptedAnswer(200, year if text == "b" else empty)
-
-    with LimitedServer(script=script) as server, client_of(server) as client:
-        create = limited_resource(client.chat.completions, gate).with_raw_response.create
-        for text in "abbab":
-            create(**asked(text))
-        assert server.num_calls == 5
 
 
 def test_what_an_answer_says_of_the_requests_left_is_heeded(gate: EndpointGate) -> None:
@@ -355,35 +300,6 @@ def test_an_azure_deployment_is_an_endpoint() -> None:
     assert endpoint_key(named)[1] == "http://a/openai/deployments/d/"  # type: ignore[index]
 
 
-def test_interactive_calls_go_before_batch(gate: EndpointGate) -> None:
-    def script(number: int, text: str) -> ScriptedAnswer | None:
-        return ScriptedAnswer(429, {"retry-after": "2"}) if number == 0 else None
-
-    with LimitedServer(script=script) as server, client_of(server) as client:
-        batch = EndpointGate(lambda: Urgency.BATCH, endpoints=gate.endpoints)
-        interactive = EndpointGate(lambda: Urgency.INTERACTIVE, endpoints=gate.endpoints)
-        resources = [limited_resource(client.chat.completions, way) for way in (batch, interactive)]
-        threads = [threading.Thread(target=chat, args=(resources[0], "batch0"))]
-        threads[0].start()
-        wait_until(lambda: server.num_refused == 1)
-        wait_until(lambda: only_endpoint(gate).limit.num_waiting == 1)
-        for resource, text in zip([*resources, *resources], ("b1", "i1", "b2", "i2"), strict=True):
-            threads.append(threading.Thread(target=chat, args=(resource, text)))
-            threads[-1].start()
-            wait_until(lambda: only_endpoint(gate).limit.num_waiting == len(threads))
-        for thread in threads:
-            thread.join(PATIENCE_S)
-        assert server.texts[:3] == ["batch0", "i1", "i2"]
-        assert sorted(server.texts[3:]) == ["b1", "b2", "batch0"]
-
-
-def wait_until(is_true: Any) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
 class AskingNothing:
     """A program that knows no retrieved texts and no other server."""
 
@@ -408,30 +324,6 @@ def test_a_telling_resource_over_a_limited_one_is_limited(gate: EndpointGate) ->
         assert chat(telling.chat.completions, "b") == "re: b"
         assert (server.num_calls, server.num_refused) == (4, 2)
     assert len(gate.endpoints) == 1
-
-
-def test_langchain_calls_through_limited_resources(gate: EndpointGate) -> None:
-    langchain_openai = pytest.importorskip("langchain_openai")
-    with LimitedServer(RATE, answer_s=0.01) as server:
-        model = langchain_openai.ChatOpenAI(
-            model="m", api_key="k", base_url=server.base_url, max_retries=2, stream_usage=False
-        )
-        root = model.root_client
-        limited = model.model_copy(
-            update={
-                "client": limited_resource(model.client, gate),
-                "async_client": limited_resource(model.async_client, gate),
-                "root_client": LimitedClient(lambda: root, gate),
-            }
-        )
-        texts = texts_of("a", 30)
-        with ThreadPoolExecutor(30) as pool:
-            found = list(pool.map(limited.invoke, texts))
-        assert [message.text for message in found] == answers_to(texts)
-        assert server.num_calls <= 2.1 * 30
-        assert "".join(chunk.text for chunk in limited.stream("b")) == "re:b"
-        assert only_endpoint(gate).limit.num_in_flight == 0
-        root.close()
 
 
 def test_llama_index_calls_through_a_limited_client(gate: EndpointGate) -> None:

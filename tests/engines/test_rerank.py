@@ -136,14 +136,6 @@ def test_a_long_document_is_not_in_a_call_with_short_ones() -> None:
     assert [len(call) for call in calls.calls] == [2, 1]
 
 
-def test_a_text_that_makes_the_scorer_raise_fails_its_own_work_with_that_exception() -> None:
-    fault = LookupError("bad text")
-    requests = [rerank("a", "q", ["x"]), rerank("b", "q", ["y", "bad"]), rerank("c", "q", ["z"])]
-    outputs = run(RerankEngine(Calls({"bad": fault})), requests)
-    assert outputs["b"].error is fault
-    assert [outputs[name].kind for name in "ac"] == ["final", "final"]
-
-
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
 def test_a_score_that_is_not_finite_is_an_output_error_for_its_own_work_only(
     score: float,

@@ -1,8 +1,8 @@
-"""A program whose users share an embeddings server: ``python traced_program.py TRACER [settings]``.
+"""A program whose users share an embeddings server: ``python traced_program.py TRACER``.
 
 It prints JSON: for each framework the calls that the server received, whether the vectors are
 right, what ``explain`` says and the spans; and the answers of a model on a server. The tracer is
-on before anything else is imported, as tracers require. ``settings`` adds those of a gateway.
+on before anything else is imported, as tracers require.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,10 +27,6 @@ Tracing = tuple[Callable[[str], AbstractContextManager[Any]], Callable[[], list[
 def _span(trace: Any, name: str, *texts: Any, links: int = 0) -> Span:
     """Return a span: its trace, its name, all its texts, and how many spans it links to."""
     return {"trace": trace, "name": name, "said": json.dumps(texts, default=str), "links": links}
-
-
-def plain() -> Tracing:
-    return lambda user: nullcontext(), list
 
 
 def opentelemetry() -> Tracing:
@@ -125,7 +121,6 @@ def ddtrace() -> Tracing:
 
 
 TRACERS: dict[str, Callable[[], Tracing]] = {
-    "none": plain,
     "openinference": partial(
         instrumented, "openinference.instrumentation.openai", "OpenAIInstrumentor"
     ),
@@ -138,14 +133,13 @@ TRACERS: dict[str, Callable[[], Tracing]] = {
 }
 
 
-async def main(tracer: str, *, has_settings: bool) -> dict[str, Any]:
+async def main(tracer: str) -> dict[str, Any]:
     # One loop for all: connections of an openai client belong to the loop that opened them.
     ask_as, spans = TRACERS[tracer]()
     from chat_server import ChatServer
     from embeddings_server import EmbeddingsServer
     from langchain_openai import OpenAIEmbeddings
     from llama_index.embeddings.openai import OpenAIEmbedding
-    from openai_http import httpx
 
     import langchain_rag_accel
     import llama_index_rag_accel
@@ -153,21 +147,14 @@ async def main(tracer: str, *, has_settings: bool) -> dict[str, Any]:
     from rag_accel.engines import RemoteLLM
 
     key: Any = "k"
-    headers = {"default_headers": {"X-Team": "a"}} if has_settings else {}
-
-    def clients(name: str, async_name: str) -> dict[str, Any]:
-        made = {name: httpx.Client(), async_name: httpx.AsyncClient()} if has_settings else {}
-        return {**headers, **made}
 
     def langchain(url: str) -> Any:
-        settings = clients("http_client", "http_async_client")
         return OpenAIEmbeddings(
-            model="m", base_url=url, api_key=key, check_embedding_ctx_length=False, **settings
+            model="m", base_url=url, api_key=key, check_embedding_ctx_length=False
         )
 
     def llama_index(url: str) -> Any:
-        settings = clients("http_client", "async_http_client")
-        return OpenAIEmbedding(model_name="m", api_base=url, api_key=key, **settings)
+        return OpenAIEmbedding(model_name="m", api_base=url, api_key=key)
 
     # All live to the end: when a client is collected while another opens connections, httpx can
     # leave an answer to the other unread, with and without acceleration.
@@ -208,4 +195,4 @@ async def main(tracer: str, *, has_settings: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(sys.argv[1], has_settings="settings" in sys.argv))))
+    print(json.dumps(asyncio.run(main(sys.argv[1]))))

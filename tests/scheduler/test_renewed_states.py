@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from core_harness import Core, key
+from core_harness import Core
 
-from rag_accel.scheduler.commands import DropEngine, StartCall, StartStep
-from rag_accel.scheduler.messages import EngineLeft, EngineName, OwnedEngineAdded
+from rag_accel.scheduler.commands import StartStep
+from rag_accel.scheduler.messages import EngineName, OwnedEngineAdded
 from rag_accel.scheduler.state import EngineState
 
 
@@ -20,16 +20,6 @@ def _busy() -> Core:
     core.leaf(3, "a", "b")
     core.leaf(4, "a", "b")
     return core
-
-
-def test_nothing_lives_in_it_and_its_engines_are_the_same() -> None:
-    core = _busy()
-    before = core.engine("e")
-    core.state = core.state.renewed({})
-    core.tick(1.0)
-    assert core.state.is_empty()
-    after = core.engine("e")
-    assert (after.max_batch, after.stepped, after.step) == (before.max_batch, True, None)
 
 
 def test_all_that_an_engine_was_added_with_stays() -> None:
@@ -54,17 +44,3 @@ def test_its_steps_are_none_that_was_there_before() -> None:
     (start,) = core.leaf(5, "a", "e")
     assert isinstance(start, StartStep)
     assert start.step > steps
-
-
-def test_a_call_that_still_runs_keeps_its_permit_until_it_ends() -> None:
-    core = _busy()
-    core.state = core.state.renewed({key(3, "a"): EngineName("b")})
-    assert core.leaf(5, "a", "b") == []
-    assert core.end_call(3, "a", "b") == [StartCall(key(5, "a"), EngineName("b"))]
-
-
-def test_an_engine_that_was_leaving_leaves() -> None:
-    core = _busy()
-    core.send(EngineLeft(EngineName("e")))
-    core.state = core.state.renewed({})
-    assert core.tick(1.0) == [DropEngine(EngineName("e"))]

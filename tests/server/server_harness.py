@@ -110,18 +110,3 @@ def folding(reducer: Callable[[Any, Any], Any]) -> RAGraph:
         graph.add_function(name, str.upper, inputs="input", output="parts")
     graph.add_reducer("parts", reducer)
     return graph.add_edge(START, ["one", "two"]).add_edge(["one", "two"], END)
-
-
-def in_thread(target: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Run something in a thread; the list gets what it returns or raises."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(target())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, found

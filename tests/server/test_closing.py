@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ends_kit import in_thread
 from server_harness import (
     PATIENCE_S,
     Doors,
     ended,
     folding,
     generation,
-    in_thread,
     serving,
     wait_until_ended,
 )

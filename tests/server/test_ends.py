@@ -6,12 +6,12 @@ from operator import add
 from typing import Any
 
 import pytest
+from ends_kit import in_thread
 from server_harness import (
     PATIENCE_S,
     Doors,
     function,
     generation,
-    in_thread,
     serving,
     wait_until_ended,
 )

@@ -10,13 +10,13 @@ import weakref
 from collections import Counter
 from typing import Any
 
+from ends_kit import in_thread
 from server_harness import (
     PATIENCE_S,
     become_idle,
     folding,
     function,
     generation,
-    in_thread,
     serving,
 )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+from ends_kit import in_thread
 from server_harness import (
     PATIENCE_S,
     Doors,
     end_in_order,
     function,
     generation,
-    in_thread,
     serving,
     wait_until_ended,
 )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import operator
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -138,13 +136,6 @@ class Answered(BaseModel):
     place: str = "Sydney"
 
 
-@dataclass
-class Noted:
-    """A result of the program's own."""
-
-    year: int
-
-
 def returns(value: Any) -> RunnableLambda[Any, Any]:
     """Return a runnable that runs a model and returns something else."""
 
@@ -187,9 +178,6 @@ CHAINS: dict[str, Any] = {
     | JsonOutputParser()
     | RunnablePassthrough()
     | (lambda made: made["year"]),
-    "picked of json": PROMPT
-    | Speaker(text='{"a": "It opened in 1932"}')
-    | JsonOutputParser().pick("a"),
     "rewritten": PROMPT | rewriter | StrOutputParser() | bot,
     "changed": PROMPT | bot | (lambda message: message.text.upper()),
     "redacted by piece": PROMPT
@@ -204,11 +192,9 @@ CHAINS: dict[str, Any] = {
     "cut json": PROMPT | Speaker(text='{"a": [1, "b') | JsonOutputParser(),
     "list": PROMPT | Speaker(text="a, b, c") | CommaSeparatedListOutputParser(),
     "dict": returns({"year": 1932, "nested": [1, {"a": None}]}),
-    "number": returns(1932),
     "nothing": returns(None),
     "tuple": returns(("assistant", "1932")),
     "pydantic": returns(Answered(year=1932)),
-    "dataclass": returns(Noted(1932)),
     "document list": returns([RagDocument("a", "It opened.")]),
     "human message": returns(HumanMessage("Who?")),
     "empty": PROMPT | Speaker(text="") | StrOutputParser(),
@@ -262,12 +248,6 @@ class Said(TypedDict):
     messages: list[Any]
 
 
-class Added(TypedDict):
-    """A state whose messages another reducer joins."""
-
-    messages: Annotated[list[Any], operator.add]
-
-
 class Told(TypedDict, total=False):
     """A state with messages that the output lacks."""
 
@@ -302,11 +282,6 @@ def rewrite(state: Any) -> Any:
 
 def rewrite_and_answer(state: Any) -> Any:
     asked = rewriter.invoke(state["messages"])
-    return {"messages": [bot.invoke([asked])]}
-
-
-def ask_twice(state: Any) -> Any:
-    asked = bot.invoke(state["messages"])
     return {"messages": [bot.invoke([asked])]}
 
 
@@ -362,11 +337,6 @@ def as_tuple(state: Any) -> Any:
     return {"messages": [("assistant", "Said so.")]}
 
 
-def as_dict(state: Any) -> Any:
-    bot.invoke(state["messages"])
-    return {"messages": [{"role": "assistant", "content": "Said so."}]}
-
-
 def replace(state: Any) -> Any:
     return {"messages": [AIMessage("Final.", id=state["messages"][-1].id)]}
 
@@ -389,16 +359,9 @@ class Answerer:
 
     def __init__(self) -> None:
         self.model = bot
-        self.rewrites = False
 
     def answer(self, state: Any) -> Any:
         return {"messages": [self.model.invoke(state["messages"])]}
-
-    def _first(self, messages: Any) -> Any:
-        return [self.model.invoke(messages)]
-
-    def rewrite_and_answer(self, state: Any) -> Any:
-        return {"messages": [self.model.invoke(self._first(state["messages"]))]}
 
 
 def logged(function: Any) -> Any:
@@ -446,9 +409,9 @@ def deferred_graph() -> Any:
     return graph.add_edge("a", END).add_edge("b", END).compile()
 
 
-def conditional_graph(again: bool) -> Any:
+def conditional_graph() -> Any:
     graph = StateGraph(MessagesState).add_node("a", answer).add_node("b", add_later)
-    graph.add_edge(START, "a").add_conditional_edges("a", lambda state: "b" if again else END)
+    graph.add_edge(START, "a").add_conditional_edges("a", lambda state: "b")
     return graph.add_edge("b", END).compile()
 
 
@@ -486,10 +449,8 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "method": lambda: graph_of(Answerer().answer),
     "routed": routed_graph,
     "rewrites in the node": lambda: graph_of(rewrite_and_answer),
-    "asks twice": lambda: graph_of(ask_twice),
     "asks again": lambda: graph_of(ask_again),
     "asks by a helper": lambda: graph_of(ask_by_helper),
-    "asks by a method": lambda: graph_of(Answerer().rewrite_and_answer),
     "asks a model it takes": lambda: graph_of(local_model),
     "shouts": lambda: graph_of(shout),
     "changes the message": lambda: graph_of(redo),
@@ -497,11 +458,8 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "asks at the end": lambda: graph_of(apologise),
     "decorated": lambda: graph_of(logged(answer)),
     "tuple": lambda: graph_of(as_tuple),
-    "dict": lambda: graph_of(as_dict),
     "tuple without reducer": lambda: graph_of(as_tuple, state=Said),
-    "dict without reducer": lambda: graph_of(as_dict, state=Said),
     "no reducer": lambda: graph_of(answer, state=Said),
-    "other reducer": lambda: graph_of(answer, state=Added),
     "replaced": lambda: graph_of(answer, replace),
     "another behind": lambda: graph_of(answer, add_later),
     "no messages in the output": lambda: graph_of(note_year, state=Told, output_schema=Year),
@@ -510,8 +468,7 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "longer beside": longer_beside,
     "joined": joining_graph,
     "deferred": deferred_graph,
-    "goes on": lambda: conditional_graph(True),
-    "may go on": lambda: conditional_graph(False),
+    "goes on": conditional_graph,
     "declared command": command_graph,
     "retries": retrying_graph,
     "graph within": outer_graph,
@@ -605,7 +562,6 @@ ENGINES: dict[str, Callable[[], Any]] = {
         llm=WordLLM(), memory=ChatMemoryBuffer.from_defaults(token_limit=2000)
     ),
     "context chat": lambda: chat_engine("context"),
-    "condensed context chat": lambda: chat_engine("condense_plus_context"),
     "condensed question chat": lambda: chat_engine("condense_question"),
     "condensed question, streamed": lambda: CondenseQuestionChatEngine.from_defaults(
         query_engine=index().as_query_engine(llm=WordLLM(), streaming=True),
@@ -663,10 +619,8 @@ def two_ends() -> RAGraph:
 
 RAGRAPHS: dict[str, Callable[[], RAGraph]] = {
     "text": ragraph,
-    "redacted": lambda: ragraph(lambda said: said.replace("WHEN", "****")),
     "guarded": lambda: ragraph(lambda said: "No." if "WHEN" in said else said),
     "dict": lambda: ragraph(lambda said: {"said": said, "none": None}),
-    "list": lambda: ragraph(lambda said: [said, 1, None]),
     "number": lambda: ragraph(lambda said: 1932),
     "nothing": lambda: ragraph(lambda said: None),
     "documents": search_graph,

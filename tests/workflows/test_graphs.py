@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from graph_text import parse, references
 from idle_accelerators import soon_idle
-from workflow_harness import longest_first
+from workflow_harness import WORKFLOWS, longest_first
 
 from rag_accel import Accelerator, RAGraph, workflows
-from rag_accel.engine_api import Document
 from rag_accel.graph.spec import offenders
 from rag_accel.graph.text import format
 from rag_accel.server import Server
 from rag_accel.testing import FakeEngine
 
-
-def ingest(chunks: Sequence[Document]) -> None:
-    """Take chunks and forget them."""
-
-
-WORKFLOWS: dict[str, Callable[[], RAGraph]] = {
-    "one_shot": workflows.one_shot,
-    "hyde": workflows.hyde,
-    "recomp": workflows.recomp,
-    "search_backed": workflows.search_backed,
-    "multistep": workflows.multistep,
-    "irg": workflows.irg,
-    "naive_document_qa": lambda: workflows.naive_document_qa(ingest),
-    "advanced_document_qa": lambda: workflows.advanced_document_qa(ingest),
-}
 everyone = pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS.keys())
 
 

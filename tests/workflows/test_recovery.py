@@ -9,31 +9,16 @@ from typing import Any
 
 import pytest
 from idle_accelerators import soon_idle
+from workflow_harness import WORKFLOWS
 
 from rag_accel import Accelerator, RAGraph, Retry, workflows
-from rag_accel.engine_api import Document, EngineRequest
+from rag_accel.engine_api import EngineRequest
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.nodes import StageName
 from rag_accel.testing import FakeEngine, Faults
 
 ATTEMPTS = 2
 AT_ONCE = Retry(ATTEMPTS, backoff_s=0.0)
-
-
-def ingest(chunks: Sequence[Document]) -> None:
-    """Take chunks and forget them."""
-
-
-WORKFLOWS: dict[str, Callable[[], RAGraph]] = {
-    "one_shot": workflows.one_shot,
-    "hyde": workflows.hyde,
-    "recomp": workflows.recomp,
-    "search_backed": workflows.search_backed,
-    "multistep": workflows.multistep,
-    "irg": workflows.irg,
-    "naive_document_qa": lambda: workflows.naive_document_qa(ingest),
-    "advanced_document_qa": lambda: workflows.advanced_document_qa(ingest),
-}
 
 
 class Flaky:

@@ -8,8 +8,8 @@ from typing import Any
 
 from idle_accelerators import soon_idle
 
-from rag_accel import Accelerator, RAGraph
-from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel import Accelerator, RAGraph, workflows
+from rag_accel.engine_api import Document, GenerationInput, GenerationOutput
 from rag_accel.testing import FakeEngine, compute
 
 PATIENCE_S = 20.0
@@ -75,3 +75,19 @@ def run(graph: RAGraph, inputs: Mapping[str, Any], **engines: Any) -> Any:
 def longest_first(query: str, texts: Sequence[str]) -> list[float]:
     """Be a reranker that likes long texts."""
     return [float(len(text)) for text in texts]
+
+
+def ingest(chunks: Sequence[Document]) -> None:
+    """Take chunks and forget them."""
+
+
+WORKFLOWS: dict[str, Callable[[], RAGraph]] = {
+    "one_shot": workflows.one_shot,
+    "hyde": workflows.hyde,
+    "recomp": workflows.recomp,
+    "search_backed": workflows.search_backed,
+    "multistep": workflows.multistep,
+    "irg": workflows.irg,
+    "naive_document_qa": lambda: workflows.naive_document_qa(ingest),
+    "advanced_document_qa": lambda: workflows.advanced_document_qa(ingest),
+}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -131,14 +130,6 @@ def test_a_prompt_read_to_its_end_decodes_at_once(
     assert device.stats().busy_s == pytest.approx(step_time_s(H100_LIKE_8B, 1, 303, 0))
 
 
-def test_a_handle_does_not_change_the_answer(engine: EmulatedEngine) -> None:
-    handle = prefill(engine, "p", SYSTEM)
-    engine.submit([work("cold", SYSTEM, QUESTION)])
-    engine.submit([work("warm", SYSTEM, QUESTION, handle=handle)])
-    values = {output.id: output.value for output in finish(engine, "cold", "warm")}
-    assert values[WorkId("cold")] == values[WorkId("warm")]
-
-
 def test_prefilling_in_parts_reads_every_token_once(
     engine: EmulatedEngine, device: EmulatedDevice
 ) -> None:
@@ -231,16 +222,6 @@ def test_an_interrupt_before_the_step_is_not_lost(endless: EmulatedEngine) -> No
     assert endless.step(StepBudget()) == []
 
 
-def test_an_interrupt_ends_a_waiting_step(endless: EmulatedEngine) -> None:
-    endless.submit([work("a")])
-    results: list[object] = []
-    waiting = threading.Thread(target=lambda: results.append(endless.step(StepBudget())))
-    waiting.start()
-    endless.interrupt()
-    waiting.join(5.0)
-    assert results == [[]]
-
-
 def test_cancelling_frees_the_place_at_once() -> None:
     with EmulatedDevice(ENDLESS) as device:
         engine = EmulatedEngine(device)
@@ -248,14 +229,6 @@ def test_cancelling_frees_the_place_at_once() -> None:
         engine.cancel([WorkId("a")])
         stats = device.stats()
         assert stats.running + stats.waiting == 1
-
-
-def test_a_cancelled_id_may_be_used_for_other_work(engine: EmulatedEngine) -> None:
-    engine.submit([work("a", Message("user", "old"))])
-    engine.cancel([WorkId("a")])
-    engine.submit([work("a", Message("user", "new question"))])
-    (output,) = finish(engine, "a")
-    assert output.value.prompt_tokens == 2
 
 
 def test_closing_one_engine_leaves_a_shared_device_to_others(device: EmulatedDevice) -> None:
@@ -273,9 +246,3 @@ def test_a_device_closed_under_the_engine_is_an_error_of_its_work() -> None:
     device.close()
     (output,) = finish(engine, "a")
     assert isinstance(output.error, ClosedError)
-
-
-def test_a_closed_engine_refuses_work(engine: EmulatedEngine) -> None:
-    engine.close()
-    with pytest.raises(ClosedError):
-        engine.submit([work("a")])

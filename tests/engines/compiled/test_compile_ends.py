@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-PATIENCE_S = 60.0
+from ends_kit import PATIENCE_S, runs, wait_for
 
 #: Compiles with a program that never ends; the first word says in which thread.
 PROGRAM = """
@@ -42,22 +40,6 @@ def convert(folder, spec):
     pathlib.Path({begun!r}).write_text(str(os.getpid()))
     time.sleep(600)
 """
-
-
-def wait_for(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def runs(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended may wait for its parent."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 class Compiling:

@@ -40,14 +40,6 @@ def texts(clock: ManualClock) -> HostedTexts:
     return HostedTexts(MIB, 10.0, clock.now)
 
 
-def test_whoever_is_alone_asks_where_he_is(texts: HostedTexts) -> None:
-    first = texts.begin(key("a"), None)
-    assert first.is_alone
-    assert not texts.begin(key("b"), None).is_alone
-    another_group = texts.begin(key("b", group="h"), None)
-    assert another_group.is_alone
-
-
 def test_a_group_that_has_ended_is_asked_alone_again(texts: HostedTexts) -> None:
     turns = [texts.begin(key(text), None) for text in "abc"]
     for turn in turns:
@@ -56,31 +48,12 @@ def test_a_group_that_has_ended_is_asked_alone_again(texts: HostedTexts) -> None
     assert texts.begin(key("d"), None).is_alone
 
 
-def test_equal_texts_wait_for_the_first(texts: HostedTexts) -> None:
-    first, second = texts.begin(key("a"), None), texts.begin(key("a"), None)
-    assert first.leader is None
-    assert second.leader is not None
-    first.end(lambda: rows(1.0))
-    found = second.leader.rows.result(0)
-    assert found is not None
-    assert found[0].tolist() == [1.0, 0.1]
-
-
 @pytest.mark.parametrize(
     "other", [key("a", "b"), key("b"), key("a", role="document"), key("a", group="h")]
 )
 def test_other_texts_roles_and_groups_do_not_wait(texts: HostedTexts, other: CallKey) -> None:
     _first = texts.begin(key("a"), None)
     assert texts.begin(other, None).leader is None
-
-
-def test_a_failure_is_not_shared(texts: HostedTexts) -> None:
-    first, second = texts.begin(key("a"), None), texts.begin(key("a"), None)
-    first.end(None)
-    assert second.leader is not None
-    assert second.leader.rows.result(0) is None
-    again = texts.begin(key("a"), None, may_follow=False)
-    assert again.leader is None
 
 
 def test_a_turn_that_is_lost_lets_nobody_wait(texts: HostedTexts) -> None:
@@ -146,12 +119,6 @@ def test_forgotten_texts_are_asked_for_again(texts: HostedTexts) -> None:
     texts.forget(["a"])
     assert texts.begin(key("a"), None).rows is None
     assert texts.begin(key("b"), None).rows is not None
-
-
-def test_nothing_is_cached_where_there_is_no_room(clock: ManualClock) -> None:
-    texts = HostedTexts(0, 10.0, clock.now)
-    answer(texts, key("a"), rows(1.0))
-    assert texts.begin(key("a"), None).rows is None
 
 
 def test_another_model_behind_the_name_empties_its_cache(texts: HostedTexts) -> None:

@@ -211,22 +211,10 @@ def test_a_text_the_tokenizer_refuses_fails_its_own_work_with_the_tokenizers_err
     assert outputs["a"].kind == "final"
 
 
-def test_no_texts_give_no_rows(small_model: Any) -> None:
-    value = run(SentenceTransformerEngine(small_model), [texts("a")])["a"].value
-    assert value.shape == (0, 96)
-    assert value.tolist() == small_model.encode([]).tolist()
-
-
 def test_the_default_model_is_the_packaged_one(minilm: Any) -> None:
     engine = SentenceTransformerEngine()
     value = run(engine, [texts("a", "one two three")])["a"].value
     np.testing.assert_allclose(value, minilm.encode(["one two three"]), rtol=0, atol=TOLERANCE)
-
-
-def test_a_long_text_never_pads_a_short_one() -> None:
-    model = FakeModel()
-    run(SentenceTransformerEngine(model), [texts("a", "short", "long " * 400, "brief")])
-    assert [call[0] for call in model.calls] == [["short", "brief"], ["long " * 400]]
 
 
 def test_the_padded_tokens_of_a_call_are_bounded() -> None:
@@ -235,29 +223,6 @@ def test_the_padded_tokens_of_a_call_are_bounded() -> None:
     run(SentenceTransformerEngine(model, limits=limits), [texts("a", *["x" * 32] * 9)])
     # 32 characters are estimated at 10 tokens.
     assert [len(call[0]) for call in model.calls] == [4, 4, 1]
-
-
-def test_fakes_get_the_arguments_of_their_role() -> None:
-    model = FakeModel()
-    engine = SentenceTransformerEngine(model, query_kwargs={"prompt_name": "query"})
-    run(engine, [texts("q", "one"), texts("d", "two", role="document")])
-    assert {call[0][0]: call[1].get("prompt_name") for call in model.calls} == {
-        "one": "query",
-        "two": None,
-    }
-
-
-def test_a_text_that_makes_the_model_raise_fails_its_own_work_only() -> None:
-    requests = [texts("a", "one"), texts("b", "x", "boom"), texts("c", "two")]
-    outputs = run(SentenceTransformerEngine(FakeModel()), requests)
-    assert isinstance(outputs["b"].error, RuntimeError)
-    assert [outputs[name].kind for name in "ac"] == ["final", "final"]
-
-
-def test_a_nan_vector_is_an_output_error_for_its_own_work_only() -> None:
-    outputs = run(SentenceTransformerEngine(FakeModel()), [texts("a", "nan"), texts("b", "one")])
-    assert isinstance(outputs["a"].error, EngineOutputError)
-    assert outputs["b"].kind == "final"
 
 
 def test_a_vector_of_another_dimension_than_the_models_is_an_output_error() -> None:
@@ -350,25 +315,16 @@ def test_no_more_threads_are_used_than_the_profile_names(torch_threads: Any) -> 
     assert "7" not in model.threads[0]
 
 
-@pytest.mark.parametrize(("named", "expected"), [(None, 0), (3, 3)])
-def test_a_model_off_the_cpu_takes_no_threads_unless_some_are_named(
-    small_model: Any, monkeypatch: pytest.MonkeyPatch, named: int | None, expected: int
+@pytest.mark.parametrize(("named", "expected"), [((None, None), (0, 256)), ((3, 48), (3, 48))])
+def test_a_model_off_the_cpu_takes_no_threads_and_more_texts_unless_some_are_named(
+    small_model: Any, monkeypatch: pytest.MonkeyPatch, named: Any, expected: tuple[int, int]
 ) -> None:
     monkeypatch.setattr("rag_accel.engines.embedding.engine.runs_on_cpu", lambda model: False)
-    engine = SentenceTransformerEngine(small_model, max_threads=named, runtime="torch")
+    threads, batch = named
+    engine = SentenceTransformerEngine(
+        small_model, max_threads=threads, max_batch=batch, runtime="torch"
+    )
     try:
-        assert engine.profile.max_threads == expected
-    finally:
-        engine.close()
-
-
-@pytest.mark.parametrize(("named", "expected"), [(None, 256), (48, 48)])
-def test_a_model_off_the_cpu_takes_more_texts_a_step_unless_some_are_named(
-    small_model: Any, monkeypatch: pytest.MonkeyPatch, named: int | None, expected: int
-) -> None:
-    monkeypatch.setattr("rag_accel.engines.embedding.engine.runs_on_cpu", lambda model: False)
-    engine = SentenceTransformerEngine(small_model, max_batch=named, runtime="torch")
-    try:
-        assert engine.profile.max_batch == expected
+        assert (engine.profile.max_threads, engine.profile.max_batch) == expected
     finally:
         engine.close()

@@ -17,7 +17,7 @@ pytest.importorskip("langchain_huggingface")
 import lc_reuse_programs as programs
 import torch
 from fake_runner import tokenizer
-from hf_callers import count_owned, own_model, own_pipeline
+from hf_callers import own_model, own_pipeline
 from idle_accelerators import soon_idle
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.outputs import LLMResult
@@ -30,7 +30,6 @@ from reuse_kit import num_tokens, reused
 from langchain_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator
 from rag_accel.engines import LocalLLM
-from rag_accel.errors import ConfigError
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
 PROMPT = PromptTemplate.from_template("Answer by these:\n\n{context}\n\nWhich one says {input}?")
@@ -196,22 +195,6 @@ def test_a_call_that_no_engine_runs_says_nothing(
     assert [one or {} for one in infos.found] == [{}, {}]
 
 
-def test_without_the_option_all_is_as_before(
-    llm: HuggingFacePipeline, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    infos = Infos()
-    made = fast(chain(llm), accelerator)
-    sizes = count_owned(monkeypatch)
-    for query in ("abc", "cab"):
-        assert made.invoke(query, config={"callbacks": [infos]}) == chain(llm).invoke(query)
-    plain = Infos()
-    chain(llm).invoke("abc", config={"callbacks": [plain]})
-    assert sizes
-    assert reused(accelerator) == 0
-    assert infos.found == plain.found * 2
-    assert "owned engine (exact)" in explain(made)
-
-
 # Bounds
 
 
@@ -233,23 +216,6 @@ def test_the_accelerators_own_model_says_the_bounds_of_the_same_object(
 # Folders, tenants, changes
 
 
-def asked_twice(model: Any, **options: Any) -> int:
-    """Return the tokens that an accelerator of its own took from chunks in two orders."""
-    with Accelerator(kv_reuse="full", strict=True, **options) as accelerator:
-        made = fast(chain(HuggingFacePipeline(pipeline=own_pipeline(model))), accelerator)
-        made.invoke("abc")
-        made.invoke("cab")
-        return reused(accelerator)
-
-
-def test_tenants_share_no_texts(tmp_path: Path) -> None:
-    counts = [
-        asked_twice(own_model(), kv_folder=str(tmp_path), namespace=tenant)
-        for tenant in ("one", "two", "one")
-    ]
-    assert counts == [tokens(*"abc"), tokens(*"abc"), 2 * tokens(*"abc")]
-
-
 def test_a_folder_that_cannot_be_used_leaves_other_accelerators_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,17 +233,6 @@ def test_a_folder_that_cannot_be_used_leaves_other_accelerators_alone(
         made.invoke("abc")
         made.invoke("cab")
         assert reused(accelerator) == tokens(*"abc")
-
-
-def test_a_strict_accelerator_raises_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    options: dict[str, Any] = {"kv_reuse": "full", "kv_folder": str(tmp_path / "file")}
-    model = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
-    with (
-        Accelerator(**options, strict=True) as accelerator,
-        pytest.raises(ConfigError, match="this folder cannot keep the state of texts"),
-    ):
-        fast(chain(model), accelerator).invoke("abc")
 
 
 def test_a_tokenizer_that_fails_leaves_the_call_to_its_model(
@@ -309,12 +264,3 @@ def test_another_tokenizer_takes_nothing_of_the_first(reusing: Accelerator) -> N
     before = reused(reusing)
     made.invoke("cab")
     assert reused(reusing) > before
-
-
-def test_a_padded_batch_reuses_texts(reusing: Accelerator) -> None:
-    made = HuggingFacePipeline(pipeline=own_pipeline(own_model(), batch_size=2), batch_size=6)
-    program = fast(chain(made), reusing)
-    program.batch(["a", "bc", "c"])
-    before = reused(reusing)
-    program.batch(["ab", "c", "cb", "a"])
-    assert reused(reusing) - before == tokens(*"abccba")

@@ -118,30 +118,39 @@ async def test_closing_lets_calls_in_flight_end() -> None:
     ]
 
 
-def test_closing_lets_calls_that_wait_for_a_permit_run_plainly() -> None:
-    accelerator = Accelerator(max_requests=1)
-    started, release = threading.Event(), threading.Event()
+@pytest.mark.parametrize("how", ["closed", "failed"])
+def test_calls_that_wait_for_a_permit_run_plainly_where_the_scheduler_ends(
+    how: str, fail_once: Callable[[type, Accelerator], None]
+) -> None:
+    with Accelerator(max_requests=1) as accelerator:
+        started, release = threading.Event(), threading.Event()
 
-    class Slow(SyncChat):
-        def check(self, given: Any) -> None:
-            started.set()
-            release.wait(10.0)
+        class Slow(SyncChat):
+            def check(self, given: Any) -> None:
+                started.set()
+                release.wait(60.0)
 
-    slow = accelerate(QUESTION | Slow(), accelerator=accelerator)
-    quick = accelerate(QUESTION | StreamingChat(), accelerator=accelerator)
-    answers: list[Any] = []
-    first = threading.Thread(target=lambda: answers.append(slow.invoke(INPUT)))
-    first.start()
-    assert started.wait(10.0)
-    second = threading.Thread(target=lambda: answers.append(quick.invoke(INPUT)))
-    second.start()
-    wait_until(lambda: accelerator._driver.ask(lambda: _pending(accelerator)) == 1, "a waiter")
-    accelerator.close()
-    second.join(10.0)
-    release.set()
-    first.join(10.0)
-    assert len(answers) == 2
-    assert sum(accelerator.bypassed.values()) == 1
+        slow = accelerate(QUESTION | Slow(), accelerator=accelerator)
+        quick = accelerate(QUESTION | StreamingChat(), accelerator=accelerator)
+        answers: list[Any] = []
+        calls = [
+            threading.Thread(target=lambda chain=chain: answers.append(chain.invoke(INPUT)))
+            for chain in (slow, quick)
+        ]
+        calls[0].start()
+        assert started.wait(10.0)
+        calls[1].start()
+        wait_until(lambda: accelerator._driver.ask(lambda: _pending(accelerator)) == 1, "a waiter")
+        if how == "closed":
+            accelerator.close()
+        else:
+            fail_once(Tick, accelerator)
+            accelerator._driver.post(Tick())
+        calls[1].join(10.0)
+        release.set()
+        calls[0].join(10.0)
+        assert len(answers) == 2
+        assert sum(accelerator.bypassed.values()) == 1
 
 
 def _pending(accelerator: Accelerator) -> int:
@@ -251,37 +260,6 @@ def test_a_scheduler_that_fails_lets_the_call_run_plainly_and_the_next_one_is_sc
     assert sum(row.scheduled for row in meter.rows()) == 1
     assert sum(accelerator.bypassed.values()) == 1
     accelerator.close()
-
-
-def test_a_scheduler_that_fails_lets_calls_that_wait_run_plainly(
-    fail_once: Callable[[type, Accelerator], None],
-) -> None:
-    with Accelerator(max_requests=1) as accelerator:
-        started, release = threading.Event(), threading.Event()
-
-        class Slow(SyncChat):
-            def check(self, given: Any) -> None:
-                started.set()
-                release.wait(60.0)
-
-        slow = accelerate(QUESTION | Slow(), accelerator=accelerator)
-        quick = accelerate(QUESTION | StreamingChat(), accelerator=accelerator)
-        answers: list[Any] = []
-        calls = [
-            threading.Thread(target=lambda chain=chain: answers.append(chain.invoke(INPUT)))
-            for chain in (slow, quick)
-        ]
-        calls[0].start()
-        assert started.wait(10.0)
-        calls[1].start()
-        wait_until(lambda: accelerator._driver.ask(lambda: _pending(accelerator)) == 1, "a waiter")
-        fail_once(Tick, accelerator)
-        accelerator._driver.post(Tick())
-        calls[1].join(10.0)
-        release.set()
-        calls[0].join(10.0)
-        assert len(answers) == 2
-        assert sum(accelerator.bypassed.values()) == 1
 
 
 def test_a_scheduler_that_fails_is_an_error_when_strict(

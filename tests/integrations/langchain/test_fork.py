@@ -57,12 +57,3 @@ def test_a_child_forked_in_a_block_of_an_explicit_accelerator_runs_plainly(
 
 def test_the_parent_goes_on(found: dict[str, Any]) -> None:
     assert found["parent afterwards"] == [found["expected"], 1]
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("forks", [3, pytest.param(25, marks=pytest.mark.slow)])
-def test_a_child_forked_while_others_use_a_store_can_use_it(forks: int) -> None:
-    command = [sys.executable, str(CHECKS.with_name("store_fork_checks.py")), str(forks)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [0] * forks, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import threading
@@ -23,9 +22,8 @@ from lc_programs import joined
 from program_models import program_model
 
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, explain
-from rag_accel import Accelerator, BusyError, ConfigError, UnreadOptionWarning
+from rag_accel import Accelerator, ConfigError, UnreadOptionWarning
 from rag_accel.engines import (
-    DeviceGroup,
     ProcessMember,
     SentenceTransformerEngine,
 )
@@ -77,13 +75,6 @@ def torch_no_grad() -> Any:
     import torch
 
     return torch.no_grad()
-
-
-def embedding_chain(plain: Any) -> Any:
-    def embed(question: str) -> list[float]:
-        return plain.embed_query(question)
-
-    return RunnableLambda(embed)
 
 
 def engines(accelerator: Accelerator) -> dict[str, Any]:
@@ -192,14 +183,6 @@ def test_equal_texts_with_other_arguments_share_no_vectors(model: Any) -> None:
     assert (counts["kept_vector_misses"], counts["kept_vector_hits"]) == (1, 3)
 
 
-def test_a_group_that_a_user_has_made_serves_programs_too(model: Any) -> None:
-    plain, first = program(model), member("first", model)
-    with opened(embedder=DeviceGroup([first])) as acc:
-        fast = placed(accelerate(plain, accelerator=acc), acc)
-        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
-        assert engines(acc)["embedder"]["first_texts"] == len(TEXTS)
-
-
 def test_a_model_of_other_weights_runs_as_before_and_it_is_said(model: Any) -> None:
     plain = program(program_model(seed=1))
     listed = [SentenceTransformerEngine(model, runtime="torch")]
@@ -241,18 +224,6 @@ def test_texts_that_no_member_may_be_given_stay_with_the_program(model: Any) -> 
             assert bool(again.calls) == (namespace == "public")
 
 
-def test_vectors_of_one_tenant_are_not_kept_for_another(model: Any) -> None:
-    plain = program(model)
-    for namespace in ("one", "two"):
-        with opened(embedder=["cpu"], namespace=namespace) as acc:
-            fast = placed(accelerate(plain, accelerator=acc), acc)
-            fast.embed_query("a secret")
-            assert "kept_vector_hits" not in engines(acc)["embedding#2"]
-            fast.embed_query("a secret")
-            assert engines(acc)["embedding#2"]["kept_vector_hits"] == 1
-            assert engines(acc)["embedding#2"]["cpu_texts"] == 1
-
-
 # Changes, limits and ends.
 
 
@@ -273,36 +244,6 @@ def test_a_model_that_is_changed_leaves_the_devices(
         assert np.abs(np.array(after) - before).max() > 1e-3
         assert "not on the listed devices: the model was changed" in explain(fast)
     assert [one.levelno for one in caplog.records] == [logging.WARNING]
-
-
-def test_a_program_is_refused_at_its_first_call_when_its_texts_would_be_late(model: Any) -> None:
-    plain, first, ran = program(model), member("first", model), list[str]()
-
-    def note(vector: list[float]) -> list[float]:
-        ran.append("after")
-        return vector
-
-    chain = embedding_chain(plain) | RunnableLambda(note)
-    limits = {"on_full": "raise", "embedding_slo_s": 0.001}
-    with opened(embedder=[first], **limits) as acc:
-        embeddings = placed(accelerate(plain, accelerator=acc), acc)
-        fast = accelerate(chain, accelerator=acc)
-        first.may_go.clear()
-        first.is_asked.clear()
-        with ThreadPoolExecutor(1) as callers:
-            asked = callers.submit(embeddings.embed_documents, TEXTS)
-            assert first.is_asked.wait(PATIENCE_S)
-            try:
-                with pytest.raises(BusyError, match="later than it should") as refused:
-                    fast.invoke("a question")
-                with pytest.raises(BusyError, match="later than it should"):
-                    asyncio.run(embeddings.aembed_query("a question"))
-            finally:
-                first.may_go.set()
-            close_to(asked.result(PATIENCE_S), plain.embed_documents(TEXTS))
-        assert refused.value.retry_after_s > 0
-        assert ran == []
-        assert fast.invoke("a question") is not None
 
 
 def test_a_class_that_no_engine_computes_is_named_once(

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("langchain_neo4j")
 
 from graph_programs import run_three_ways
-from neo4j.exceptions import AuthError, ClientError, ServiceUnavailable, SessionExpired
+from neo4j.exceptions import ClientError
 from neo4j_programs import (
     FILL,
     ODD,
@@ -23,7 +23,6 @@ from neo4j_programs import (
     graph_at,
 )
 from neo4j_server import BoltServer
-from relay import Relay
 
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import CoverageRow, coverage
@@ -156,56 +155,3 @@ def test_a_graph_closed_through_its_twin_is_closed(
     accelerate(graph, accelerator=accelerator).close()
     with pytest.raises(RuntimeError, match="connection has been closed"):
         graph.query("RETURN 1")
-
-
-def errors_of(graph: Any, query: str, accelerator: Accelerator) -> list[tuple[type, str]]:
-    """Return the error of a query, from the plain graph and from the accelerated one."""
-    found: list[tuple[type, str]] = []
-    for one in (graph, accelerate(graph, accelerator=accelerator)):
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - whichever it is, twice
-            one.query(query)
-        found.append((caught.type, getattr(caught.value, "code", None) or ""))
-    return found
-
-
-def test_a_refused_login_is_the_drivers_own_error(
-    neo4j_server: BoltServer, graph: CountedGraph, accelerator: Accelerator
-) -> None:
-    with activate(accelerator), pytest.raises(ValueError, match="credentials are correct"):
-        graph_at(neo4j_server, username="nobody", password="secret")
-    with neo4j_server.driver(auth=("nobody", "secret")) as refused:
-        own, graph._driver = graph._driver, refused
-        try:
-            plain, fast = errors_of(graph, "RETURN 1", accelerator)
-        finally:
-            graph._driver = own
-    assert plain == fast == (AuthError, "Neo.ClientError.Security.Unauthorized")
-
-
-def test_a_slow_query_ends_at_the_graphs_own_time_limit(
-    graph: CountedGraph, accelerator: Accelerator
-) -> None:
-    graph.timeout = 0.05
-    query = "UNWIND range(1, 2000000000) AS x WITH x WHERE x % 3 = 0 RETURN count(x)"
-    plain, fast = errors_of(graph, query, accelerator)
-    assert plain == fast
-    assert "TransactionTimedOut" in plain[1]
-
-
-def test_a_server_that_is_gone_is_the_drivers_own_error(
-    neo4j_server: BoltServer, neo4j_driver: Any, accelerator: Accelerator
-) -> None:
-    host, _, port = neo4j_server.uri.rpartition("//")[2].partition(":")
-    relay = Relay((host, int(port)))
-    try:
-        settings = {"notifications_min_severity": "OFF", "max_transaction_retry_time": 0.0}
-        graph = graph_at(
-            BoltServer(relay.uri, neo4j_server.user, neo4j_server.password),
-            driver_config=settings,
-            refresh_schema=False,
-        )
-    finally:
-        relay.cut()
-    with graph:
-        assert len(graph_errors := errors_of(graph, "RETURN 1", accelerator)) == 2
-    assert {error for error, _ in graph_errors} <= {ServiceUnavailable, SessionExpired}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import lc_reuse_programs as programs
@@ -100,15 +99,6 @@ def test_a_chain_knows_what_the_chain_around_it_retrieved(
     assert located == [[TEXTS["a"], TEXTS["b"]]]
 
 
-def test_two_runs_know_nothing_of_each_other(
-    accelerator: Accelerator, located: list[list[str]]
-) -> None:
-    accelerate(programs.Orders(), accelerator=accelerator).invoke("abc")
-    fast = accelerate(programs.PROMPT | chat(accelerator), accelerator=accelerator)
-    fast.invoke({"context": TEXTS["a"], "input": "a"})
-    assert located == [[]]
-
-
 class TestReusedTexts(ReusedTexts):
     texts, edit = TEXTS, ("metres", "meters")
 
@@ -138,20 +128,6 @@ def test_by_default_every_prompt_is_computed(accelerator: Accelerator) -> None:
     used = fast.invoke("cab").usage_metadata
     read = used["input_token_details"]["cache_read"]
     assert used["input_tokens"] - read > tokens(*"abc")
-
-
-def test_a_folder_keeps_texts_between_accelerators(tmp_path: Path) -> None:
-    counts: list[int] = []
-    for names in ("ab", "ba"):
-        with Accelerator() as accelerator:
-            model = chat(accelerator, kv_folder=str(tmp_path))
-            message = accelerate(programs.with_numbers(model), accelerator=accelerator).invoke(
-                names
-            )
-            assert message.response_metadata["kv_reuse"]["mode"] == "full"
-            assert message.usage_metadata["input_token_details"]["cache_read"] >= kv_reuse(message)
-            counts.append(kv_reuse(message))
-    assert counts == [0, tokens("a", "b")]
 
 
 # Documents that a call names

@@ -124,15 +124,6 @@ def test_which_program_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> Non
     assert "say which program to run" in capsys.readouterr().err
 
 
-def test_another_sitecustomize_runs_as_well(program: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text("print('customised')")
-    fast = accelerated(program, PYTHONPATH=path_with(folder))
-    assert fast.stdout.startswith("customised\n")
-    assert "scheduled: True" in fast.stdout
-
-
 def test_switched_off_it_runs_plainly(program: Path) -> None:
     fast = accelerated(program, RAG_ACCEL="0")
     assert "scheduled: False" in fast.stdout

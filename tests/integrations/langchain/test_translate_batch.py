@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
-from lc_fakes import AsyncChat, AsyncRetriever, FakeLLM, SyncChat
+from lc_fakes import AsyncChat, AsyncRetriever, FakeLLM
 from lc_programs import QUESTION, model_chain, retrieval_chain
-from lc_recording import plain
 from lc_translating import Runs, config_with, outcome, translated, until
 
 from rag_accel import Accelerator
@@ -32,69 +30,6 @@ def _choosy(*bad: int, error: Exception | None = None) -> Runnable[Any, Any]:
         return given
 
     return RunnableLambda(check)
-
-
-def late_failures() -> Runnable[Any, Any]:
-    return QUESTION | SyncChat() | StrOutputParser() | _choosy(1, 3) | len
-
-
-def nested_failures() -> Runnable[Any, Any]:
-    inner = (_choosy(2) | model_chain()).with_config(run_name="inner")
-    return RunnablePassthrough.assign(a=inner, b=_choosy(4)) | itemgetter("a")
-
-
-def failures_in_a_sequence_inside() -> Runnable[Any, Any]:
-    inner = (_choosy(0) | RunnablePassthrough()).with_config(tags=["in"])
-    return inner | RunnableParallel(a=_choosy(1), b=model_chain())
-
-
-def parallel_failures() -> Runnable[Any, Any]:
-    return RunnableParallel(a=_choosy(1), b=model_chain(), c=_choosy(1, 2))
-
-
-def assign_failures() -> Runnable[Any, Any]:
-    return RunnablePassthrough.assign(a=_choosy(1), b=model_chain())
-
-
-PROGRAMS: dict[str, Callable[[], Runnable[Any, Any]]] = {
-    function.__name__.replace("_", " "): function
-    for function in (
-        late_failures,
-        nested_failures,
-        failures_in_a_sequence_inside,
-        parallel_failures,
-        assign_failures,
-    )
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_returned_exceptions_and_runs_are_those_of_the_plain_program(
-    name: str, way: str, accelerator: Accelerator
-) -> None:
-    of_bare, of_fast = Runs(), Runs()
-    bare, fast = PROGRAMS[name](), translated(PROGRAMS[name](), accelerator)
-    options = {"return_exceptions": True}
-    expected = await outcome(getattr(bare, way), INPUTS, config_with(of_bare), **options)
-    found = await outcome(getattr(fast, way), INPUTS, config_with(of_fast), **options)
-    assert plain(found) == plain(expected)
-    assert any(isinstance(one, Exception) for one in found[1])
-    await asyncio.sleep(0.02)  # in the plain program, branches beside an error may still run
-    assert of_fast.forest() == of_bare.forest()
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_a_batch_that_raises_raises_the_error_of_the_plain_one(
-    name: str, way: str, accelerator: Accelerator
-) -> None:
-    bare, fast = PROGRAMS[name](), translated(PROGRAMS[name](), accelerator)
-    expected = await outcome(getattr(bare, way), INPUTS)
-    found = await outcome(getattr(fast, way), INPUTS)
-    assert (found[0], type(found[1])) == (expected[0], ValueError)
-    if way == "batch":  # on a loop it is the first in time
-        assert repr(found) == repr(expected)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
@@ -15,10 +14,9 @@ from langchain_core.runnables import (
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
-    RunnablePick,
 )
-from lc_fakes import AsyncChat, AsyncRetriever, SyncRetriever
-from lc_programs import QUESTION, joined, model_chain, retrieval_chain
+from lc_fakes import AsyncChat, AsyncRetriever
+from lc_programs import QUESTION, joined, retrieval_chain
 from lc_recording import plain
 from lc_translating import Runs, config_with, outcome, translated, until
 
@@ -26,8 +24,6 @@ from rag_accel import Accelerator, BusyError, DeadlineError
 
 INPUT = {"input": "question one"}
 WAYS = ("invoke", "ainvoke")
-
-Program = Callable[[Exception], Runnable[Any, Any]]
 
 
 def _raising(error: BaseException) -> Runnable[Any, Any]:
@@ -41,80 +37,9 @@ def _slow() -> Runnable[Any, Any]:
     return itemgetter("input") | AsyncRetriever() | joined | RunnableLambda(len)
 
 
-def model(error: Exception) -> Runnable[Any, Any]:
-    return QUESTION | AsyncChat(error=error) | StrOutputParser()
-
-
-def retriever(error: Exception) -> Runnable[Any, Any]:
-    return retrieval_chain(retriever=SyncRetriever(error=error))
-
-
-def last_branch(error: Exception) -> Runnable[Any, Any]:
-    both = RunnableParallel(good=_slow(), better=model_chain(), bad=model(error))
-    return both | RunnablePick("good") | RunnableLambda(len)
-
-
-def deep_branch(error: Exception) -> Runnable[Any, Any]:
-    inner = RunnableParallel(x=_slow(), y=RunnablePassthrough.assign(bad=_raising(error)))
-    outer = RunnableParallel(a=inner | RunnablePick("x"), b=inner, c=_slow())
-    return RunnablePassthrough.assign(found=outer, more=_slow()) | RunnablePick("found")
-
-
-def behind_a_join(error: Exception) -> Runnable[Any, Any]:
-    inner = RunnableParallel(x=_slow(), y=_slow()) | _raising(error)
-    again = inner | RunnableParallel(p=len, q=len)
-    return RunnableParallel(a=again, b=_slow()) | RunnablePick("a")
-
-
-PROGRAMS: dict[str, Program] = {
-    function.__name__.replace("_", " "): function
-    for function in (
-        model,
-        retriever,
-        last_branch,
-        deep_branch,
-        behind_a_join,
-    )
-}
-
-
 async def _ended(runs: Runs) -> None:
     """Wait for what runs on after an error: branches beside the one that failed."""
     await until(lambda: not runs.open())
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_the_original_error_is_raised_and_told_to_the_same_runs(
-    name: str, way: str, accelerator: Accelerator
-) -> None:
-    error = ValueError("no")
-    bare, fast = PROGRAMS[name](error), translated(PROGRAMS[name](error), accelerator)
-    of_bare, of_fast = Runs(), Runs()
-    expected = await outcome(getattr(bare, way), INPUT, config_with(of_bare))
-    found = await outcome(getattr(fast, way), INPUT, config_with(of_fast))
-    assert expected == found == ("raised", error)
-    assert found[1] is error
-    await _ended(of_bare)
-    await _ended(of_fast)
-    assert of_fast.forest() == of_bare.forest()
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_an_assign_of_no_dict_is_refused_as_langchain_does(
-    way: str, accelerator: Accelerator
-) -> None:
-    def make() -> Runnable[Any, Any]:
-        inner = RunnablePassthrough.assign(a=len, b=len)
-        return RunnableLambda(itemgetter("input")) | inner | RunnablePick("a")
-
-    of_bare, of_fast = Runs(), Runs()
-    expected = await outcome(getattr(make(), way), INPUT, config_with(of_bare))
-    fast = translated(make(), accelerator)
-    found = await outcome(getattr(fast, way), INPUT, config_with(of_fast))
-    assert repr(found) == repr(expected)
-    assert found[0] == "raised"
-    assert of_fast.forest() == of_bare.forest()
 
 
 class Picky(Runs):

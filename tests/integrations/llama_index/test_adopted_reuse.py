@@ -16,6 +16,7 @@ from hf_callers import GREEDY, own_model
 from li_reuse_programs import TEXTS, WHOLE, ask, synthesized
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
+from reuse_kit import num_tokens, reused
 
 from llama_index_rag_accel import accelerate, explain
 from rag_accel import Accelerator
@@ -46,16 +47,6 @@ def llm_of(model: Any) -> HuggingFaceLLM:
     )
 
 
-def reused(accelerator: Accelerator) -> int:
-    engines = accelerator.metrics.snapshot()["engines"].values()
-    return sum(one.get("prompt_tokens_from_chunks", 0) for one in engines)
-
-
-def tokens(*names: str) -> int:
-    texts = [TEXTS[name] for name in names]
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
-
-
 @pytest.mark.parametrize("build", WHOLE, ids=lambda one: one.__name__)
 def test_nodes_are_found_and_not_computed_again(
     model: Any, reusing: Accelerator, build: Build
@@ -64,7 +55,7 @@ def test_nodes_are_found_and_not_computed_again(
     ask(engine, "abc of these")
     assert reused(reusing) == 0
     ask(engine, "cab of these")
-    assert reused(reusing) >= tokens(*"abc")
+    assert reused(reusing) >= num_tokens(*(TEXTS[name] for name in "abc"))
 
 
 # What was reused is said

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -30,7 +26,7 @@ from llama_index.core.base.embeddings import base
 from llama_index.core.indices.query import embedding_utils
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores import MetadataFilter, MetadataFilters, simple
-from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVectorStoreData
+from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     VectorStoreQuery,
     VectorStoreQueryMode,
@@ -235,33 +231,6 @@ def test_ids_of_all_nodes_are_no_restriction(
     assert searched(accelerator) == 2
 
 
-def test_a_large_store_is_adopted_after_three_searches(accelerator: Accelerator) -> None:
-    store = store_of(vectors(200, dimension=384))
-    asked = [question(one) for one in vectors(6, seed=1, dimension=384)]
-    plain = [outcome(store, one) for one in asked]
-    with activate(accelerator):
-        assert [outcome(store, one) for one in asked] == plain
-    assert searched(accelerator) == 3
-
-
-def test_coroutines_are_counted_as_well(accelerator: Accelerator) -> None:
-    fast = accelerate(store_of(vectors(200, dimension=384)), accelerator=accelerator)
-    for one in vectors(6, seed=1, dimension=384):
-        run_in_loop(fast.aquery(question(one)))
-    assert searched(accelerator) == 3
-
-
-def test_a_small_store_needs_no_thread_or_engine(accelerator: Accelerator) -> None:
-    fast = accelerate(store_of(vectors(199, dimension=384)), accelerator=accelerator)
-    asked = [question(one) for one in vectors(6, seed=1, dimension=384)]
-    fast.query(asked[0])
-    threads = threading.active_count()
-    for one in asked:
-        fast.query(one)
-    assert threading.active_count() == threads
-    assert searched(accelerator) == 0
-
-
 @pytest.mark.usefixtures("any_size")
 def test_only_stores_that_search_as_upstreams_are_recognised(accelerator: Accelerator) -> None:
     class Renamed(SimpleVectorStore):
@@ -316,130 +285,3 @@ def test_a_function_of_upstreams_that_was_replaced_is_the_one_that_runs(
             assert outcome(store, asked) == plain
         assert len(calls) == num_calls
     assert searched(accelerator) == 0
-
-
-@pytest.mark.usefixtures("any_size")
-def test_a_store_and_its_copy_go_together(accelerator: Accelerator) -> None:
-    for _ in range(4):
-        passing = store_of(vectors(20))
-        data = passing.data
-        with activate(accelerator):
-            passing.query(question(vectors(1)[0]))
-        assert data in store_copies._copies
-        key = id(data)
-        del passing, data
-        gc.collect()
-        assert key not in store_copies._copies._of
-
-
-# Changes while an engine searches -----------------------------------------------------------------
-
-
-Change = Callable[[SimpleVectorStore], object]
-NEAR, FAR = [1.0] * DIMENSION, [-1.0] * DIMENSION
-CHANGES: dict[str, Change] = {
-    "added": lambda store: store.add([node("nearer", NEAR)]),
-    "deleted": lambda store: store.delete("document near"),
-    "replaced": lambda store: store.data.embedding_dict.__setitem__("near", list(FAR)),
-    "numbers": lambda store: store.data.embedding_dict["near"].__setitem__(0, -9.0),
-    "cleared": lambda store: store.clear(),
-    "other data": lambda store: setattr(
-        store, "data", SimpleVectorStoreData({"x": list(FAR)}, {"x": "None"}, {"x": {}})
-    ),
-}
-
-
-@pytest.mark.usefixtures("any_size")
-@pytest.mark.parametrize("how", CHANGES)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_change_while_an_engine_searches_is_seen_whole_or_not_at_all(
-    store: SimpleVectorStore,
-    accelerator: Accelerator,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
-    is_async: bool,
-) -> None:
-    store.add([node("near", [1.1, *NEAR[1:]])])
-    asked, changes = question(list(NEAR), 2), list[str]()
-    leaves = type(accelerator.leaves)
-    original, aoriginal = leaves.compute, leaves.acompute
-
-    def make_change() -> None:
-        if not changes:
-            changes.append(how)
-            CHANGES[how](store)
-
-    def compute(*args: Any) -> Any:
-        found = original(*args)
-        make_change()
-        return found
-
-    async def acompute(*args: Any) -> Any:
-        found = await aoriginal(*args)
-        make_change()
-        return found
-
-    before = outcome(store, asked)
-    monkeypatch.setattr(leaves, "compute", compute)
-    monkeypatch.setattr(leaves, "acompute", acompute)
-    fast = accelerate(store, accelerator=accelerator)
-    if how == "other data":  # of a twin's original, which has its own
-        fast = store
-    with activate(accelerator):
-        found = run_in_loop(aoutcome(fast, asked)) if is_async else outcome(fast, asked)
-    assert changes == [how]
-    assert found in (before, outcome(store, asked))
-
-
-@pytest.mark.usefixtures("any_size")
-def test_tasks_of_one_loop_change_the_store_between_searches(
-    store: SimpleVectorStore, accelerator: Accelerator
-) -> None:
-    near, is_over = list(NEAR), False
-    store.add([node("near", near)])
-
-    async def shuffle() -> None:
-        number = 0
-        while not is_over:
-            store.delete(f"document more {number}")
-            number = (number + 1) % 20
-            store.add([node(f"more {number}", FAR)])
-            await asyncio.sleep(0)
-
-    async def search() -> list[Any]:
-        return [(await fast.aquery(question(near, 1))).ids for _ in range(10)]
-
-    async def all_of_them() -> Any:
-        nonlocal is_over
-        shuffling = asyncio.create_task(shuffle())
-        try:
-            return await asyncio.gather(*(search() for _ in range(8)))
-        finally:
-            is_over = True
-            await shuffling
-
-    fast = accelerate(store, accelerator=accelerator)
-    assert run_in_loop(all_of_them()) == [[["near"]] * 10] * 8
-
-
-@pytest.mark.usefixtures("any_size")
-def test_searches_of_threads_beside_changes_find_what_was_there(
-    store: SimpleVectorStore, accelerator: Accelerator
-) -> None:
-    store.add([node("near", NEAR)])
-    held, stop = store.data.embedding_dict, threading.Event()
-
-    def shuffle() -> None:
-        while not stop.is_set():
-            for number in range(COUNT):  # the dict keeps its size: plain searches iterate over it
-                held[str(number)] = list(FAR)
-
-    changer = threading.Thread(target=shuffle)
-    with activate(accelerator), ThreadPoolExecutor(4) as pool:
-        changer.start()
-        try:
-            found = list(pool.map(lambda _: store.query(question(NEAR, 1)).ids, range(40)))
-        finally:
-            stop.set()
-            changer.join()
-    assert found == [["near"]] * 40

@@ -19,7 +19,7 @@ from li_building import (
     model,
     text_nodes,
 )
-from li_off_loop import knowing, own_settings, parents_of_spans
+from li_off_loop import knowing, parents_of_spans
 from li_programs import HashEmbedding, recording
 from li_side_by_side import NUM_CALLS, ameeting, events_by_span
 
@@ -32,11 +32,7 @@ from rag_accel.recognition.known_classes import full_name
 every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
 
 
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Give what is made within a program a model."""
-    with own_settings():
-        yield
+pytestmark = pytest.mark.usefixtures("shared_models")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from idle_accelerators import soon_idle
-from li_off_loop import knowing, own_settings, parents_of_spans
+from li_off_loop import knowing, parents_of_spans
 from li_programs import recording, run_in_loop
 from li_side_by_side import (
     NUM_CALLS,
@@ -80,11 +80,7 @@ class Handler(BaseCallbackHandler):
         """Do nothing."""
 
 
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Give what is made within a program a model."""
-    with own_settings():
-        yield
+pytestmark = pytest.mark.usefixtures("shared_models")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from idle_accelerators import soon_idle
-from li_off_loop import knowing, own_settings
+from li_off_loop import knowing
 from li_programs import run_in_loop
 from li_side_by_side import (
     NUM_CALLS,
@@ -39,11 +39,7 @@ every_program = pytest.mark.parametrize("name", PROGRAMS)
 raising = pytest.mark.parametrize("name", ["fusion", "accumulate", "strings"])
 
 
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Give what is made within a program a model."""
-    with own_settings():
-        yield
+pytestmark = pytest.mark.usefixtures("shared_models")
 
 
 @pytest.fixture

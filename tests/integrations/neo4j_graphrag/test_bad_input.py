@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import neo4j
 import pytest
-from neo4j.exceptions import AuthError, ClientError, ServiceUnavailable, SessionExpired
+from neo4j.exceptions import AuthError, ClientError
 from neo4j_graphrag.exceptions import Text2CypherRetrievalError
 from neo4j_graphrag.retrievers import Text2CypherRetriever, VectorRetriever
 from neo4j_graphrag.retrievers.base import Retriever
@@ -15,7 +14,6 @@ from neo4j_graphrag.types import RawSearchResult
 from neo4j_server import BoltServer
 from ng_kit import (
     ARMS,
-    KINDS,
     TEXTS,
     GraphPrograms,
     HashEmbedder,
@@ -26,7 +24,6 @@ from ng_kit import (
     side_by_side,
     vector_of,
 )
-from relay import Relay
 
 from neo4j_graphrag_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -39,51 +36,6 @@ ODD = ('Bob\'s "`Fact`"', "two\nlines", "x {n: 1}) DETACH DELETE (n", "é\u2028"
 def count(driver: Any, label: str = "") -> int:
     """Return how many nodes there are."""
     return driver.execute_query(f"MATCH (n{label}) RETURN count(n) AS n").records[0]["n"]
-
-
-@pytest.fixture
-def relayed(neo4j_server: BoltServer, neo4j_driver: Any) -> Iterator[tuple[Relay, Any]]:
-    """Yield a way to the filled server that can be cut, and a driver that takes it."""
-    fill(neo4j_driver)
-    host, _, port = neo4j_server.uri.rpartition("//")[2].partition(":")
-    relay = Relay((host, int(port)))
-    login = neo4j.basic_auth(neo4j_server.user, neo4j_server.password)
-    try:
-        with neo4j.GraphDatabase.driver(
-            relay.uri, auth=login, max_transaction_retry_time=0.1, initial_retry_delay=0.05
-        ) as driver:
-            yield relay, driver
-    finally:
-        relay.cut()
-
-
-@pytest.mark.cross_product(keep=4)
-@pytest.mark.parametrize("arm", ARMS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_is_gone_is_the_drivers_error(
-    kind: str, arm: str, relayed: tuple[Relay, Any], accelerator: Accelerator
-) -> None:
-    relay, driver = relayed
-    plain = GraphPrograms(driver).rag(kind)
-    with running(arm, plain, accelerator) as fast:
-        assert fast.search("bridge", return_context=True).retriever_result.items
-        relay.cut()
-        with pytest.raises((ServiceUnavailable, SessionExpired)):
-            fast.search("bridge", return_context=True)
-
-
-def test_a_slow_query_ends_at_the_time_limit_of_its_caller(
-    neo4j_driver: Any, accelerator: Accelerator
-) -> None:
-    class Slow(Retriever):
-        def get_search_results(self, query_text: str) -> RawSearchResult:
-            limited = neo4j.Query(query_text, timeout=0.5)  # type: ignore[arg-type]
-            return RawSearchResult(records=self.driver.execute_query(limited).records)
-
-    fast = accelerate(Slow(neo4j_driver), accelerator=accelerator)
-    with pytest.raises(neo4j.exceptions.Neo4jError) as raised:
-        fast.search("UNWIND range(1, 10000000000) AS i RETURN count(i)")
-    assert "TransactionTimedOut" in str(raised.value.code)
 
 
 def test_a_refused_login_is_the_drivers_error_and_shows_no_password(

@@ -28,7 +28,7 @@ from shared_calls_kit import PATIENCE_S, HostedRecognition, SharedCalls
 from tenacity import RetryError
 
 import neo4j_graphrag_rag_accel
-from neo4j_graphrag_rag_accel import accelerate, activate
+from neo4j_graphrag_rag_accel import accelerate
 from neo4j_graphrag_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
@@ -131,19 +131,6 @@ def test_a_server_that_is_gone_is_the_embedders_own_error(
     fast = accelerate(plain, accelerator=accelerator)
     assert side_by_side(fast.embed_query, ["a", "b"]) == [expected] * 2
     assert expected[0] is EmbeddingsGenerationError
-
-
-def test_two_keys_never_share_a_call(
-    server: EmbeddingsServer, make: Make, accelerator: Accelerator
-) -> None:
-    both = [make(api_key=key) for key in ("one", "two")]
-    with activate(accelerator):
-        side_by_side(lambda at: both[at % 2].embed_query(TEXTS[at]), list(range(32)))
-    asked = {
-        key: {text for heard in server.heard if heard.key == key for text in heard.texts}
-        for key in ("one", "two")
-    }
-    assert asked == {"one": set(TEXTS[::2]), "two": set(TEXTS[1::2])}
 
 
 class Same(OpenAIEmbeddings):

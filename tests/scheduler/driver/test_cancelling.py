@@ -5,42 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
 from driver_harness import PATIENCE_S, Gate, Rig, held_back, stepped_profile
 
 from rag_accel.engine_api import PrimitiveKind, StepBudget
-from rag_accel.errors import RequestCancelledError
 from rag_accel.scheduler.messages import CallEnded, NodeCancelled, NodeSpec, RequestCancelled
 from rag_accel.testing import FakeEngine
-
-
-def test_a_queued_leaf_never_reaches_its_engine() -> None:
-    gate = Gate()
-    with Rig(FakeEngine(compute=gate)) as rig, held_back(gate):
-        running = rig.leaf("running")
-        gate.wait_until_entered()
-        queued = rig.leaf("queued")
-        rig.driver.post(NodeCancelled(queued.key))
-        with pytest.raises(RequestCancelledError):
-            queued.value()
-        gate.open()
-        running.value()
-        rig.become_idle()
-        assert [len(batch) for batch in rig.engine.batches] == [1]
-
-
-def test_a_running_leaf_ends_at_once_and_its_neighbours_finish() -> None:
-    gate = Gate()
-    with Rig(FakeEngine(compute=gate)) as rig, held_back(gate):
-        first = rig.leaf("first")
-        gate.wait_until_entered()
-        one, other = rig.leaf("one"), rig.leaf("other")
-        rig.settle()
-        rig.driver.post(NodeCancelled(first.key))
-        assert first.outcome == "cancelled"
-        gate.open()
-        one.value()
-        other.value()
 
 
 def test_running_work_of_a_stepped_engine_is_cancelled_in_the_engine() -> None:
@@ -83,29 +52,6 @@ def test_a_step_that_waits_stops_waiting_when_its_work_is_cancelled() -> None:
         assert call.outcome == "cancelled"
         rig.become_idle()
         assert [call.method for call in engine.calls][-1] == "cancel"
-
-
-def test_cancelling_what_has_ended_does_nothing() -> None:
-    with Rig() as rig:
-        call = rig.leaf()
-        call.value()
-        rig.driver.post(NodeCancelled(call.key))
-        rig.settle()
-        assert len(call.ends) == 1
-
-
-def test_a_borrowed_call_keeps_its_permit_until_it_really_ends() -> None:
-    with Rig(max_concurrency=1) as rig:
-        first, second = rig.leaf(engine="b"), rig.leaf(engine="b")
-        assert first.may_run.wait(PATIENCE_S)
-        rig.driver.post(NodeCancelled(first.key))
-        assert first.outcome == "cancelled"
-        rig.settle()
-        assert not second.may_run.is_set()
-        rig.end_call(first, ok=False)
-        assert second.may_run.wait(PATIENCE_S)
-        rig.end_call(second)
-        rig.become_idle()
 
 
 def test_a_cancelled_request_takes_its_queued_and_running_work_along() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from dataclasses import replace
 from typing import Any
@@ -10,16 +9,15 @@ from typing import Any
 import pytest
 from driver_harness import EMBEDDING, PATIENCE_S, Gate, LeafCall, Rig, held_back
 
-from rag_accel.engine_api import BorrowedEngine, EngineBase, EngineRequest, StepBudget, WorkId
+from rag_accel.engine_api import BorrowedEngine, EngineBase, StepBudget
 from rag_accel.errors import ClosedError, ConfigError
-from rag_accel.scheduler.driver import AsyncLeaf, Driver, Result, SyncLeaf
+from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import (
     EngineLeft,
     LeafArrived,
     NodeCancelled,
     NodeKey,
     NodeSpec,
-    Outcome,
 )
 from rag_accel.scheduler.state import CoreOptions
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
@@ -46,34 +44,6 @@ def test_closing_ends_what_is_queued_running_and_granted() -> None:
     assert rig.engine.is_closed
 
 
-def test_closing_wakes_a_thread_that_blocks() -> None:
-    gate = Gate()
-    rig = Rig(FakeEngine(compute=gate))
-    with held_back(gate):
-        leaf = SyncLeaf(lambda node: EngineRequest(WorkId("w"), "r", EMBEDDING, "text"))
-        rid = rig.driver.new_request()
-        rig.driver.submit(LeafArrived(rid, NodeSpec("n", rig.e, EMBEDDING), 0.0), leaf)
-        gate.wait_until_entered()
-        threading.Thread(target=rig.driver.close, args=(PATIENCE_S,)).start()
-        leaf.wait()
-        assert leaf.outcome == "closed"
-
-
-async def test_closing_wakes_a_task_that_waits() -> None:
-    gate = Gate()
-    rig = Rig(FakeEngine(compute=gate))
-    with held_back(gate):
-        leaf = AsyncLeaf(
-            rig.driver.later, lambda node: EngineRequest(WorkId("w"), "r", EMBEDDING, "text")
-        )
-        rid = rig.driver.new_request()
-        rig.driver.submit(LeafArrived(rid, NodeSpec("n", rig.e, EMBEDDING), 0.0), leaf)
-        await asyncio.to_thread(gate.wait_until_entered)
-        rig.driver.close(0.0)
-        await asyncio.wait_for(leaf.wait(), PATIENCE_S)
-        assert leaf.outcome == "closed"
-
-
 def test_a_driver_can_be_closed_twice() -> None:
     rig = Rig()
     assert rig.driver.close(PATIENCE_S)
@@ -91,19 +61,6 @@ def test_many_threads_can_close_at_once() -> None:
         thread.join(PATIENCE_S)
     assert {call.outcome for call in calls} == {"closed"}
     assert rig.driver.close(PATIENCE_S)
-
-
-def test_a_closed_driver_takes_nothing_more() -> None:
-    rig = Rig()
-    rig.driver.close(PATIENCE_S)
-    with pytest.raises(ClosedError):
-        rig.leaf()
-    with pytest.raises(ClosedError):
-        rig.graph(NodeSpec("n", rig.e, EMBEDDING))
-    late = FakeEngine()
-    with pytest.raises(ClosedError):
-        rig.driver.add_engine("late", late)
-    assert not late.calls
 
 
 def test_a_closed_driver_ignores_what_is_reported_late() -> None:
@@ -152,29 +109,6 @@ def test_no_caller_is_forgotten_while_many_threads_submit_and_one_closes() -> No
         assert {call.outcome for call in calls} <= {"done", "closed"}
 
 
-class Closer(LeafCall):
-    """Close the driver from its own thread."""
-
-    driver: Driver
-    answer: bool | None = None
-
-    def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
-        if self.answer is None:
-            self.answer = self.driver.close(PATIENCE_S)
-        super().ended(node, outcome, result, shared)
-
-
-def test_a_callback_of_the_driver_may_close_it() -> None:
-    rig = Rig()
-    key = NodeKey(rig.driver.new_request(), "n")
-    call = Closer(key, "text")
-    call.driver = rig.driver
-    rig.driver.submit(LeafArrived(key.request, NodeSpec("n", rig.e, EMBEDDING), 0.0), call)
-    assert call.outcome == "done"
-    assert call.answer is False
-    assert rig.driver.close(PATIENCE_S)
-
-
 def test_an_engine_may_close_the_driver_from_its_step() -> None:
     answers: list[bool] = []
 
@@ -206,16 +140,6 @@ def test_an_engine_that_fails_to_close_or_to_be_interrupted_keeps_no_caller() ->
     driver.add_engine("other", other)
     assert driver.close(PATIENCE_S)
     assert other.is_closed
-
-
-def test_a_hanging_engine_is_not_waited_for_longer_than_asked() -> None:
-    gate = Gate()
-    rig = Rig(FakeEngine(compute=gate))
-    with held_back(gate):
-        call = rig.leaf()
-        gate.wait_until_entered()
-        assert rig.driver.close(0.05) is False
-        assert call.outcome == "closed"
 
 
 def test_an_engine_that_takes_no_work_is_refused() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver_harness import EMBEDDING, Gate, Rig, held_back
+from driver_harness import Gate, Rig, held_back
 
-from rag_accel.scheduler.messages import NodeCancelled, NodeSpec
+from rag_accel.scheduler.messages import NodeCancelled
 from rag_accel.testing import FakeEngine
 
 
@@ -69,37 +69,3 @@ def test_the_payload_of_a_cancelled_leaf_is_free_once_its_step_has_returned() ->
         gate.open()
         rig.become_idle()
         assert ref() is None
-
-
-def test_the_client_of_a_request_is_free_once_it_has_ended() -> None:
-    with Rig(Forgetful()) as rig:
-        caller = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
-        assert caller.over.wait(20)
-        ref = weakref.ref(caller)
-        del caller
-        rig.become_idle()
-        assert ref() is None
-
-
-def test_the_client_of_a_failed_leaf_is_free_once_it_has_ended() -> None:
-    with Rig(Forgetful()) as rig:
-        call = rig.leaf(ValueError("no payload"))
-        assert call.outcome == "failed"
-        ref = weakref.ref(call)
-        # The error's traceback leads to where the payload was built.
-        call.payload.__traceback__ = None
-        del call
-        rig.become_idle()
-        assert ref() is None
-
-
-def test_a_closed_driver_is_free() -> None:
-    rig = Rig()
-    rig.leaf().value()
-    driver = weakref.ref(rig.driver)
-    engine = weakref.ref(rig.engine)
-    rig.driver.close(20)
-    del rig
-    gc.collect()
-    assert driver() is None
-    assert engine() is None

@@ -63,8 +63,9 @@ def test_a_result_of_a_stepped_engine_that_was_cancelled_meanwhile_leaves_no_han
 
 
 @pytest.mark.parametrize("stepped", [True, False])
-def test_a_result_that_comes_after_the_scheduler_failed_leaves_no_handle(
-    stepped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("when", ["before", "on the end of the step"])
+def test_a_result_that_comes_when_the_scheduler_fails_leaves_no_handle(
+    when: str, stepped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "rag_accel.scheduler")
     gate = Gate()
@@ -74,30 +75,16 @@ def test_a_result_that_comes_after_the_scheduler_failed_leaves_no_handle(
         gate.wait_until_entered()
         with monkeypatch.context() as broken:
             broken.setattr(handling, "handle", lambda *event, more: 1 / 0)
-            rig.driver.post(Tick())
+            if when == "before":
+                rig.driver.post(Tick())
+            else:
+                gate.open()
             assert caller.over.wait(20)
+            if when != "before":
+                rig.settle()
         gate.open()
         rig.become_idle()
         assert caller.request_outcome == "failed"
-    assert engine.live == set()
-
-
-@pytest.mark.parametrize("stepped", [True, False])
-def test_a_step_on_whose_end_the_scheduler_fails_leaves_no_handle(
-    stepped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL, "rag_accel.scheduler")
-    gate = Gate()
-    engine = Keeping(stepped_profile() if stepped else FAKE_PROFILE, compute=gate)
-    with Rig(engine) as rig, held_back(gate):
-        caller = rig.graph(NodeSpec("n", rig.e, EMBEDDING))
-        gate.wait_until_entered()
-        with monkeypatch.context() as broken:
-            broken.setattr(handling, "handle", lambda *event, more: 1 / 0)
-            gate.open()
-            assert caller.over.wait(20)
-            rig.settle()
-        rig.become_idle()
     assert engine.live == set()
 
 

@@ -14,11 +14,9 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     EngineRequest,
-    PrimitiveKind,
     StepBudget,
 )
 from rag_accel.errors import EngineLostError
-from rag_accel.scheduler.messages import EngineName, NodeSpec
 from rag_accel.testing import FakeEngine, ManualClock
 
 
@@ -42,35 +40,6 @@ def test_work_of_a_hanging_step_is_lost_after_hang_s(stepped: bool) -> None:
         gate.open()
         rig.become_idle()
         rig.leaf("again").value()
-
-
-def test_other_engines_go_on_while_one_hangs() -> None:
-    gate, clock = Gate(), ManualClock()
-    with Rig(FakeEngine(compute=gate), clock=clock, step_timeout_s=10) as rig, held_back(gate):
-        rig.driver.add_engine("other", FakeEngine())
-        hanging = rig.leaf("hanging")
-        gate.wait_until_entered()
-        rig.advance(clock, 11)
-        assert hanging.outcome == "lost"
-        rig.leaf("fine", engine="other").value()
-        borrowed = rig.leaf(engine="b")
-        assert borrowed.may_run.wait(20)
-        rig.end_call(borrowed)
-        assert borrowed.outcome == "done"
-
-
-def test_a_request_whose_engine_is_lost_ends_as_a_whole() -> None:
-    gate, clock = Gate(), ManualClock()
-    with Rig(FakeEngine(compute=gate), clock=clock, step_timeout_s=10) as rig, held_back(gate):
-        first = NodeSpec("first", rig.e, PrimitiveKind.EMBEDDING)
-        then = NodeSpec("then", EngineName("b"), PrimitiveKind.EMBEDDING, ("first",))
-        caller = rig.graph(first, then)
-        gate.wait_until_entered()
-        rig.advance(clock, 11)
-        assert caller.over.wait(20)
-        assert caller.request_outcome == "lost"
-        gate.open()
-        rig.become_idle()
 
 
 class Waiting(EngineBase):

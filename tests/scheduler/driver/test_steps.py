@@ -17,12 +17,11 @@ from rag_accel.engine_api import (
     GenerationInput,
     Message,
     StepBudget,
-    TextBatch,
     WorkId,
 )
-from rag_accel.errors import EngineError, EngineOutputError
+from rag_accel.errors import EngineOutputError
 from rag_accel.requests.kinds import check_output
-from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults, vector_of
+from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
 
 
 def poison(fault: Any) -> Faults:
@@ -39,20 +38,6 @@ def behind_a_gate(rig: Rig, gate: Gate, *payloads: Any) -> list[Any]:
     gate.open()
     first.value()
     return calls
-
-
-def test_a_leaf_gets_the_value_of_its_own_payload() -> None:
-    with Rig() as rig:
-        np.testing.assert_array_equal(rig.leaf("one").value(), [vector_of("one")])
-
-
-def test_a_batch_forms_while_the_engine_is_busy() -> None:
-    gate = Gate()
-    with Rig(FakeEngine(compute=gate)) as rig, held_back(gate):
-        calls = behind_a_gate(rig, gate, *(f"text {n}" for n in range(20)))
-        for n, call in enumerate(calls):
-            np.testing.assert_array_equal(call.value(), [vector_of(f"text {n}")])
-        assert [len(batch) for batch in rig.engine.batches] == [1, 20]
 
 
 @pytest.mark.parametrize("shares", [False, True])
@@ -72,33 +57,12 @@ def test_steps_get_a_share_of_the_cores_only_beside_an_engine_that_says_so(share
     assert other.threads_granted == [2 if shares else 4, 4]
 
 
-def test_a_batch_never_exceeds_what_the_engine_takes() -> None:
-    gate = Gate()
-    with Rig(FakeEngine(compute=gate), max_batch=8) as rig, held_back(gate):
-        for call in behind_a_gate(rig, gate, *(f"text {n}" for n in range(20))):
-            call.value()
-        assert [len(batch) for batch in rig.engine.batches] == [1, 8, 8, 4]
-
-
 def test_every_method_but_interrupt_runs_on_one_thread() -> None:
     with Rig() as rig:
         for n in range(5):
             rig.leaf(f"text {n}").value()
     assert len(rig.engine.thread_ids) == 1
     assert rig.engine.is_closed
-
-
-def test_a_step_that_raises_harms_only_its_poison_member() -> None:
-    gate = Gate()
-    engine = FakeEngine(compute=gate, faults=poison("raise"))
-    with Rig(engine) as rig, held_back(gate):
-        before, bad, after = behind_a_gate(rig, gate, "before", "poison", "after")
-        before.value()
-        after.value()
-        with pytest.raises(EngineError, match="scripted fault"):
-            bad.value()
-        assert sorted(len(batch) for batch in engine.batches) == [1, 1, 1, 1, 3]
-        assert rig.driver.internal_errors == 0
 
 
 def test_an_item_error_reaches_its_caller_as_the_same_object() -> None:
@@ -237,16 +201,6 @@ def test_an_engine_that_stays_broken_fails_each_of_its_callers_and_nothing_else(
         assert borrowed.outcome == "done"
 
 
-def test_a_stepped_engine_takes_newcomers_at_step_borders() -> None:
-    gate = Gate()
-    engine = FakeEngine(compute=gate, steps=3)
-    with Rig(engine) as rig, held_back(gate):
-        (second,) = behind_a_gate(rig, gate, "second")
-        second.value()
-        sizes = [len(batch) for batch in engine.batches]
-        assert sizes == [1, 2, 2, 1]
-
-
 def test_partial_outputs_reach_their_caller_in_order() -> None:
     prompt = GenerationInput((Message("user", "say something long enough"),))
     with Rig(FakeEngine(steps=4)) as rig:
@@ -272,9 +226,3 @@ def test_a_caller_that_cannot_take_a_partial_fails_alone() -> None:
         with pytest.raises(AttributeError):
             bad.value()
         rig.become_idle()
-
-
-def test_two_texts_are_two_rows() -> None:
-    with Rig() as rig:
-        value = rig.leaf(TextBatch(("a", "b"))).value()
-    np.testing.assert_array_equal(value, [vector_of("a"), vector_of("b")])

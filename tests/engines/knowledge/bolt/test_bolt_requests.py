@@ -10,7 +10,7 @@ import pytest
 from triples import ODD_NAMES, Triple, fill, random_graph
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engines import BoltGraph, CallableEmbeddingEngine, KnowledgeEngine, MemoryGraph
+from rag_accel.engines import BoltGraph, CallableEmbeddingEngine, MemoryGraph
 
 pytestmark = pytest.mark.neo4j
 
@@ -75,37 +75,3 @@ def test_requests_find_the_same_paths_as_in_memory(indexed: Any, options: dict[s
     assert found == hits(MemoryGraph(triples()), requests, **options)
     bounds = [options.get(name, 1) for name in ("hops", "top_k", "seeds")]
     assert any(found) == all(bounds)
-
-
-def test_a_hub_gives_a_request_the_same_paths_as_in_memory(indexed: Any) -> None:
-    indexed.execute_query(
-        "CREATE (hub:__Entity__ {id: 'hub'}) WITH hub UNWIND range(0, 19999) AS i "
-        "CREATE (hub)-[:HAS]->(:__Entity__ {id: 'leaf ' + i})"
-    )
-    hub = MemoryGraph([("hub", "HAS", f"leaf {number}") for number in range(20_000)])
-    requests = [["hub"], ["leaf 777"]]
-    found = hits(BoltGraph(indexed), requests, fan_out=40, max_paths=30, top_k=99)
-    assert found == hits(hub, requests, fan_out=40, max_paths=30, top_k=99)
-    assert [len(some) for some in found] == [30, 1 + 30]
-
-
-def test_the_next_request_sees_an_edit(indexed: Any) -> None:
-    fill(indexed, [("a", "r", "b")])
-    with accelerated(BoltGraph(indexed)) as acc:
-        before = acc.run(only(), input="x", names=["a"])
-        indexed.execute_query("MATCH (:__Entity__ {id: 'a'})-[r]->() DELETE r")
-        after = acc.run(only(), input="x", names=["a"])
-    assert ([hit.path.text for hit in before], after) == (["a -> r -> b"], ())
-
-
-def test_two_tenants_of_one_database_find_their_own_paths(neo4j_driver: Any) -> None:
-    neo4j_driver.execute_query(
-        "CREATE (:X {id: 'a'})-[:R]->(:X {id: 'mine'}), (:Y {id: 'a'})-[:R]->(:Y {id: 'theirs'})"
-    )
-    graphs = {name: BoltGraph(neo4j_driver, label=name) for name in ("X", "Y")}
-    found: dict[str, list[str]] = {}
-    for name in graphs:
-        with accelerated(KnowledgeEngine(graphs), namespace=name) as acc:
-            run = acc.run(only(), input="x", names=["a"])
-            found[name] = [hit.path.text for hit in run]
-    assert found == {"X": ["a -> R -> mine"], "Y": ["a -> R -> theirs"]}

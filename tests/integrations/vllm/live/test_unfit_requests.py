@@ -15,7 +15,6 @@ from exact_engine import FOREIGN_WARNINGS, EngineAnswer, ExactEngine
 from exact_prompts import TOLERANCE, TextPrompt
 from exact_reference import Reference
 
-from rag_accel.kv.files import VERSION
 from rag_accel.kv.reuse_request import ENTRY, ReuseRequest
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{name}") for name in FOREIGN_WARNINGS]
@@ -125,34 +124,6 @@ def test_without_rows_a_claim_ends_at_the_first_gap(
     (answer,) = engine.ask([prompt.ids()], [prompt.request("full")])
     assert answer.cached == len(prompt.head) + len(prompt.texts[0])
     assert prompt.full(reference, answer) < TOLERANCE
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed", "newer", "gone", "unreadable"])
-def test_a_file_that_cannot_be_used_is_computed(
-    engine: ExactEngine, reference: Reference, prompt: TextPrompt, folder: Path, damage: str
-) -> None:
-    before = set(folder.glob("*.kv"))
-    _fill(engine, prompt)
-    engine.forget_memory()
-    for path in set(folder.glob("*.kv")) - before:
-        content = path.read_bytes()
-        if damage == "cut":
-            path.write_bytes(content[: len(content) // 2])
-        elif damage == "changed":
-            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        elif damage == "newer":
-            said = f'"version":"{VERSION}"'.encode()
-            path.write_bytes(content.replace(said, b'"version":"9"'))
-        elif damage == "gone":
-            path.unlink()
-        else:
-            path.unlink()
-            path.mkdir()
-    (answer,) = engine.ask([prompt.ids()], [prompt.request("exact")])
-    assert prompt.full(reference, answer) < TOLERANCE
-    engine.reset()
-    (again,) = engine.ask([prompt.ids()], [prompt.request("exact")])
-    assert prompt.full(reference, again) < TOLERANCE
 
 
 def test_a_file_that_vanishes_between_look_up_and_load_is_computed(

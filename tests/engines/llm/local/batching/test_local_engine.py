@@ -106,15 +106,6 @@ def test_what_is_done_to_the_tokenizer_later_changes_nothing(runner: FakeRunner)
     assert value(finish(engine, "a"), "a").text == text_of(runner, HEAD)
 
 
-def test_work_joins_what_runs(engine: LocalLLMEngine, runner: FakeRunner) -> None:
-    engine.submit([work("a", "first", stream=True)])
-    engine.step(StepBudget())
-    engine.submit([work("b", "second")])
-    outputs = finish(engine, "a", "b")
-    assert value(outputs, "b").text == text_of(runner, "second")
-    assert any(len(forward) == 2 for forward in runner.forwards)
-
-
 def test_usage_counts_tokens_by_where_they_came_from(engine: LocalLLMEngine) -> None:
     engine.submit([work("a", HEAD)])
     first = value(finish(engine, "a"), "a")
@@ -125,17 +116,6 @@ def test_usage_counts_tokens_by_where_they_came_from(engine: LocalLLMEngine) -> 
     assert first.use == PromptUse(computed=size)
     assert second.use.from_prefix > 10
     assert second.use.computed + second.use.from_prefix == second.prompt_tokens
-
-
-def test_a_beginning_that_was_computed_is_not_computed_again(
-    engine: LocalLLMEngine, runner: FakeRunner
-) -> None:
-    engine.submit([work("a", HEAD, max_tokens=1)])
-    first = value(finish(engine, "a"), "a")
-    runner.forwards.clear()
-    engine.submit([work("b", HEAD, max_tokens=1)])
-    assert value(finish(engine, "b"), "b").text == first.text
-    assert runner.computed == 1
 
 
 def test_prompts_that_begin_alike_and_come_together_share_their_beginning(

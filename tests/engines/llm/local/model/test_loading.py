@@ -108,12 +108,11 @@ def test_a_folder_is_loaded_in_another_dtype(folder: Path) -> None:
     assert loaded.runner.pool.keys.dtype is torch.bfloat16
 
 
-def test_the_context_is_what_the_model_was_made_for(folder: Path) -> None:
-    assert load(folder, **SMALL).runner.context == 512
-
-
-def test_a_shorter_context_is_kept(folder: Path) -> None:
-    assert load(folder, context=100, **SMALL).runner.context == 100
+@pytest.mark.parametrize("context", [None, 100])
+def test_the_context_is_what_the_model_was_made_for_or_shorter(
+    folder: Path, context: int | None
+) -> None:
+    assert load(folder, context=context, **SMALL).runner.context == (context or 512)
 
 
 @pytest.mark.parametrize("context", [0, 513])
@@ -125,96 +124,68 @@ def test_a_context_the_model_was_not_made_for_is_refused(context: int) -> None:
 # What is refused of a folder
 
 
-def test_an_unsupported_type(folder: Path) -> None:
-    change_config(folder, model_type="gpt2")
-    message = refusal_of(folder)
-    assert "'gpt2'" in message
-    assert "llama | mistral | qwen2 | qwen3" in message
-    assert "transformers 5." in message
+def removed(name: str) -> Callable[[Path], Any]:
+    """Return what removes a file."""
+    return lambda folder: (folder / name).unlink()
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_a_rotation_that_changes_with_length(folder: Path, kind: str) -> None:
-    factors = [1.0] * 8
-    rope = {
-        "rope_type": kind,
-        "rope_theta": 10000.0,
-        "factor": 2.0,
-        "short_factor": factors,
-        "long_factor": factors,
-        "original_max_position_embeddings": 256,
-    }
-    change_config(folder, rope_parameters=rope)
-    assert f"rope_type '{kind}'" in refusal_of(folder)
+def written(name: str, text: str) -> Callable[[Path], Any]:
+    """Return what writes a file."""
+    return lambda folder: (folder / name).write_text(text)
 
 
-def test_quantised_weights(folder: Path) -> None:
-    change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
-    assert "quantization_config" in refusal_of(folder)
+def changed(**settings: Any) -> Callable[[Path], Any]:
+    """Return what changes the configuration."""
+    return lambda folder: change_config(folder, **settings)
 
 
-def test_weights_that_can_hold_code(folder: Path) -> None:
+def rotation(kind: str) -> dict[str, Any]:
+    """Return settings of a rotation that changes with length."""
+    factors = {"short_factor": [1.0] * 8, "long_factor": [1.0] * 8}
+    rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0, **factors}
+    return {"rope_parameters": {**rope, "original_max_position_embeddings": 256}}
+
+
+def with_pickled_weights(folder: Path) -> None:
+    """Give the weights the name of a file that can hold code."""
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+SUPPORTED = "llama | mistral | qwen2 | qwen3"
+DTYPES = "float32 | bfloat16"
+FOLDERS: list[tuple[Callable[[Path], Any], list[str]]] = [
+    (changed(model_type="gpt2"), ["'gpt2'", SUPPORTED, "transformers 5."]),
+    (changed(**rotation("dynamic")), ["rope_type 'dynamic'"]),
+    (changed(**rotation("longrope")), ["rope_type 'longrope'"]),
+    (changed(quantization_config={"quant_method": "gptq", "bits": 4}), ["quantization_config"]),
+    (with_pickled_weights, ["found pytorch_model.bin", "*.safetensors"]),
+    (removed("model.safetensors"), ["found no weights"]),
+    (written("adapter_config.json", "{}"), ["merge_and_unload"]),
+    (written("model.safetensors", "no weights"), ["cannot be loaded"]),
+    (changed(num_hidden_layers=4), ["weights are missing"]),
+    (changed(dtype="float16"), ["float16", DTYPES]),
+    (written("config.json", "{"), ["model"]),
+    (written("config.json", "[]"), ["model"]),
+    (removed("config.json"), ["configuration cannot be read"]),
+    (removed("tokenizer.json"), ["tokenizer.json, tokenizer.model, vocab.json"]),
+    (written("tokenizer.json", "{"), ["tokenizer is missing"]),
+]
+
+
+@pytest.mark.parametrize(("spoil", "said"), FOLDERS, ids=[said[0] for _, said in FOLDERS])
+def test_a_spoilt_folder(folder: Path, spoil: Callable[[Path], Any], said: list[str]) -> None:
+    spoil(folder)
     message = refusal_of(folder)
-    assert "found pytorch_model.bin" in message
-    assert "*.safetensors" in message
+    assert [text for text in said if text not in message] == []
 
 
-def test_no_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    assert "found no weights" in refusal_of(folder)
-
-
-def test_an_adapter(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text("{}")
-    assert "merge_and_unload" in refusal_of(folder)
-
-
-def test_damaged_weights(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"no weights")
-    assert "cannot be loaded" in refusal_of(folder)
-
-
-def test_weights_that_are_missing(folder: Path) -> None:
-    change_config(folder, num_hidden_layers=4)
-    assert "weights are missing" in refusal_of(folder)
-
-
-def test_weights_in_half_precision(folder: Path) -> None:
-    change_config(folder, dtype="float16")
-    message = refusal_of(folder)
-    assert "float16" in message
-    assert "float32 | bfloat16" in message
-
-
-def test_an_unknown_dtype(folder: Path) -> None:
-    assert "float32 | bfloat16" in refusal_of(folder, dtype="int8")
-
-
-def test_a_device_that_is_not_there(folder: Path) -> None:
-    assert "cannot be loaded" in refusal_of(folder, device="no-such-device")
-
-
-@pytest.mark.parametrize("text", ["{", "[]"])
-def test_a_configuration_that_cannot_be_read(folder: Path, text: str) -> None:
-    (folder / "config.json").write_text(text)
-    assert "model" in refusal_of(folder)
-
-
-def test_no_configuration(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    assert "configuration cannot be read" in refusal_of(folder)
-
-
-def test_no_tokenizer_files(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-    message = refusal_of(folder)
-    assert "tokenizer.json, tokenizer.model, vocab.json" in message
-
-
-def test_damaged_tokenizer_files(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{")
-    assert "tokenizer is missing" in refusal_of(folder)
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [({"dtype": "int8"}, DTYPES), ({"device": "no-such-device"}, "cannot be loaded")],
+    ids=str,
+)
+def test_an_unknown_option(folder: Path, option: dict[str, str], said: str) -> None:
+    assert said in refusal_of(folder, **option)
 
 
 def test_remote_code_is_not_run(folder: Path) -> None:
@@ -252,35 +223,8 @@ def test_a_name_is_found_among_what_was_fetched_before(
 # What is refused of an object
 
 
-def test_an_object_of_another_type() -> None:
-    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=256))
-    assert "'gpt2'" in refusal_of(model, tiny_tokenizer())
-
-
-@pytest.mark.parametrize("thing", [object(), 3, None], ids=range(3))
-def test_something_that_is_no_model(thing: Any) -> None:
-    assert "not run here" in refusal_of(thing, tiny_tokenizer())
-
-
 class DerivedModel(LlamaForCausalLM):
     """A class of a user's, which may compute anything."""
-
-
-def test_a_derived_class() -> None:
-    model = DerivedModel(shared("llama").config)
-    assert "DerivedModel" in refusal_of(model, tiny_tokenizer())
-
-
-def test_an_object_whose_rotation_changes_with_length() -> None:
-    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    model = LlamaForCausalLM(LlamaConfig(**_sizes(), rope_parameters=rope))
-    assert "rope_type 'dynamic'" in refusal_of(model, tiny_tokenizer())
-
-
-def _sizes() -> dict[str, Any]:
-    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
-    heads = ("num_attention_heads", "num_key_value_heads")
-    return {name: getattr(shared("llama").config, name) for name in (*kept, *heads)}
 
 
 class Adapter(torch.nn.Module):
@@ -295,48 +239,72 @@ class Adapter(torch.nn.Module):
         return self.inner(hidden)
 
 
-def test_an_object_with_an_adapter() -> None:
+def of_another_type() -> Any:
+    return GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=256))
+
+
+def whose_rotation_changes_with_length() -> Any:
+    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    heads = ("num_attention_heads", "num_key_value_heads")
+    sizes: Any = {name: getattr(shared("llama").config, name) for name in (*kept, *heads)}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **rotation("dynamic")))
+
+
+def with_an_adapter() -> Any:
     model = fresh("llama")
     layer = model.model.layers[1].self_attn
     layer.q_proj = Adapter(layer.q_proj)
-    assert "Adapter" in refusal_of(model, tiny_tokenizer())
+    return model
 
 
-def test_an_object_with_a_hook() -> None:
+def with_a_hook() -> Any:
     model = fresh("llama")
     model.model.norm.register_forward_hook(lambda *_: None)
-    assert "hooks" in refusal_of(model, tiny_tokenizer())
+    return model
 
 
-def test_an_object_with_another_forward() -> None:
+def with_another_forward() -> Any:
     model = fresh("llama")
     model.model.norm.forward = lambda hidden: hidden
-    assert "methods put over" in refusal_of(model, tiny_tokenizer())
+    return model
 
 
-def test_an_object_in_half_precision() -> None:
-    assert "float16" in refusal_of(fresh("llama", torch.float16), tiny_tokenizer())
-
-
-def test_an_object_of_two_dtypes() -> None:
+def of_two_dtypes() -> Any:
     model = fresh("llama")
     model.lm_head.to(torch.bfloat16)
-    assert "bfloat16, float32" in refusal_of(model, tiny_tokenizer())
+    return model
 
 
-def test_an_object_without_memory() -> None:
-    assert "meta" in refusal_of(fresh("llama").to("meta"), tiny_tokenizer())
+def whose_weights_count_no_changes() -> Any:
+    with torch.inference_mode():
+        return fresh("llama")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (object, "not run here"),
+        (int, "not run here"),
+        (lambda: None, "not run here"),
+        (of_another_type, "'gpt2'"),
+        (lambda: DerivedModel(shared("llama").config), "DerivedModel"),
+        (whose_rotation_changes_with_length, "rope_type 'dynamic'"),
+        (with_an_adapter, "Adapter"),
+        (with_a_hook, "hooks"),
+        (with_another_forward, "methods put over"),
+        (lambda: fresh("llama", torch.float16), "float16"),
+        (of_two_dtypes, "bfloat16, float32"),
+        (lambda: fresh("llama").to("meta"), "meta"),
+        (whose_weights_count_no_changes, "could not be noticed"),
+    ],
+)
+def test_an_object_that_cannot_be_run(make: Callable[[], Any], said: str) -> None:
+    assert said in refusal_of(make(), tiny_tokenizer())
 
 
 @pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "cuda"}], ids=str)
 def test_an_object_is_not_converted(option: dict[str, str]) -> None:
     assert "keeps its" in refusal_of(shared("llama"), tiny_tokenizer(), **option)
-
-
-def test_an_object_whose_weights_count_no_changes() -> None:
-    with torch.inference_mode():
-        model = fresh("llama")
-    assert "could not be noticed" in refusal_of(model, tiny_tokenizer())
 
 
 @pytest.mark.parametrize("tokenizer", [None, str.split], ids=["none", "function"])

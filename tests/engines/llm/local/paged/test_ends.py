@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import fake_runner
 import pytest
+from ends_kit import PATIENCE_S, runs, wait_for
 
 pytest.importorskip("openvino")
 pytestmark = [
@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
 ]
 
-PATIENCE_S = 50.0
 #: Asks for ever, in its main thread or in one that no exit waits for.
 PROGRAM = """
 import signal, sys, threading
@@ -102,22 +101,6 @@ def require_plain_end(process: subprocess.Popen[str], how: signal.Signals) -> No
     assert process.returncode == -how, said
     last = said.strip().splitlines()[-1:]
     assert last == (["KeyboardInterrupt"] if how is signal.SIGINT else [])
-
-
-def wait_for(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def runs(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended may wait for its parent."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 class Tracing:
