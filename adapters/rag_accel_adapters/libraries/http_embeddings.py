@@ -52,24 +52,30 @@ class Protocol:
     """The senders of a class's objects, and everything that decides what they send.
 
     Args:
+        name: of the protocol, by which objects of all frameworks share an endpoint.
         clients: attributes that hold the client for threads and the one for loops; empty where the
             object sends by itself.
+        classes: of these clients.
         methods: of the clients, or of the object, by which each of the two sends.
         values: returns all but settings that decides a call of an object, or raises
             ``NotAdoptedError``.
         endpoint: returns what tells an object's endpoint from others, its key or token last.
     """
 
+    name: str
     clients: tuple[str, ...]
+    classes: frozenset[str]
     methods: tuple[str, ...]
     values: Callable[[Any], object]
     endpoint: Callable[[Any], tuple[Any, ...]]
 
     def limited(self, obj: Any, gate: EndpointGate) -> Any:
-        """Return an object as it sends by a gate."""
+        """Return an object as it sends by a gate; itself if its clients are others."""
+        if any(full_name(type(getattr(obj, name))) not in self.classes for name in self.clients):
+            return obj
         *where, secret = self.endpoint(obj)
         digest = sha256(repr(secret).encode()).hexdigest()
-        send_by = partial(_by_gate, gate, (full_name(type(obj)), *where, digest))
+        send_by = partial(_by_gate, gate, (self.name, *where, digest))
         if not self.clients:
             return replaced(obj, **{name: send_by(getattr(obj, name)) for name in self.methods})
         clients = {
@@ -310,12 +316,26 @@ def _tei_endpoint(obj: Any) -> tuple[Any, ...]:
 
 
 OLLAMA = Protocol(
-    ("_client", "_async_client"), ("embed", "embed"), _ollama_values, _ollama_endpoint
+    name="ollama",
+    clients=("_client", "_async_client"),
+    classes=_OLLAMA_CLIENTS,
+    methods=("embed", "embed"),
+    values=_ollama_values,
+    endpoint=_ollama_endpoint,
 )
 HUB = Protocol(
-    ("client", "async_client"),
-    ("feature_extraction", "feature_extraction"),
-    _hub_values,
-    _hub_endpoint,
+    name="huggingface_hub",
+    clients=("client", "async_client"),
+    classes=_HUB_CLIENTS,
+    methods=("feature_extraction", "feature_extraction"),
+    values=_hub_values,
+    endpoint=_hub_endpoint,
 )
-TEI = Protocol((), ("_call_api", "_acall_api"), _tei_values, _tei_endpoint)
+TEI = Protocol(
+    name="tei",
+    clients=(),
+    classes=frozenset(),
+    methods=("_call_api", "_acall_api"),
+    values=_tei_values,
+    endpoint=_tei_endpoint,
+)
