@@ -375,3 +375,22 @@ async def test_an_object_with_something_of_the_programs_asks_alone(
         fast = case.accelerate(made, accelerator)
         assert why in case.integration.explain(fast)
         assert await answer(fast) == await answer(made)
+
+
+def test_nothing_is_shared_while_the_hub_logs_what_it_sends(
+    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator
+) -> None:
+    plain = _lc_tei("http://127.0.0.1:1")
+    monkeypatch.setattr(constants, "HF_DEBUG", True)
+    fast = langchain_rag_accel.accelerate(plain, accelerator=accelerator)
+    assert "huggingface_hub logs all that is sent" in langchain_rag_accel.explain(fast)
+
+
+async def test_objects_of_both_frameworks_wait_at_one_endpoint(server: HttpServer) -> None:
+    gate = EndpointGate(endpoints=Endpoints())
+    for name in ("langchain-ollama", "llama-index-ollama"):
+        obj = CASES[name].make(server.url)
+        limited = CASES[name].known.limited(obj, type(obj), plain_method, gate)
+        assert await CASES[name].embed_blocking(limited) == vector_of("a")
+        obj._client.close()
+    assert len(gate.endpoints) == 1

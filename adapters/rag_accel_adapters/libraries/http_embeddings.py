@@ -252,6 +252,8 @@ def _ollama_endpoint(obj: Any) -> tuple[Any, ...]:
 
 def _hub_values(obj: Any) -> tuple[Any, ...]:
     http: Any = sys.modules["huggingface_hub.utils._http"]
+    if http.constants.HF_DEBUG:  # with the context of the thread that sends
+        raise NotAdoptedError("huggingface_hub logs all that is sent", "no HF_DEBUG")
     for name in ("_GLOBAL_ASYNC_CLIENT_FACTORY", "_GLOBAL_CLIENT_FACTORY"):
         check_function(vars(http)[name], f"huggingface_hub's {name}")
     both = _both(_hub_client_values, obj.client, obj.async_client)
