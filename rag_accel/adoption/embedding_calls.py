@@ -151,7 +151,7 @@ class EmbeddingCall:
                 # A call has one turn at its endpoint: nobody's waits for that of a batch.
                 group=(hosted.group, None if gate is None else gate.urgency()),
                 ask=partial(_ask, hosted.asks(role), gate),
-                attempts=1 if gate is None else hosted.attempts - 1,
+                attempts=1 if gate is None else max(1, hosted.attempts - 1),
                 max_texts=hosted.max_texts,
                 costs=shared.costs_of(hosted.group),
                 note=partial(shared.note, hosted.group),

@@ -282,14 +282,16 @@ SERVER_UNLESS = (
 
 
 def server_class(
-    calls: Callable[[Any, type, PlainMethod], HostedCalls], limit: Limit
+    calls: Callable[[Any, type, PlainMethod], HostedCalls],
+    limit: Limit,
+    unless: tuple[str, ...] = SERVER_UNLESS,
 ) -> EmbeddingsClass:
     """Return a class of embeddings on servers, whose small requests may share calls."""
 
     def adopt(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
         return adopt_server(calls(obj, cls, method))
 
-    return EmbeddingsClass(adopt, SERVER, SERVER_UNLESS, limit)
+    return EmbeddingsClass(adopt, SERVER, unless, limit)
 
 
 def adopt_server(hosted: HostedCalls) -> AdoptedEmbeddings:

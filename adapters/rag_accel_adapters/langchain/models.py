@@ -21,6 +21,7 @@ from rag_accel.recognition.embeddings import (
 )
 from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod
 from rag_accel_adapters.langchain.hosted import LEAVES, hosted_calls, limited
+from rag_accel_adapters.libraries.http_embeddings import HUB, OLLAMA, HttpEmbeddings
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
 
 _INNER = ("_embed",)
@@ -41,6 +42,21 @@ def _one_line(text: str) -> str:
 
 
 _OPENAI = server_class(hosted_calls, limited)
+_HTTP = (
+    HttpEmbeddings(
+        name="langchain_huggingface.embeddings.huggingface_endpoint.HuggingFaceEndpointEmbeddings",
+        leaves=LEAVES,
+        embed="embed_documents",
+        protocol=HUB,
+    ),
+    HttpEmbeddings(
+        name="langchain_ollama.embeddings.OllamaEmbeddings",
+        leaves=LEAVES,
+        embed="embed_documents",
+        protocol=OLLAMA,
+        apart=frozenset({"async_client_kwargs", "client_kwargs", "sync_client_kwargs"}),
+    ),
+)
 EMBEDDINGS = KnownEmbeddings(
     {
         "langchain_huggingface.embeddings.huggingface.HuggingFaceEmbeddings": EmbeddingsClass(
@@ -48,6 +64,7 @@ EMBEDDINGS = KnownEmbeddings(
         ),
         "langchain_openai.embeddings.base.OpenAIEmbeddings": _OPENAI,
         "langchain_openai.embeddings.azure.AzureOpenAIEmbeddings": _OPENAI,
+        **{known.name: known.row() for known in _HTTP},
     },
     (*_INNER, *LEAVES),
 )

@@ -208,16 +208,20 @@ def _unwrapped(value: Any) -> Iterator[Any]:
         yield value
 
 
-#: Functions of a library that it puts around methods of its own classes.
-_AROUND = frozenset({"rate_limit_handler.<locals>.wrapper"})
+#: Functions of a library that it puts around methods of its own classes, and how they call those.
+_AROUND = {
+    "rate_limit_handler.<locals>.wrapper": "func",
+    "validate_hf_hub_args.<locals>._inner_fn": "fn",
+}
 
 
 def _cell_around(function: FunctionType) -> CellType | None:
     """Return the cell in which a decorator's function keeps the one that it stands around."""
     code = function.__code__
-    if not _stands_for_another(code) or "func" not in code.co_freevars:
+    name = _AROUND.get(code.co_qualname, "func")
+    if not _stands_for_another(code) or name not in code.co_freevars:
         return None
-    return (function.__closure__ or ())[code.co_freevars.index("func")]
+    return (function.__closure__ or ())[code.co_freevars.index(name)]
 
 
 def _content(cell: CellType) -> Any:
@@ -258,10 +262,18 @@ _LIBRARIES = (
     "httpcore2",
     "httpx",
     "httpx2",
+    "huggingface_hub",
+    "langchain_huggingface",
+    "langchain_ollama",
     "langchain_openai",
+    "llama_index.embeddings.azure_openai",
+    "llama_index.embeddings.ollama",
     "llama_index.embeddings.openai",
+    "llama_index.embeddings.text_embeddings_inference",
+    "llama_index.utils.huggingface",
     "llama_index_instrumentation",
     "neo4j_graphrag",
+    "ollama",
     "openai",
 )
 

@@ -138,7 +138,7 @@ def client_values(resource: Any) -> tuple[Any, ...]:
         (*_SENT, "default_headers", "default_query", "timeout"), sent, strict=True
     ):
         check_value(value, name.lstrip("_"))
-    return (str(client._base_url), sent, _http_values(client._client))
+    return (str(client._base_url), sent, http_values(client._client))
 
 
 def values_of_client(client: Any) -> tuple[Any, ...]:
@@ -168,7 +168,7 @@ def check_value(value: Any, name: str) -> None:
         )
 
 
-def _http_values(http: Any) -> tuple[Any, ...]:
+def http_values(http: Any) -> tuple[Any, ...]:
     """Return what an HTTP client adds to what it sends, and the way that takes.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import Any
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.recognition.embeddings import HostedCalls
-from rag_accel.recognition.known_classes import NotAdoptedError
+from rag_accel.recognition.known_classes import NotAdoptedError, full_name
 from rag_accel.recognition.proxies import replaced
 from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, check_function
 from rag_accel_adapters.libraries.openai_clients import (
@@ -45,7 +45,7 @@ LEAVES = (
 
 
 def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
-    """Return how to ask for an ``OpenAIEmbedding`` of plain class ``cls``.
+    """Return how to ask for an ``OpenAIEmbedding``, or Azure's, of plain class ``cls``.
 
     Raises:
         NotAdoptedError: a caller might decide a call.
@@ -92,6 +92,7 @@ _PRIVATE = frozenset(
     {
         "_aclient",
         "_async_http_client",
+        "_azure_ad_token",
         "_client",
         "_http_client",
         "_query_engine",
@@ -100,10 +101,18 @@ _PRIVATE = frozenset(
 )
 
 
-def _check_class(cls: type, method: PlainMethod) -> None:
-    from llama_index.embeddings.openai import OpenAIEmbedding, base
+_CLASSES = frozenset(
+    {
+        "llama_index.embeddings.azure_openai.base.AzureOpenAIEmbedding",
+        "llama_index.embeddings.openai.base.OpenAIEmbedding",
+    }
+)
 
-    if cls is not OpenAIEmbedding:
+
+def _check_class(cls: type, method: PlainMethod) -> None:
+    from llama_index.embeddings.openai import base
+
+    if full_name(cls) not in _CLASSES:
         raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
     check_class(cls, method, LEAVES)
     for name in _ASKING:
@@ -114,6 +123,9 @@ def _check_settings(obj: Any) -> None:
     """Check that its settings are data, and let it ask for several texts and ask again."""
     if not obj.reuse_client:
         raise NotAdoptedError("reuse_client=False makes a client for each call", "reuse_client")
+    # Before anything asks it for a client, which would ask for a token.
+    if getattr(obj, "use_azure_ad", False):
+        raise NotAdoptedError("use_azure_ad may give each caller another token", "a key")
     if type(obj.api_key) is not str:
         raise NotAdoptedError("api_key is no text", "a text")
     if type(obj.embed_batch_size) is not int or obj.embed_batch_size < 2:

@@ -20,6 +20,13 @@ from rag_accel.recognition.embeddings import (
     server_class,
 )
 from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod
+from rag_accel_adapters.libraries.http_embeddings import (
+    OLLAMA,
+    TEI,
+    HttpEmbeddings,
+    ollama_queries,
+    tei_queries,
+)
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
 from rag_accel_adapters.llama_index.hosted import LEAVES, hosted_calls, limited
 
@@ -39,12 +46,37 @@ def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings
     return replace(adopted, through_sync=True, shows_progress=obj.show_progress_bar)
 
 
+_OPENAI = server_class(hosted_calls, limited)
+#: Settings that decide nothing of what is sent.
+_APART = frozenset({"callback_manager", "embeddings_cache", "num_workers", "rate_limiter"})
+_HTTP = (
+    HttpEmbeddings(
+        name="llama_index.embeddings.ollama.base.OllamaEmbedding",
+        leaves=LEAVES,
+        embed="_get_text_embeddings",
+        protocol=OLLAMA,
+        apart=_APART,
+        ask_queries=ollama_queries,
+        max_texts="embed_batch_size",
+    ),
+    HttpEmbeddings(
+        name="llama_index.embeddings.text_embeddings_inference.base.TextEmbeddingsInference",
+        leaves=LEAVES,
+        embed="_get_text_embeddings",
+        protocol=TEI,
+        apart=_APART,
+        ask_queries=tei_queries,
+        max_texts="embed_batch_size",
+    ),
+)
 EMBEDDINGS = KnownEmbeddings(
     {
         "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": EmbeddingsClass(
             _hugging_face, LOCAL_MODEL, ("parallel_process=True", *LOCAL_UNLESS)
         ),
-        "llama_index.embeddings.openai.base.OpenAIEmbedding": server_class(hosted_calls, limited),
+        "llama_index.embeddings.openai.base.OpenAIEmbedding": _OPENAI,
+        "llama_index.embeddings.azure_openai.base.AzureOpenAIEmbedding": _OPENAI,
+        **{known.name: known.row() for known in _HTTP},
     },
     (*_INNER, *LEAVES),
 )

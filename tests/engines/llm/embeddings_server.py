@@ -88,7 +88,8 @@ class EmbeddingsServer(LoopbackServer):
         texts = [call["input"]] if isinstance(call["input"], str) else call["input"]
         self.calls.append(texts)
         self.models.append(call["model"])
-        key = request.headers.get("authorization", "").removeprefix("Bearer ")
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        key = request.headers.get("api-key", bearer)  # as Azure names it
         tenant = request.headers.get("x-tenant", "")
         self.heard.append(Heard(tuple(texts), key, tenant, call.get("user", "")))
         while (  # noqa: ASYNC110 - tests set these from threads that have no loop
