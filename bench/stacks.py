@@ -192,8 +192,9 @@ async def close_clients() -> None:
 def _openai(url: str, **more: Any) -> Any:
     from langchain_openai import OpenAIEmbeddings
 
+    key: Any = "k"
     made = OpenAIEmbeddings(
-        model="m", base_url=url, api_key="k", check_embedding_ctx_length=False, **more
+        model="m", base_url=url, api_key=key, check_embedding_ctx_length=False, **more
     )
     _clients.extend([made.client._client, made.async_client._client])
     return made
@@ -464,7 +465,7 @@ def _ends(vectors: Sequence[Sequence[float]]) -> str:
 
 
 async def _batch(program: Any, question: str) -> str:
-    found = await program.abatch([{"text": f"{question} {number}"} for number in range(2)])
+    found = await program.abatch([{"text": f"{question} {number}"} for number in range(4)])
     return " ".join(str(message.content) for message in found)
 
 
