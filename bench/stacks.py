@@ -181,7 +181,8 @@ _clients: list[Any] = []
 async def close_clients() -> None:
     """Close the connections of all programs made by now, on the loop that opened them."""
     while _clients:
-        closing = _clients.pop().close()
+        client = _clients.pop()
+        closing = (getattr(client, "aclose", None) or client.close)()
         if closing is not None:
             await closing
 
@@ -240,6 +241,7 @@ def _own_store(url: str) -> Any:
 
         def __init__(self, embeddings: Any) -> None:
             self._embeddings, self._client = embeddings, httpx2.AsyncClient(base_url=url)
+            _clients.append(self._client)
 
         @classmethod
         def from_texts(cls, texts: Any, embedding: Any, *_: Any, **more: Any) -> TableStore:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 
 def _sentry() -> None:
     import sentry_sdk
@@ -30,9 +28,6 @@ def _openinference() -> None:
     LlamaIndexInstrumentor().instrument()
 
 
-TRACERS: dict[str, Callable[[], None]] = {"Sentry": _sentry, "OpenInference": _openinference}
-
-
 def switch_on(tracer: str) -> None:
-    """Switch a tracer on in this process."""
-    TRACERS[tracer]()
+    """Switch Sentry or OpenInference on in this process."""
+    {"Sentry": _sentry, "OpenInference": _openinference}[tracer]()
