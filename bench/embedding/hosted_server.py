@@ -25,6 +25,8 @@ from aiohttp import web
 
 #: that of OpenAI's smaller model
 DIMENSION = 1536
+#: of a search in the store
+SEARCH_S = 0.01
 
 
 class ScriptedEmbeddings:
@@ -95,7 +97,8 @@ class Rate:
 class ScriptedChats:
     """An endpoint that answers a chat in the time of its tokens, however many it answers at once.
 
-    A token is a word. What is asked for simpler questions gets three of them. Calls beyond the rate
+    A token is a word. What is asked for simpler questions gets three of them. A question that comes
+    with tools gets a call of the first tool, with the question as its query. Calls beyond the rate
     get HTTP 429 at once, without a hint when to come again.
 
     Args:
@@ -127,19 +130,36 @@ class ScriptedChats:
         text = scripted_text(prompt, self._tokens)
         read, written = len(prompt.split()), len(text.split())
         await asyncio.sleep(self._prompt_token_s * read + self._step_s * written)
-        message = {"role": "assistant", "content": text}
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        is_asked = call["messages"][-1]["role"] == "user"
+        if tools := call.get("tools") if is_asked else None:
+            function = {"name": tools[0]["function"]["name"], "arguments": _query(call)}
+            message["tool_calls"] = [{"id": "call", "type": "function", "function": function}]
         usage = {
             "prompt_tokens": read,
             "completion_tokens": written,
             "total_tokens": read + written,
         }
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        reason = "tool_calls" if "tool_calls" in message else "stop"
+        choice = {"index": 0, "finish_reason": reason, "message": message}
         return web.json_response(
             {
                 **{"id": "chat", "object": "chat.completion", "created": 0},
                 **{"model": call["model"], "choices": [choice], "usage": usage},
             }
         )
+
+
+def _query(call: dict[str, Any]) -> str:
+    return json.dumps({"query": call["messages"][-1]["content"]})
+
+
+async def _search(request: web.Request) -> web.Response:
+    """Answer a search in 32 documents: the numbers of two that follow from the vector alone."""
+    call: dict[str, Any] = await request.json()
+    await asyncio.sleep(SEARCH_S)
+    first = int(np.argmax(call["vector"])) % 31
+    return web.json_response([first, first + 1])
 
 
 def scripted_text(prompt: str, tokens: int) -> str:
@@ -180,6 +200,7 @@ async def _serve(embeddings: ScriptedEmbeddings, chats: ScriptedChats) -> None:
     app = web.Application()
     app.router.add_post("/v1/embeddings", embeddings.answer)
     app.router.add_post("/v1/chat/completions", chats.answer)
+    app.router.add_post("/v1/search", _search)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=256).start()

@@ -1,51 +1,79 @@
 """Measure the programs of usual stacks as they are and accelerated, as 16 users ask them at once.
 
-Hosted embeddings and chat models are a scripted server in a process of its own (50 ms a call, eight
-calls of embeddings at the same time); local embeddings are MiniLM on this machine.
+Hosted models are a scripted server in a process of its own, which takes any number of calls at the
+same time: a chat is answered after 300 ms, a call for embeddings after 80 ms. Local embeddings are
+MiniLM on this machine; a local language model is tiny and random. A stack with a tracer has a
+process of its own. A notebook's user asks 16 questions one after another. An endpoint that limits
+its rate takes 15 chats a second after a burst of 10; each user of it asks for four in a batch, and
+counts as not answered if one of them is refused to the end.
 
 Ratios:
     stacks_acting: against the same programs without us: share of them on which something acts, as
         ``explain`` says.
-    stacks_gaining: against the same programs without us: share of them whose 16 users get at least
+    stacks_gaining: against the same programs without us: share of them that give 16 users at least
         1.3 times the answers/s; each gain is a median over pairs of runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.answers import too_many
-from bench.embedding.levels import OURS
+from bench.embedding.levels import OURS, PLAIN
 from bench.measure import median
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.processes import HostedServer
-from bench.stacks import STACKS, Stack, close_clients
+from bench.stacks import STACKS, Parts, Places, Stack, close_clients, compare, in_its_process
 from rag_accel.accelerator import Accelerator
 
 _logger = logging.getLogger("bench.stacks")
 _GAIN = 1.3
 PAGE = Path(__file__).parents[2] / "docs" / "stacks.md"
+PUBLISHED = Path(__file__).parents[1] / "results" / "stacks.json"
+#: tokens of an answer; more would only make the server's texts longer
+_TOKENS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """How much is measured, and the script of the servers.
 
     Args:
         users: that ask at the same time, a question each.
         turns: pairs of runs of each stack.
         stacks: the first of them that are measured.
+        chat_s: seconds of a hosted model's answer.
+        embedding_s: seconds of a call for embeddings.
+        rate: chats a second at the endpoint that limits its rate.
+        burst: chats above that at first.
     """
 
     users: int = 16
     turns: int = 3
     stacks: int = len(STACKS)
+    chat_s: float = 0.3
+    embedding_s: float = 0.08
+    rate: float = 15.0
+    burst: int = 10
+
+    @contextmanager
+    def places(self, folder: str | None) -> Iterator[Places]:
+        """Give the servers and a local model, that of the folder or MiniLM."""
+        script = {"at_once": 1000, "call_s": self.embedding_s, "step_s": self.chat_s / _TOKENS}
+        with (
+            HostedServer(**script, tokens=_TOKENS) as server,
+            HostedServer(**script, tokens=_TOKENS, rate=self.rate, burst=self.burst) as limited,
+        ):
+            yield Places(server.url("/v1"), limited.url("/v1"), folder or _model())
 
 
 QUICK, FULL = Sizes(), Sizes(turns=11)
@@ -54,16 +82,12 @@ QUICK, FULL = Sizes(), Sizes(turns=11)
 def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
-    rows, gains, acting = list[Row](), list[float](), 0
-    with HostedServer(at_once=8, call_s=0.05, text_s=0.001) as server:
-        url = server.url("/v1")
-        for found in asyncio.run(_measured(url, folder or _model(), chosen)):
-            rows += found.rows
-            gains.append(found.gain)
-            acting += found.is_acting
+    with chosen.places(folder) as places:
+        found = asyncio.run(_measured(places, chosen))
+    rows = [row for each in found for row in each.rows]
     ratios = {
-        "stacks_acting": acting / len(gains),
-        "stacks_gaining": sum(gain >= _GAIN for gain in gains) / len(gains),
+        "stacks_acting": sum(each.is_acting for each in found) / len(found),
+        "stacks_gaining": sum(each.gain >= _GAIN for each in found) / len(found),
     }
     wrong = too_many(rows, "different_answers")
     return SuiteResult("stacks", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong)
@@ -76,45 +100,57 @@ class _Found:
     rows: tuple[Row, ...]
 
 
-async def _measured(url: str, folder: str, sizes: Sizes) -> list[_Found]:
+async def _measured(places: Places, sizes: Sizes) -> list[_Found]:
     # One loop for all: connections of an openai client belong to the loop that opened them.
     try:
-        return [await _stack(stack, url, folder, sizes) for stack in STACKS[: sizes.stacks]]
+        numbers = range(sizes.stacks)
+        return [await in_its_process(number, _stack, places, sizes) for number in numbers]
     finally:
         await close_clients()
 
 
-async def _stack(stack: Stack, url: str, folder: str, sizes: Sizes) -> _Found:
-    plain = stack.make(url, folder)
+async def _stack(stack: Stack, places: Places, sizes: Sizes) -> _Found:
+    plain = stack.make(places)
     with Accelerator(hosted_cache_mb=0) as accelerator:
         fast = stack.accelerated(plain, accelerator)
-        stack.verbs.prepare(fast)
-        acting, _ = stack.parts(fast)
+        with stack.on(accelerator):
+            stack.verbs.prepare(fast)
+            acting = stack.parts(fast).acting
         gains, different = list[float](), 0
+        answered = {PLAIN: 0, OURS: 0}
         for turn in range(sizes.turns + 1):  # the first one warms up
             questions = [f"When did {turn} {number} open?" for number in range(sizes.users)]
-            plain_s, expected = await _ask(stack, plain, questions)
-            ours_s, found = await _ask(stack, fast, questions)
-            different += sum(one != other for one, other in zip(expected, found, strict=True))
-            gains.append(plain_s / ours_s)
+            plain_rate, expected = await _ask(stack, plain, questions, sizes)
+            with stack.on(accelerator):
+                our_rate, found = await _ask(stack, fast, questions, sizes)
+            pairs = zip(expected, found, strict=True)
+            different += sum(one != other for one, other in pairs if None not in (one, other))
+            gains.append(our_rate / plain_rate)
+            for arm, answers in ((PLAIN, expected), (OURS, found)):
+                answered[arm] += sum(answer is not None for answer in answers)
     gain = median(gains[1:])
     _logger.info("%s: %.2f", stack.name, gain)
     count = sizes.users * len(gains)
-    return _Found(
-        gain,
-        bool(acting),
-        (
-            Row(OURS, stack.name, "gain", gain, None, sizes.turns),
-            Row(OURS, stack.name, "acting_parts", len(acting), None, 1),
-            Row(OURS, stack.name, "different_answers", different, None, count),
-        ),
-    )
+    rows = [
+        Row(OURS, stack.name, "gain", gain, None, sizes.turns),
+        Row(OURS, stack.name, "acting_parts", len(acting), None, 1),
+        Row(OURS, stack.name, "different_answers", different, None, count),
+    ]
+    if stack.is_limited:
+        rows += [Row(arm, stack.name, "answered", answered[arm], None, count) for arm in answered]
+    return _Found(gain, bool(acting), tuple(rows))
 
 
-async def _ask(stack: Stack, program: object, questions: Sequence[str]) -> tuple[float, list[str]]:
+async def _ask(
+    stack: Stack, program: object, questions: Sequence[str], sizes: Sizes
+) -> tuple[float, list[str | None]]:
+    """Return the answered users a second, at least one, and the answers; None for a refused one."""
+    if stack.is_limited:
+        await asyncio.sleep(sizes.burst / sizes.rate)  # until the burst is whole again
     began = time.perf_counter()
-    answers = await asyncio.gather(*(stack.ask(program, question) for question in questions))
-    return time.perf_counter() - began, answers
+    answers = await stack.answers(program, questions)
+    wall_s = time.perf_counter() - began
+    return max(1, sum(answer is not None for answer in answers)) / wall_s, answers
 
 
 def _model() -> str:
@@ -125,30 +161,63 @@ def _model() -> str:
 
 _HEAD = """# Usual stacks
 
-What acts on programs as people write them (`bench/stacks.py`), and why the rest of each runs as it
-is, as `explain()` says it. What 16 users gain is in the [results](results.md). This page is
+Sixteen programs as people write them (`bench/stacks.py`): what acts on each, and why the rest of it
+runs as it is, as `explain()` says both. The last column has the answers a second of 16 users who
+ask at once, accelerated / plain, from the [results](results/stacks.md); a notebook's user asks 16
+questions one after another.
+
+Hosted models are a scripted server: {chat} ms for a chat, {embedding} ms for a call for embeddings,
+any number at once. The endpoint that limits its rate takes {rate} chats a second after a burst of
+{burst}; each of its users asks for four in a batch, and counts as not answered if one of them is
+refused to the end. On `ChatOpenAI` something acts once its endpoint refuses calls. This page is
 generated (`python -m bench.suites.stacks`).
 
-| stack | acts on | not on |
-| --- | --- | --- |
+| who | stack | acts on | not on | 16 users gain |
+| --- | --- | --- | --- | ---: |
 """
 
 
-def page(url: str, folder: str) -> str:
-    """Return the page of the documentation."""
+def page(parts: Sequence[Parts], gains: Mapping[str, float]) -> str:
+    """Return the page of the documentation.
+
+    Args:
+        parts: those of each stack.
+        gains: by the name of a stack, as far as it is measured.
+    """
     lines = list[str]()
-    with Accelerator() as accelerator:
-        for stack in STACKS:
-            acting, idle = stack.parts(stack.accelerated(stack.make(url, folder), accelerator))
-            lines.append(f"| {stack.name} | {', '.join(acting)} | {'; '.join(idle)} |\n")
-    asyncio.run(close_clients())
-    return _HEAD + "".join(lines)
+    for stack, (acting, idle) in zip(STACKS, parts, strict=True):
+        gain = f"{gains[stack.name]:.2f}" if stack.name in gains else "not measured"
+        cells = (stack.user, stack.name, ", ".join(acting), "; ".join(idle), gain)
+        lines.append(f"| {' | '.join(cells)} |\n")
+    script = {
+        "chat": round(FULL.chat_s * 1e3),
+        "embedding": round(FULL.embedding_s * 1e3),
+        "rate": round(FULL.rate),
+        "burst": FULL.burst,
+    }
+    return _HEAD.format(**script) + "".join(lines)
+
+
+def published_gains() -> dict[str, float]:
+    """Return the published gains of stacks; none if they are of other stacks or servers."""
+    published: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    if published["sizes"] != {**sizes_of(FULL), "turns": published["sizes"]["turns"]}:
+        return {}
+    rows = published["rows"]
+    return {row["workload"]: row["median"] for row in rows if row["metric"] == "gain"}
 
 
 def main() -> None:
     """Write the page."""
-    with HostedServer() as server:
-        PAGE.write_text(page(server.url("/v1"), _model()), encoding="utf-8")
+
+    async def parts(places: Places) -> list[Parts]:
+        found = [await in_its_process(at, compare, places) for at in range(len(STACKS))]
+        await close_clients()
+        return [each.parts for each in found]
+
+    with FULL.places(None) as places:
+        found = asyncio.run(parts(places))
+    PAGE.write_text(page(found, published_gains()), encoding="utf-8")
 
 
 if __name__ == "__main__":

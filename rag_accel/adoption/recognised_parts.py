@@ -171,17 +171,20 @@ class RecognisedParts:
         return None if self.proxies.find(cls, plain_method) is None else ""
 
     def _why_unknown(self, leaf: Any, cls: type) -> str:
-        if leaf_base(cls) is not None and holds_leaves(leaf):
-            return AROUND_PARTS
         known = (name for base, name in self.instead.items() if issubclass(cls, base))
         component = next(known, None)
+        held = [] if leaf_base(cls) is None else held_leaves(leaf)
+        # A store that holds nothing but embeddings searches by itself.
+        searches = component is not None and all(isinstance(part, self.base) for part in held)
+        if held and (isinstance(leaf, self.base) or not searches):
+            return AROUND_PARTS
         return NO_ENGINE if component is None else f"{NO_ENGINE}; {component}"
 
 
-def holds_leaves(leaf: Any) -> bool:
-    """Tell whether a leaf has others in its attributes, as a retriever has its store."""
+def held_leaves(leaf: Any) -> list[Any]:
+    """Return the leaves that a leaf has in its attributes, as a retriever has its store."""
     held = leaf_class(plain_class(type(leaf))).framework.held_by(leaf)
-    return any(part is not leaf and leaf_base(type(part)) is not None for part in held)
+    return [part for part in held if part is not leaf and leaf_base(type(part)) is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def index_obstacle(index: Any) -> str | None:
         return f"its index is a {type(index).__name__}; searches of IndexFlatL2 and IndexFlatIP run"
     if index.ntotal * index.d >= MIN_NUMBERS:
         return None
-    return f"small: {index.ntotal} x {index.d} numbers, of {MIN_NUMBERS:,}"
+    return f"small: {index.ntotal} x {index.d} numbers, searched from {MIN_NUMBERS:,} on"
 
 
 class _UnderWay(ForkedAnew):

@@ -220,7 +220,8 @@ def size_obstacle(kind: StoreKind, store: Any) -> str | None:
     entries = kind.entries(store)
     if not isinstance(entries, dict):
         return "what it holds is no dict of vectors"
-    return f"small: {len(entries)} x {_dimension(kind, entries)} numbers, of {MIN_NUMBERS:,}"
+    size = f"{len(entries)} x {_dimension(kind, entries)}"
+    return f"small: {size} numbers, searched from {MIN_NUMBERS:,} on"
 
 
 #: What acts on stores in memory, and what switches it off.

@@ -34,6 +34,20 @@ class Quieter(InMemoryVectorStore):
         return super().similarity_search(query, k, **kwargs)
 
 
+class OwnStore(VectorStore):
+    """A store that searches by itself, whatever it holds."""
+
+    def __init__(self) -> None:
+        self.embedding = EMBEDDING
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Any]:
+        return []
+
+    @classmethod
+    def from_texts(cls, texts: Any, embedding: Any, *_: Any, **kwargs: Any) -> OwnStore:
+        return cls()
+
+
 def store_of(number: int, cls: type[InMemoryVectorStore] = InMemoryVectorStore) -> VectorStore:
     store = cls(EMBEDDING)
     store.add_texts([f"text {at}" for at in range(number)])
@@ -65,10 +79,11 @@ def faiss_of_two() -> Any:
 
 
 EXPLAINED: list[tuple[Any, str]] = [
-    (lambda: store_of(SMALL), "(not now: small: 12 x 384 numbers, of 76,800)"),
+    (lambda: store_of(SMALL), "(not now: small: 12 x 384 numbers, searched from 76,800 on)"),
     (lambda: store_of(LARGE), "InMemoryVectorStore: recognised store"),
     (lambda: store_of(LARGE, Quieter), "(Quieter overrides a method of InMemoryVectorStore; use"),
-    (faiss_of_two, "(small: 2 x 8 numbers, of 2,000,000)"),
+    (faiss_of_two, "(small: 2 x 8 numbers, searched from 2,000,000 on)"),
+    (OwnStore, f"({NO_ENGINE}; RagAccelVectorStore searches on an engine)"),
     (lambda: EMBEDDING, f"({NO_ENGINE}; RagAccelEmbeddings embeds with a local model)"),
 ]
 
@@ -163,7 +178,7 @@ def test_a_small_store_s_searches_are_borrowed_with_the_numbers(accelerator: Acc
     with coverage(fast) as seen:
         fast.similarity_search("a")
     call = next(call for call in seen.calls if call.cls == "InMemoryVectorStore")
-    assert str(call).endswith("1 borrowed: small: 12 x 384 numbers, of 76,800")
+    assert str(call).endswith("1 borrowed: small: 12 x 384 numbers, searched from 76,800 on")
 
 
 # The warning --------------------------------------------------------------------------------------
@@ -179,7 +194,7 @@ def test_a_program_that_gets_nothing_is_named_once_with_its_parts(
     chain = chain_of(SMALL)
     (text,) = told(chain, caplog)
     assert text.startswith("langchain_core.runnables.base.RunnableSequence gets nothing but admis")
-    assert "InMemoryVectorStore, because small: 12 x 384 numbers, of 76,800" in text
+    assert "InMemoryVectorStore, because small: 12 x 384 numbers, searched from 76,800 on" in text
     assert "FakeListChatModel, because no engine" in text
     assert text.endswith("explain(...) lists each part")
     assert told(chain, caplog) == []

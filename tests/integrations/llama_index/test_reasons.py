@@ -43,7 +43,7 @@ QUERY = VectorStoreQuery(query_embedding=[1.0] * DIMENSION, similarity_top_k=2)
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: store_of(12), "(not now: small: 12 x 384 numbers, of 76,800)"),
+        (lambda: store_of(12), "(not now: small: 12 x 384 numbers, searched from 76,800 on)"),
         (lambda: store_of(12, Reversed), "(Reversed overrides a method of SimpleVectorStore; use"),
         (SimplePropertyGraphStore, "(small: 0 triplets, of 64)"),
         (HashEmbedding, "what this class does; RagAccelEmbedding embeds with a local model)"),
