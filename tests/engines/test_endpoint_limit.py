@@ -121,6 +121,17 @@ def test_calls_that_were_taken_are_no_reason_for_a_smaller_bound() -> None:
     assert table.limit.bound == 7
 
 
+def test_calls_that_time_out_were_not_taken_though_refusals_came_faster_before() -> None:
+    table = limited(4)
+    group = names("a", 8)
+    table.play(1.0, f"join {group}")
+    for now in (2.0, 3.0, 4.0):
+        table.play(now, "tick")
+    assert table.limit.num_in_flight == 8
+    table.play(40.0, "no a0")
+    assert table.limit.bound == 4
+
+
 def test_calls_beyond_the_bound_wait_for_a_place() -> None:
     table = limited(2)
     table.check(

@@ -257,14 +257,16 @@ class EndpointLimit:
 
     def _decrease(self, call: EndpointCall, now: float) -> None:
         num_in_flight = len(self._in_flight)
-        fewer = max(1, num_in_flight // 2)
+        # It has taken so many at once, so that no smaller bound is asked for; not those that count
+        # as taken because refusals came faster before.
+        num_taken = sum(
+            other is not call and now >= self._accepted_at(other) for other in self._in_flight
+        )
+        fewer = max(1, num_taken, num_in_flight // 2)
         if self._bound is None:
-            self._bound = fewer
             others = sorted((other.sent, other) for other in self._in_flight if other is not call)
             self._doubtful.extend(others)
-        else:
-            taken = sum(other.is_taken for other in self._in_flight)
-            self._bound = min(max(fewer, taken), self._bound)
+        self._bound = fewer if self._bound is None else min(fewer, self._bound)
         self._borne = self._bound
         self._more_s = min(2 * self._more_s, _MOST_MORE_S)
         self._more_at = now + self._more_s
