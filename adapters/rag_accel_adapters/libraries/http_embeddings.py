@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,8 +73,7 @@ class Protocol:
         if any(full_name(type(getattr(obj, name))) not in self.classes for name in self.clients):
             return obj
         *where, secret = self.endpoint(obj)
-        digest = sha256(repr(secret).encode()).hexdigest()
-        send_by = partial(_by_gate, gate, (self.name, *where, digest))
+        send_by = partial(_by_gate, gate, (self.name, *where, hash(secret)))
         if not self.clients:
             return replaced(obj, **{name: send_by(getattr(obj, name)) for name in self.methods})
         clients = {
