@@ -88,6 +88,16 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "beginnings of prompts behind user code are prefilled early, in idle time",
+        "moves of primitives past user code, which split_prefill would need",
+        {
+            "rag_accel/passes": 100,
+            "rag_accel/requests": 200,
+            "rag_accel/scheduler": 300,
+            "tests": 600,
+        },
+    ),
+    *_raises(
         "calls of LangChain's composites run side by side in auto mode",
         "a check of LlamaIndex and two lists of obstacles, now one for both",
         {"adapters/rag_accel_adapters": 200, "rag_accel/recognition": 100},

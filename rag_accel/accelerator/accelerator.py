@@ -54,19 +54,19 @@ OTHER_STAGES: Final = "(other stages)"
 
 
 class StageCounters:
-    """The counters ``retries`` and ``fallbacks`` of an accelerator's metrics, by stage."""
+    """The counters by stage among an accelerator's metrics: what happened to it, how often."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._known: set[str] = set()
 
-    def count(self, what: str, stage: str) -> None:
-        """Count that something happened to a stage."""
+    def count(self, what: str, stage: str, amount: int = 1) -> None:
+        """Count something that happened to a stage."""
         if stage not in self._known:
             if len(self._known) >= MAX_STAGES:
                 stage = OTHER_STAGES
             self._known.add(stage)
-        self._metrics.counter(what, stage).add()
+        self._metrics.counter(what, stage).add(amount)
 
 
 def _count_failed_hint(metrics: Metrics, engine: EngineName | None) -> None:

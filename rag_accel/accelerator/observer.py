@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from rag_accel.scheduler.commands import (
     Command,
     DropEngine,
+    EndEarly,
     EndNode,
     EndRequest,
     RetryNode,
@@ -134,6 +135,10 @@ class SchedulerObserver:
 
     def _step_over(self, event: StepEnded | StepFailed, now: float, state: SchedulerState) -> None:
         self._lost.pop(event.engine, None)
+        if (started := self._steps.get(event.engine)) is not None and started.is_early:
+            del self._steps[event.engine]
+            self._metrics.counter("engines", event.engine, "early_steps").add()
+            return
         cells = self._cells.get(event.engine) or self._find_cells(event.engine)
         cells.steps.add()
         cells.step_s.observe(event.duration_s)
@@ -187,6 +192,9 @@ class SchedulerObserver:
         self._metrics.engine(event.engine).record_step(1, now - started, event.ok)
 
     def _step_started(self, command: StartStep, now: float, state: SchedulerState) -> None:
+        if command.is_early:
+            self._steps[command.engine] = command
+            return
         engine = state.engines[command.engine]
         cells = self._cells.get(command.engine) or self._find_cells(command.engine)
         joined = 0
@@ -257,6 +265,12 @@ class SchedulerObserver:
         self._leader = (key, engine)
         if trace.NodeFinished in self._tracer.wanted:
             self._tracer.emit(trace.NodeFinished(now, *key, engine, command.outcome, now - since))
+
+    def _early_ended(self, command: EndEarly, now: float, state: SchedulerState) -> None:
+        outcome = "early_done" if command.outcome == "done" else "early_dropped"
+        if command.outcome == "failed":
+            outcome = "early_failed"
+        self._metrics.counter("engines", command.engine, outcome).add()
 
     def _node_retried(self, command: RetryNode, now: float, state: SchedulerState) -> None:
         if trace.NodeRetried in self._tracer.wanted:
@@ -351,6 +365,7 @@ _RECORD: dict[type, Callable[[SchedulerObserver, Any, float, SchedulerState], No
     DropEngine: SchedulerObserver._engine_dropped,  # pyright: ignore[reportPrivateUsage]
     RetryNode: SchedulerObserver._node_retried,  # pyright: ignore[reportPrivateUsage]
     StartFallback: SchedulerObserver._fallback_started,  # pyright: ignore[reportPrivateUsage]
+    EndEarly: SchedulerObserver._early_ended,  # pyright: ignore[reportPrivateUsage]
     EndNode: SchedulerObserver._node_ended,  # pyright: ignore[reportPrivateUsage]
     EndRequest: SchedulerObserver._request_ended,  # pyright: ignore[reportPrivateUsage]
 }

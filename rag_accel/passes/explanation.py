@@ -24,6 +24,7 @@ from rag_accel.graph.stages import Constant, Retrieval, engines_of, needs_embedd
 from rag_accel.graph.text import format as format_graph
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import Engines, decompose
+from rag_accel.passes.early_prefill import EARLY_PREFILL, early_prefills
 from rag_accel.passes.manager import run_passes
 
 PlanStage: TypeAlias = Literal["ragraph", "p-graph", "e-graph"]
@@ -101,8 +102,11 @@ class _ShownConstants(References):
 
 def _e_graph(graph: FrozenRAGraph, engines: Engines, passes: frozenset[str] | None) -> list[str]:
     reduced = frozenset(output for output, _ in graph.reducers)
-    plan = run_passes(decompose(graph, engines), PassContext(engines, reduced, passes))
+    context = PassContext(engines, reduced, passes)
+    plan = run_passes(decompose(graph, engines), context)
     told = [line for change in plan.journal for line in str(change).split("\n")]
+    begun = early_prefills(plan.graph, context)
+    told += [f"{EARLY_PREFILL}: {early.name} may run while nothing else does" for early in begun]
     shown = _primitives("e-graph", graph, plan.graph)
     return [*shown, "passes:", *_indented(told or ["none"])]
 

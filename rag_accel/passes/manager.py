@@ -21,6 +21,7 @@ from rag_accel.graph.spec import offenders, verify
 from rag_accel.passes.changes import Change, change_between
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose_stages import decompose_stages
+from rag_accel.passes.early_prefill import EARLY_PREFILL
 from rag_accel.passes.join_prefill import join_prefill
 from rag_accel.passes.ordering import Freed, freed_from
 from rag_accel.passes.pipeline_decoding import pipeline_decoding
@@ -76,8 +77,8 @@ def static_passes() -> tuple[Pass, ...]:
     return (*STATIC_PASSES, *_registered)
 
 
-RUNTIME_PASSES: Final = ("split_nodes",)
-"""What the scheduler does to work that is queued, see ``passes/split_nodes.py``."""
+RUNTIME_PASSES: Final = ("split_nodes", EARLY_PREFILL)
+"""What rewrites no graph: ``passes/split_nodes.py`` and ``passes/early_prefill.py``."""
 
 OFF_BY_DEFAULT: Final = frozenset({"decompose_stages", "pipeline_decoding", "rerank_by_source"})
 """What costs more than it brings where several requests come at once (``bench ablation``)."""

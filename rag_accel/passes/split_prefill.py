@@ -98,7 +98,7 @@ def _cut(whole: Primitive, draft: Primitive) -> tuple[Primitive, Primitive]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginning:
+class Beginning:
     """A prompt up to one of its values: templates of the system prompt and of the prompt."""
 
     system: str | None
@@ -118,7 +118,7 @@ class _Beginning:
 
 def _long_beginnings(whole: Primitive, graph: PrimitiveGraph) -> Iterator[Primitive]:
     """Yield each beginning worth a step, short ones first, as if it waited like the whole."""
-    for place, found in enumerate(_beginnings(whole)):
+    for place, found in enumerate(beginnings(whole)):
         tokens = sum(len(piece.literal) for piece in found.pieces) // CHARACTERS_PER_TOKEN
         tokens += sum(_num_tokens(value, graph) for value in found.values)
         if tokens >= LEAST_TOKENS:
@@ -133,16 +133,16 @@ def _long_beginnings(whole: Primitive, graph: PrimitiveGraph) -> Iterator[Primit
             )
 
 
-def _beginnings(whole: Primitive) -> Iterator[_Beginning]:
+def beginnings(whole: Primitive) -> Iterator[Beginning]:
     """Yield the beginnings of a prompt that end where a value begins."""
     system, prompt = whole.attribute("system"), whole.attribute("prompt")
     if not isinstance(prompt, str) or not isinstance(system, str | None):
         return
     before = () if system is None else split_prompt(system)
     for cut in _cuts(before):
-        yield _Beginning(join_prompt(cut), None, cut)
+        yield Beginning(join_prompt(cut), None, cut)
     for cut in _cuts(split_prompt(prompt)):
-        yield _Beginning(system, join_prompt(cut) or None, (*before, *cut))
+        yield Beginning(system, join_prompt(cut) or None, (*before, *cut))
 
 
 def _cuts(pieces: Sequence[PromptPiece]) -> Iterator[tuple[PromptPiece, ...]]:

@@ -15,11 +15,12 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.passes.manager import passes_named
+from rag_accel.requests.early_prefills import Count
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
 from rag_accel.requests.plan import GraphPlan
 from rag_accel.requests.prompts import as_text
-from rag_accel.requests.request import Count, GraphRequest
+from rag_accel.requests.request import GraphRequest
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
 from rag_accel.system.loops import runs_in_loop
@@ -119,7 +120,7 @@ class Execution:
         pool: CallPool,
         options: Options,
         engines: Callable[[FrozenRAGraph], Mapping[str, NamedEngine]],
-        count: Count = lambda what, stage: None,
+        count: Count = lambda what, stage, amount=1: None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._driver = driver
@@ -289,6 +290,7 @@ class Execution:
         run.arrived_at, run.deadline = now, deadline
         event = RequestArrived(run.id, run.start(), now, deadline, on_full)
         self._driver.submit(event, run)
+        run.arrived()
 
     def _limit(self, deadline_s: float | None) -> float | None:
         limit = self._options.deadline_s if deadline_s is None else deadline_s

@@ -16,12 +16,13 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import StageInstance, choose, grow, is_past_limit, stage_of
 from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.option_inputs import bound, holds_inputs, named_inputs
-from rag_accel.graph.primitives import Primitive, PrimitiveName
+from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
 from rag_accel.graph.spec import verify
 from rag_accel.graph.stages import Branch, Retrieval, Retry
 from rag_accel.passes.changes import Change
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import decompose
+from rag_accel.passes.early_prefill import early_prefills
 from rag_accel.passes.manager import run_passes, static_passes
 from rag_accel.passes.ordering import restore_waits
 from rag_accel.profile.recording import Recording
@@ -63,6 +64,7 @@ class Region:
         asking: the nodes whose options each request sets.
         is_cut_off: whether it ends a loop that turned as often as it may.
         retries: the attempts of nodes whose stages have any.
+        early: beginnings of prompts to prefill early, each with where.
         then: the regions kept of what is decided next, by branch and answer.
     """
 
@@ -77,6 +79,7 @@ class Region:
     asking: tuple[str, ...] = ()
     is_cut_off: bool = False
     retries: Mapping[str, Retry] = field(default_factory=dict[str, Retry])
+    early: tuple[tuple[Primitive, EngineName], ...] = ()
     then: dict[tuple[str, tuple[StageName, ...], bool], Region] = field(
         default_factory=dict[tuple[str, tuple[StageName, ...], bool], "Region"]
     )
@@ -237,7 +240,13 @@ class GraphPlan:
             before_end.union(ending),
             tuple(name for name, made in by_node.items() if holds_inputs(made.attributes)),
             retries=retries,
+            early=self._early(plan.graph),
         )
+
+    def _early(self, graph: PrimitiveGraph) -> tuple[tuple[Primitive, EngineName], ...]:
+        """Return the beginnings of prompts that are worth prefilling early, each with where."""
+        found = early_prefills(graph, self._context)
+        return tuple((primitive, self.engine_of(primitive)) for primitive in found)
 
     def _specs(
         self, primitives: Sequence[Primitive]

@@ -23,6 +23,7 @@ from rag_accel.graph.option_inputs import bound_attributes
 from rag_accel.graph.primitives import Primitive
 from rag_accel.graph.stages import Retry, retry_of
 from rag_accel.graph.stages.retry import wait_s
+from rag_accel.requests.early_prefills import Count, EarlyPrefills
 from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, stored
 from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region
@@ -43,9 +44,6 @@ from rag_accel.scheduler.messages import (
     RequestId,
 )
 
-#: told what happened to a stage: ``retries`` or ``fallbacks``
-Count = Callable[[str, str], None]
-
 
 class GraphRequest:
     """The driver's client for one request.
@@ -62,7 +60,7 @@ class GraphRequest:
         *,
         namespace: str,
         stream: bool = False,
-        count: Count = lambda what, stage: None,
+        count: Count = lambda what, stage, amount=1: None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.id: RequestId = driver.new_request()
@@ -95,11 +93,16 @@ class GraphRequest:
         #: those whose engines make no attempts of their own
         self._retried: set[str] = set()
         self._prefilled = Prefilled(driver)
+        self._early = EarlyPrefills(driver, self.id, self._values, namespace, count)
 
     def start(self) -> tuple[NodeSpec, ...]:
         """Return the primitives that START sets free."""
         with self._growing:
             return self._take(self._progress.start())
+
+    def arrived(self) -> None:
+        """Begin early work, now that the scheduler has the request."""
+        self._early.ended("")
 
     @property
     def is_over(self) -> bool:
@@ -130,6 +133,7 @@ class GraphRequest:
         work = self._work.payload(primitive)
         self._items.begin(primitive.name)
         self._prefilled.begin(primitive, work)
+        self._early.look_up(primitive, work)
         is_shown = self.stream is not None and self._progress.is_sure_to_be_last(primitive)
         return EngineRequest(
             id=WorkId(f"{node.request}/{node.node}"),
@@ -241,6 +245,7 @@ class GraphRequest:
             self._instead[replaced] = result.value
         try:
             self._store(primitive, result)
+            self._early.ended(node.node)
             self._end_items(self._items.ended(node.node, result.value))
         except Exception as error:  # an engine's value is not what its kind promises
             self._end_wrong(error)
@@ -264,6 +269,7 @@ class GraphRequest:
             where = self._where(node) if node else f"request {self.id}"
             self._fail(error_for(outcome, None, where))
         self._prefilled.close()
+        self._early.close()
         self.outcome = outcome
         for left in self._items.close():
             self._driver.report_call(CallEnded(left, LIST_ITEMS, False), Result())
@@ -332,6 +338,7 @@ class GraphRequest:
             except Exception as found:
                 error = found
             self._tell(node, branch, None, error, append)
+        self._early.ended("")
 
     def _tell(
         self,
@@ -350,6 +357,7 @@ class GraphRequest:
 
     def _take(self, region: Region) -> tuple[NodeSpec, ...]:
         self._items.expect(region.primitives)
+        self._early.expect(region.early)
         self._primitives.update(region.by_node)
         for name in region.asking:
             primitive = region.by_node[name]

@@ -92,6 +92,7 @@ def owned_added(
         base_s=event.base_s,
         per_item_s=event.per_item_s,
     )
+    engine.early.idle.until = now
     _add_engine(state, engine, event.max_batch)
     state.owned[engine.name] = engine
 

@@ -136,5 +136,31 @@ def grant_threads(state: SchedulerState, engine: EngineState) -> int:
     return max(1, min(engine.max_threads, cores))
 
 
+#: The share of ``step_timeout_s`` after which a step is to end. One that computes ends with the
+#: piece it is at, which may take the rest of the time; one that waits ends at once.
+_ASKED_BACK = 0.25
+_ASKED_BACK_WAITING = 0.5
+#: no thread can wait for ever, and an early return costs nothing
+_LONGEST_WAIT_S = 3600.0
+
+
+def step_time_s(options: CoreOptions, engine: EngineState, budget_s: float | None) -> float | None:
+    """Return when a step should end at the latest, of an engine that can end one in time.
+
+    It is asked back long before ``step_timeout_s``: so it is lost if it hangs, and not because its
+    work takes long.
+    """
+    limits: list[float] = []
+    if engine.ends_in_time:
+        limits.append(_ASKED_BACK * options.step_timeout_s)
+        if budget_s is not None:
+            limits.append(budget_s)
+    if engine.bounds_its_work:
+        limits.append(_ASKED_BACK_WAITING * options.step_timeout_s)
+    return min(*limits, _LONGEST_WAIT_S) if limits else None
+
+
 def _claims_cores(engine: EngineState) -> bool:
-    return engine.max_threads > 0 and (engine.step is not None or bool(engine.queue.nodes))
+    # Early work is over in a moment, and nothing is to be slower for it.
+    is_stepping = engine.step is not None and not engine.early.is_stepping
+    return engine.max_threads > 0 and (is_stepping or bool(engine.queue.nodes))

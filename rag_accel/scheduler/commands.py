@@ -53,6 +53,7 @@ class StartStep(_Matching):
     Args:
         parts: for those of ``admitted`` that do not enter as a whole, what of them does.
         time_s: when the step should end at the latest, in seconds from its start.
+        is_early: whether it is of early work, and of nothing else.
     """
 
     engine: EngineName
@@ -61,6 +62,7 @@ class StartStep(_Matching):
     threads: int
     time_s: float | None = None
     parts: tuple[WorkSlice, ...] = ()
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,15 @@ class EndNode(_Matching):
     outcome: Outcome
     leader: NodeKey | None = None
     retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndEarly(_Matching):
+    """Early work has ended, or was dropped."""
+
+    node: NodeKey
+    engine: EngineName
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,7 @@ Command = (
     StartStep
     | StartCall
     | EndNode
+    | EndEarly
     | RetryNode
     | StartFallback
     | EndRequest

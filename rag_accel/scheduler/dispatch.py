@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
-from rag_accel.scheduler.batching import grant_threads, select_batch, select_calls
+from rag_accel.scheduler.batching import grant_threads, select_batch, select_calls, step_time_s
 from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
 from rag_accel.scheduler.completions import cancel_node, end_request
+from rag_accel.scheduler.early import drop_early, forget_early, paid_at, start_early
 from rag_accel.scheduler.learning import COMPANY_S, bounded_budget_s
 from rag_accel.scheduler.messages import NodeKey, StepId, WorkSlice
 from rag_accel.scheduler.queueing import admit_pending
@@ -20,14 +21,6 @@ from rag_accel.scheduler.wavefront import (
     may_still_come,
     newcomer_to_wait_for,
 )
-
-#: no thread can wait for ever, and an early return costs nothing
-_LONGEST_WAIT_S = 3600.0
-
-#: The share of ``step_timeout_s`` after which a step is to end. One that computes ends with the
-#: piece it is at, which may take the rest of the time; one that waits ends at once.
-_ASKED_BACK = 0.25
-_ASKED_BACK_WAITING = 0.5
 
 
 def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
@@ -53,10 +46,13 @@ def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
             _start_step(state, engine, now, out)
             if engine.leaving and engine.step is None and engine.wanted == 0:
                 _drop(state, engine, out)
+    if state.early:
+        start_early(state, now, out)
 
 
 def _drop(state: SchedulerState, engine: EngineState, out: list[Command]) -> None:
     """Forget an engine that has left and has nothing to do."""
+    forget_early(state, engine, out)
     del state.engines[engine.name], state.owned[engine.name]
     forget_gaps(state, engine.name)
     out.append(DropEngine(engine.name))
@@ -118,6 +114,7 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
     batch = select_batch(engine, now, state.options, budget_s)
     if not batch and not engine.running:
         return
+    drop_early(engine, out)
     state.steps += 1
     keys: list[NodeKey] = []
     parts: list[WorkSlice] = []
@@ -134,26 +131,10 @@ def _start_step(state: SchedulerState, engine: EngineState, now: float, out: lis
     for node in engine.running.values():
         engine.step_items += node.portion
     engine.threads = grant_threads(state, engine)
-    time_s = _time_s(state, engine, budget_s)
+    time_s = step_time_s(state.options, engine, budget_s)
     out.append(
         StartStep(engine.name, engine.step, tuple(keys), engine.threads, time_s, tuple(parts))
     )
-
-
-def _time_s(state: SchedulerState, engine: EngineState, budget_s: float | None) -> float | None:
-    """Return when a step should end at the latest, of an engine that can end one in time.
-
-    It is asked back long before ``step_timeout_s``: so it is lost if it hangs, and not because its
-    work takes long.
-    """
-    limits: list[float] = []
-    if engine.ends_in_time:
-        limits.append(_ASKED_BACK * state.options.step_timeout_s)
-        if budget_s is not None:
-            limits.append(budget_s)
-    if engine.bounds_its_work:
-        limits.append(_ASKED_BACK_WAITING * state.options.step_timeout_s)
-    return min(*limits, _LONGEST_WAIT_S) if limits else None
 
 
 def _budget_s(state: SchedulerState, engine: EngineState, now: float) -> float | None:
@@ -203,13 +184,15 @@ def look_at_clock(state: SchedulerState, now: float, out: list[Command]) -> None
             _lose(state, engine, now, out)
 
 
-def next_wake(state: SchedulerState) -> float | None:
+def next_wake(state: SchedulerState, now: float) -> float | None:
     """Return the earliest time at which something is due without an event."""
     times: list[float] = []
     if state.deadlines:
         times.append(state.deadlines[0][0])
     if state.retries:
         times.append(state.retries[0][0])
+    if state.early and (at := paid_at(state, now)) is not None:
+        times.append(at)
     for engine in state.owned.values():
         if engine.wait_until is not None:
             times.append(engine.wait_until)

@@ -97,6 +97,39 @@ def even_part(left: int, most: int) -> int:
     return ceil(left / ceil(left / most)) if left > most else left
 
 
+#: Of an engine's idle time, so much is early work's, up to so many seconds. Other work's time
+#: counts against it as much, so that an engine that is busy for half of the time has none.
+IDLE_SHARE = 0.25
+MOST_IDLE_S = 1.0
+
+
+@dataclass(slots=True)
+class IdleTime:
+    """The seconds of early work that an engine's recent idle time pays for; negative if owed."""
+
+    seconds: float = 0.0
+    #: until when it is counted
+    until: float = 0.0
+
+    def at(self, now: float) -> float:
+        """Return the seconds at a time up to which the engine has had no other work."""
+        return min(MOST_IDLE_S, self.seconds + IDLE_SHARE * max(0.0, now - self.until))
+
+    def paid_at(self) -> float:
+        """Return when more than nothing is paid, if the engine has no other work until then."""
+        return self.until + max(0.0, 1e-6 - self.seconds) / IDLE_SHARE
+
+    def work(self, began: float, now: float) -> None:
+        """Count a step of other work."""
+        left_s = self.at(began)
+        worked_s = IDLE_SHARE * max(0.0, now - began)
+        self.seconds, self.until = max(min(0.0, left_s), left_s - worked_s), now
+
+    def spend(self, now: float, seconds: float) -> None:
+        """Count a step of early work, during which the engine was idle for all others."""
+        self.seconds, self.until = max(-MOST_IDLE_S, self.at(now) - seconds), now
+
+
 @dataclass(slots=True)
 class ReturnRateLearner:
     """The learned share of callers that submit their next work at once after an engine's steps.

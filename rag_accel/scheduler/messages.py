@@ -164,6 +164,17 @@ class LeafArrived:
     at_once: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyArrived:
+    """Work of an owned engine that nobody waits for; its result is only looked up (``early.py``).
+
+    Its request lives: early work ends with it. ``node`` is no primitive of the request.
+    """
+
+    node: NodeKey
+    engine: EngineName
+
+
 class CallMade(NamedTuple):
     """An intercepted call has begun and ended where its caller is, without asking for a permit.
 
@@ -317,6 +328,7 @@ Event = (
     | RequestArrived
     | RequestOpened
     | LeafArrived
+    | EarlyArrived
     | Reported
     | RequestClosed
     | ProgramLeft

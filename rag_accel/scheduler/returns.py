@@ -5,6 +5,7 @@ from __future__ import annotations
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command
 from rag_accel.scheduler.completions import end_node, forget_parts, leave_engine
+from rag_accel.scheduler.early import early_step_over
 from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import CallEnded, StepEnded, StepFailed
 from rag_accel.scheduler.queueing import append_nodes, ready
@@ -20,6 +21,9 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
     A member that has only ended a part is queued again with what is left.
     """
     engine = _leave_step(state, event, now)
+    if engine.early.is_stepping:
+        early_step_over(engine, event, now, out)
+        return
     _serve(engine, event.duration_s)
     ended = 0
     for report in event.reports:
@@ -90,6 +94,9 @@ def _fail_silent(
 def step_failed(state: SchedulerState, event: StepFailed, now: float, out: list[Command]) -> None:
     """Retry the members of a step that raised one by one; a lone or streaming member has failed."""
     engine = _leave_step(state, event, now)
+    if engine.early.is_stepping:
+        early_step_over(engine, event, now, out)
+        return
     waits_s = {report.node: report.retry_after_s for report in event.errors}
     members = list(engine.running.values())
     for node in members:
@@ -115,8 +122,10 @@ def _leave_step(state: SchedulerState, event: StepEnded | StepFailed, now: float
             found=f"step {event.step} while {engine.step} runs",
             hint="an engine worker must report each step once",
         )
-    engine.step_mean_s = running_mean(engine.step_mean_s, event.duration_s)
-    engine.costs.learn_border(now - engine.step_started, event.duration_s)
+    if not engine.early.is_stepping:
+        engine.step_mean_s = running_mean(engine.step_mean_s, event.duration_s)
+        engine.costs.learn_border(now - engine.step_started, event.duration_s)
+        engine.early.idle.work(engine.step_started, now)
     engine.step = engine.hangs_at = None
     engine.threads = 0
     engine.interrupted = False

@@ -25,6 +25,7 @@ from heapq import merge
 from itertools import takewhile
 from typing import Literal
 
+from rag_accel.scheduler.learning import IdleTime
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, RequestId, WorkSlice
 
 NodeState = Literal["waiting", "queued", "following", "running", "retrying", "ended"]
@@ -102,6 +103,23 @@ class RequestRun:
     #: where its last leaf ran and when that ended; what comes next is learned from these
     last_engine: EngineName | None = None
     idle_since: float = 0.0
+
+
+@dataclass(slots=True)
+class EarlyWorks:
+    """The early work of one engine (``early.py``)."""
+
+    waiting: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
+    #: those that the engine has
+    held: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
+    #: the engine's step is of early work
+    is_stepping: bool = False
+    #: that step takes idle time
+    is_paid_for: bool = False
+    idle: IdleTime = field(default_factory=IdleTime)
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting or self.held)
 
 
 #: a node that has waited as long as so many levels of depth are worth precedes everything

@@ -13,7 +13,7 @@ from rag_accel.engine_api.transient import RetryBudget
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, RequestId, StepId
-from rag_accel.scheduler.runs import NodeQueue, NodeRun, NodeState, RequestRun
+from rag_accel.scheduler.runs import EarlyWorks, NodeQueue, NodeRun, NodeState, RequestRun
 
 STORY_LENGTH = 2048
 #: further attempts on an engine before any of its works has ended well
@@ -54,6 +54,7 @@ class EngineState:
     step_items: int = 0
     returns: ReturnRateLearner = field(default_factory=ReturnRateLearner)
     costs: StepCosts = field(default_factory=StepCosts)
+    early: EarlyWorks = field(default_factory=EarlyWorks)
     interrupted: bool = False
     lost: bool = False
     #: it gets no new work any more: it goes as soon as no live request wants it
@@ -161,6 +162,8 @@ class SchedulerState:
     )
     #: engines whose queue or slots changed during this event
     dirty: dict[EngineName, None] = field(default_factory=dict[EngineName, None])
+    #: engines that have early work
+    early: dict[EngineName, None] = field(default_factory=dict[EngineName, None])
     deadlines: list[tuple[float, RequestId]] = field(default_factory=list[tuple[float, RequestId]])
     #: when nodes have their next attempt, as (at, node), a heap; those that ended may be among them
     retries: list[tuple[float, NodeKey]] = field(default_factory=list[tuple[float, NodeKey]])
@@ -276,4 +279,5 @@ class SchedulerState:
     def is_empty(self) -> bool:
         """Tell whether nothing lives: no request, no queue, no running node, no flight."""
         busy = any(len(e.queue) or e.running or e.flights for e in self.engines.values())
-        return not (self.requests or self.pending or self.idle or self.feeding or busy)
+        kept = self.requests or self.pending or self.idle or self.feeding or self.early
+        return not (kept or busy)

@@ -28,10 +28,12 @@ from rag_accel.scheduler.arrivals import (
 from rag_accel.scheduler.commands import Command, WakeAt
 from rag_accel.scheduler.completions import cancel_node, end_node, end_request
 from rag_accel.scheduler.dispatch import dispatch, look_at_clock, next_wake
+from rag_accel.scheduler.early import early_arrived
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
     Closing,
+    EarlyArrived,
     EngineLeft,
     Event,
     LeafArrived,
@@ -77,7 +79,7 @@ def handle(state: SchedulerState, event: Event, now: float, *, more: bool = Fals
     if more:
         return out
     dispatch(state, now, out)
-    wake = next_wake(state)
+    wake = next_wake(state, now)
     if wake is not None and (state.wake_at is None or wake < state.wake_at):
         state.wake_at = wake
         out.append(WakeAt(wake))
@@ -116,6 +118,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float, list[Command]], None
     RequestArrived: request_arrived,
     RequestOpened: request_opened,
     LeafArrived: leaf_arrived,
+    EarlyArrived: early_arrived,
     Reported: reported,
     ProgramLeft: program_left,
     RequestClosed: request_closed,

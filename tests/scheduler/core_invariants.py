@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.dispatch import next_wake
+from rag_accel.scheduler.early import MOST_WORKS
 from rag_accel.scheduler.messages import Event
 from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
@@ -28,6 +29,7 @@ def _problems(state: SchedulerState) -> Iterator[str]:
         yield from _queue_problems(state, engine)
         yield from _slot_problems(state, engine)
         yield from _flight_problems(state, engine)
+        yield from _early_problems(state, engine)
     yield from _whole_problems(state)
 
 
@@ -120,6 +122,21 @@ def _slot_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
         yield f"{engine.name} does not run what others are said to wait for"
 
 
+def _early_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
+    early = engine.early
+    if bool(early) != (engine.name in state.early):
+        yield f"{engine.name} has early work, unlike the list of those that do"
+    if early.is_stepping and (engine.step is None or engine.running):
+        yield f"{engine.name} steps early work outside a step, or other work with it"
+    if early.held and engine.step is not None and not early.is_stepping:
+        yield f"{engine.name} holds early work in a step of other work"
+    for node in (*early.waiting, *early.held):
+        if node.request not in state.requests:
+            yield f"the request of the early {node} does not live"
+    if len(early.waiting) > MOST_WORKS:
+        yield f"{len(early.waiting)} early works wait for {engine.name}"
+
+
 def _flight_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
     for share, key in engine.flights.items():
         holder = engine.queue.get(key) or engine.running.get(key)
@@ -144,6 +161,6 @@ def _whole_problems(state: SchedulerState) -> Iterator[str]:
     listed = sum(len(line) for line in state.idle.values())
     if listed > sum(run.open for run in state.requests.values()):
         yield f"{listed} programs are listed as idle"
-    due = next_wake(state)
+    due = next_wake(state, state.wake_at or 0.0)
     if due is not None and (state.wake_at is None or state.wake_at > due):
         yield f"something is due at {due}, and the next look is at {state.wake_at}"

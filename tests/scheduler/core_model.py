@@ -13,6 +13,7 @@ from core_invariants import validate
 from rag_accel.scheduler.commands import (
     CancelWork,
     Command,
+    EndEarly,
     EndNode,
     EndRequest,
     InterruptStep,
@@ -22,6 +23,7 @@ from rag_accel.scheduler.commands import (
     StartStep,
     WakeAt,
 )
+from rag_accel.scheduler.early import PIECE_S
 from rag_accel.scheduler.learning import COMPANY_S
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -102,6 +104,8 @@ class CoreModel:
         #: those that no bound keeps waiting
         self.at_once: set[NodeKey] = set()
         self.programs: dict[RequestId, None] = {}
+        #: early work that was brought and has not ended
+        self.early: dict[NodeKey, None] = {}
         self.started: dict[NodeKey, None] = {}
         self.streamed: dict[NodeKey, None] = {}
         #: retried after a step that raised
@@ -136,6 +140,9 @@ class CoreModel:
             self._carry_out(command, commands)
         self._check_order(commands)
         for node, outcome in self.reported.items():
+            if node.node.startswith("early"):
+                assert node not in self.early, f"{node} was lost"
+                continue
             # What comes late of a lost engine is not wanted where the fallback runs.
             known = node in self.ended or node in self.replaced
             assert known or self._is_over(node.request), f"{node}: {outcome} was lost"
@@ -151,6 +158,8 @@ class CoreModel:
             self._start_call(command)
         elif isinstance(command, EndNode):
             self._end_node(command, commands)
+        elif isinstance(command, EndEarly):
+            del self.early[command.node]  # once, and only if it was brought
         elif isinstance(command, RetryNode):
             self._retry(command)
         elif isinstance(command, StartFallback):
@@ -206,13 +215,16 @@ class CoreModel:
         ends = [index for index, kind in enumerate(kinds) if kind in (EndNode, EndRequest)]
         assert not starts or not ends or max(ends) < min(starts)
         for command in commands:
-            if isinstance(command, StartStep):
+            if isinstance(command, StartStep) and not command.is_early:
                 assert set(command.admitted) <= set(self.state.engines[command.engine].running)
 
     def _start_step(self, command: StartStep) -> None:
         engine = self.engines[command.engine]
         assert isinstance(engine.event, OwnedEngineAdded)
         assert engine.step is None, f"{command}: the engine is busy"
+        if command.is_early:
+            self._start_early(engine, command)
+            return
         for node in command.admitted:
             self._check_alive(node)
             assert node not in engine.held
@@ -232,6 +244,20 @@ class CoreModel:
         self._check_budget(engine, command)
         assert len(sizes) == 1 or not any(node in self.solo for node in engine.held)
         assert command.threads >= 1
+        engine.step, engine.started, engine.interrupted = command.step, self.now, False
+
+    def _start_early(self, engine: PlayedEngine, command: StartStep) -> None:
+        """Early work starts where nothing else waits, of an engine or of its cores."""
+        owned = [self.state.owned[command.engine]]
+        if owned[0].max_threads > 0:
+            owned = [other for other in self.state.owned.values() if other.max_threads > 0]
+        assert not any(len(other.queue) for other in owned)
+        assert [other.name for other in owned if other.step is not None] == [command.engine]
+        assert set(command.admitted) <= self.early.keys()
+        assert not engine.held.keys() - self.early.keys()
+        engine.held.update(dict.fromkeys(command.admitted))
+        assert engine.held, "a step over nothing"
+        assert not owned[0].ends_in_time or command.time_s == PIECE_S
         engine.step, engine.started, engine.interrupted = command.step, self.now, False
 
     def _check_part(self, engine: PlayedEngine, part: WorkSlice) -> None:

@@ -21,6 +21,7 @@ from rag_accel.scheduler.messages import (
     CallEnded,
     CallMade,
     Closing,
+    EarlyArrived,
     EngineName,
     Fallback,
     LeafArrived,
@@ -84,6 +85,15 @@ class Player(CoreModel):
         if at_once:
             self.at_once.add(name)
         self.send(LeafArrived(request, node, self.now, deadline, on_full, at_once=at_once))
+
+    def bring_early(self, rng: Random) -> None:
+        """Let a live request, or one that is over, bring early work."""
+        requests = [*list(self.programs)[-3:], *list(self.graphs)[-5:], self._new_request()]
+        owned = list(self.state.owned)
+        node = NodeKey(rng.choice(requests), f"early{self.ids}")
+        self.ids += 1
+        self.early[node] = None
+        self.send(EarlyArrived(node, rng.choice(owned)))
 
     def make_call(self, rng: Random) -> None:
         """Tell of a call that began and ended without asking, of a program, a graph or nobody."""
@@ -233,6 +243,7 @@ class Player(CoreModel):
                 self.send(Tick())
         validate(self.state)
         assert self.state.is_empty()
+        assert not self.early
         assert not self.taken, "results of parts are kept for nobody"
         unfinished = [node for node in self.leaves if node not in self.ended]
         assert not unfinished, f"never ended: {unfinished[:5]}"
@@ -306,6 +317,7 @@ ACTIONS = (
     (Player.let_time_pass, 20),
     (Player.bring_leaf, 15),
     (Player.make_call, 5),
+    (Player.bring_early, 8),
     (Player.end_step, 30),
     (Player.end_call, 14),
     (Player.bring_graph, 5),

@@ -42,6 +42,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.player.bring_leaf(rng)
 
     @rule(rng=CHOICES)
+    def bring_early(self, rng: Random) -> None:
+        self.player.bring_early(rng)
+
+    @rule(rng=CHOICES)
     def bring_graph(self, rng: Random) -> None:
         self.player.bring_graph(rng)
 

@@ -12,6 +12,7 @@ from rag_accel.scheduler.commands import (
     CancelWork,
     Command,
     DropEngine,
+    EndEarly,
     EndNode,
     EndRequest,
     InterruptStep,
@@ -25,6 +26,7 @@ from rag_accel.scheduler.driver.leaf import LeafClient
 from rag_accel.scheduler.driver.outcomes import Result, late_result
 from rag_accel.scheduler.driver.worker import EngineWorker
 from rag_accel.scheduler.messages import (
+    EarlyArrived,
     EngineName,
     LeafArrived,
     NodeKey,
@@ -74,6 +76,11 @@ class Delivery:
         if self.clients.end_node(node, command.outcome, result, shared):
             self.claimed.add(node)
 
+    def end_early(self, command: EndEarly) -> None:
+        """Tell early work's client that it has ended; nobody answers for the result's handle."""
+        result = self._results.get(command.node)
+        self.clients.end_node(command.node, command.outcome, result, False)
+
 
 def _start_step(delivery: Delivery, command: StartStep) -> None:
     parts: dict[NodeKey, WorkSlice] = {}
@@ -110,6 +117,7 @@ CARRY_OUT: dict[type, Callable[[Delivery, Any], None]] = {
     StartStep: _start_step,
     StartCall: _start_call,
     EndNode: Delivery.end_node,
+    EndEarly: Delivery.end_early,
     EndRequest: _end_request,
     RetryNode: lambda to, command: to.clients.tell_retry(command.node),
     StartFallback: lambda to, command: to.clients.tell_fallback(command.node),
@@ -158,6 +166,10 @@ class Clients:
     def add_leaf(self, event: LeafArrived, client: LeafClient) -> None:
         """Take in the client of an intercepted call."""
         self._leaves[NodeKey(event.request, event.node.name)] = client
+
+    def add_early(self, event: EarlyArrived, client: LeafClient) -> None:
+        """Take in the client of early work."""
+        self._leaves[event.node] = client
 
     def add_graph(self, event: RequestArrived, client: GraphClient) -> None:
         """Take in the client of a whole request."""

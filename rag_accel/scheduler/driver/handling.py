@@ -19,6 +19,7 @@ from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
     Closing,
+    EarlyArrived,
     EngineLeft,
     EngineName,
     Event,
@@ -167,6 +168,8 @@ class EventHandler:
             return attached
         if isinstance(event, LeafArrived):
             self.clients.add_leaf(event, attached)
+        elif isinstance(event, EarlyArrived):
+            self.clients.add_early(event, attached)
         elif isinstance(event, RequestArrived):
             self.clients.add_graph(event, attached)
         elif isinstance(event, OwnedEngineAdded):

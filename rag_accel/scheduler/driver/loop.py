@@ -38,6 +38,7 @@ from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
     Closing,
+    EarlyArrived,
     EngineName,
     Event,
     LeafArrived,
@@ -187,6 +188,14 @@ class Driver:
         """
         self._require_usable()
         self._put(event, client)
+
+    def submit_early(self, event: EarlyArrived, client: LeafClient) -> None:
+        """Bring in early work; after ``close`` and in a forked child it is dropped without a word.
+
+        From any thread, also from the scheduler's own.
+        """
+        if forks.number == self._forks and not self._closing:
+            self._put(event, client)
 
     def submit_together(self, event: LeafArrived, client: LeafClient) -> None:
         """Bring in a leaf from a task, together with those of the tasks that run next on its loop.

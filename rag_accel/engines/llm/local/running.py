@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rag_accel.clock import Clock
-from rag_accel.engine_api import EngineOutput, WorkId
+from rag_accel.engine_api import EngineOutput, PrimitiveKind, PromptUse, WorkId
 from rag_accel.engines.llm.local.batching.forward_cost import ForwardCost
 from rag_accel.engines.llm.local.batching.prefix import PrefixCache
 from rag_accel.engines.llm.local.batching.rows import Runner, SequenceRows
@@ -87,9 +87,18 @@ class RunningWorks:
             self._start(begun)
 
     def cancel(self, ids: Iterable[WorkId]) -> None:
-        """Forget works and free their lanes; unknown ids are ignored."""
+        """Forget works and free their lanes; unknown ids are ignored.
+
+        What is computed of a beginning stays, for the prompt that goes on with it.
+        """
         for id in ids:
-            if (work := self._works.get(id)) is not None:
+            if (work := self._works.get(id)) is None:
+                continue
+            lane = work.sequence.lane
+            is_beginning = work.request.kind is PrimitiveKind.PARTIAL_PREFILLING
+            if is_beginning and lane is not None and lane.ids:
+                self._keep(work)
+            else:
                 self._forget(work)
 
     def reuse_pays(self, prompt: ReusablePrompt) -> bool:
@@ -186,9 +195,11 @@ class RunningWorks:
                 sequence.lane = None
 
     def _end_prompt(self, work: LocalWork) -> EngineOutput:
-        handle = self._prefilled.add(work.request.namespace, work.sequence)
+        sequence = work.sequence
+        handle = self._prefilled.add(work.request.namespace, sequence)
+        use = PromptUse(len(sequence.prompt) - sequence.from_prefix, sequence.from_prefix)
         self._keep(work)
-        return EngineOutput(work.request.id, "final", handle=handle)
+        return EngineOutput(work.request.id, "final", use, handle=handle)
 
     def _end_completion(self, work: LocalWork) -> None:
         lane = work.sequence.lane

@@ -11,7 +11,7 @@ import pytest
 from fake_runner import tokenizer
 from tiny_chat import TOKENS, model
 
-from rag_accel import Accelerator, RAGraph, workflows
+from rag_accel import END, START, Accelerator, RAGraph, workflows
 from rag_accel.engine_api import (
     EngineOutput,
     EngineRequest,
@@ -148,6 +148,80 @@ def test_only_what_an_earlier_call_left_counts_as_taken_over() -> None:
     assert uses[0] == PromptUse(computed=len(whole))
     assert uses[1].from_prefix >= common_length(begun, whole)
     assert uses[1].computed + uses[1].from_prefix == len(whole)
+
+
+def _joined(docs: Any) -> str:
+    return " ".join(found.document.text for found in docs)
+
+
+def behind_user_code() -> RAGraph:
+    """Answer by documents that a store of the user's finds and a function of his puts together."""
+    graph = RAGraph(["input", "history"])
+    graph.add_retrieval("search", output="docs")
+    graph.add_function("together", _joined, "docs", "text")
+    graph.add_generation("answer", prompt="{history}\n{input}\n{text}", max_tokens=TOKENS)
+    graph.add_edge(START, "search").add_edge("search", "together")
+    return graph.add_edge("together", "answer").add_edge("answer", END)
+
+
+def answered(
+    engine: Watched, search: Callable[[str, int], list[str]], passes: str = "default"
+) -> Any:
+    """Ask by a history whose text differs from request to request."""
+    graph = behind_user_code()
+    with Accelerator(llm=engine, index=search, passes=passes) as accelerator:
+        text = accelerator.run(graph, input="How high is it?", history=TURNS * 6)
+        return text, accelerator.metrics.snapshot().get("early_hits")
+
+
+def test_a_beginning_behind_user_code_is_prefilled_while_a_store_of_the_user_s_searches() -> None:
+    engine, is_computed = Watched(), threading.Event()
+    step = engine.step
+
+    def watched(budget: StepBudget) -> Any:
+        outputs = step(budget)
+        if any(one.handle is not None for one in outputs):
+            is_computed.set()
+        return outputs
+
+    def search(query: str, top_k: int) -> list[str]:
+        assert is_computed.wait(PATIENCE_S), "nothing of the prompt was computed meanwhile"
+        return ["3776 metres", "12389 feet"]
+
+    engine.step = watched
+    text, hits = answered(engine, search)
+    assert hits == {"answer": 1}
+    assert engine.kinds() == ["PARTIAL_PREFILLING", "DECODING"]
+    begun, whole = map(ids_of, engine.asked)
+    value = engine.ended[engine.asked[1].id].value
+    assert value.use.from_prefix == common_length(begun, whole) > 50
+    assert engine.held_bytes == 0
+    plain = Watched()
+    found = ["3776 metres", "12389 feet"]
+    assert (text, None) == answered(plain, lambda query, top_k: found, "join_prefill")
+    assert plain.kinds() == ["DECODING"]
+
+
+def test_a_beginning_that_is_cut_short_is_gone_on_with() -> None:
+    engine, has_begun = Watched(), threading.Event()
+    step = engine.step
+
+    def watched(budget: StepBudget) -> Any:
+        outputs = step(budget)
+        has_begun.set()
+        return outputs
+
+    def search(query: str, top_k: int) -> list[str]:
+        assert has_begun.wait(PATIENCE_S), "nothing of the prompt was begun meanwhile"
+        return ["3776 metres"]
+
+    engine.step = watched
+    text, hits = answered(engine, search)
+    assert hits == {"answer": 1}
+    value = engine.ended[engine.asked[1].id].value
+    assert value.use.from_prefix > 0
+    assert sum(engine.rows) == len(ids_of(engine.asked[1])) + value.completion_tokens - 1
+    assert (text, None) == answered(Watched(), lambda query, top_k: ["3776 metres"], "none")
 
 
 def ids_of(request: EngineRequest) -> tuple[int, ...]:
