@@ -194,11 +194,10 @@ class ProxyClasses:
     def switched_off(self, cls: type, method: PlainMethod, options: Options) -> str:
         """Return which options switch off all effects on a class; empty if some effect is on."""
         known = self.find(cls, method)
-        names = () if known is None else tuple(known.effects)
-        if not names or any(getattr(options, name) for name in names):
+        names = [] if known is None else list(known.effects)
+        if any(getattr(options, name) for name in names):
             return ""
-        are = "is" if len(names) == 1 else "are"
-        return f"{' and '.join(names)} {are} off; {' or '.join(f'{name}=True' for name in names)}"
+        return " and ".join(f"{name} is off; {name}=True" for name in names)
 
     def is_served(self, obj: Any, cls: type, method: PlainMethod) -> bool:
         """Tell whether an object sends prompts to a server, which is told of their texts."""

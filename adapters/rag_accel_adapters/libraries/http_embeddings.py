@@ -139,9 +139,7 @@ class HttpEmbeddings:
         return {name: vars(obj)[name] for name in sorted(names)}
 
     def _values(self, cls: Any, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
-        check_own(cls, self.name)
-        check_class(cls, method, self.leaves)
-        check_attributes(obj, cls)
+        check_plain(obj, cls, self.name, method, self.leaves)
         settings = self._settings(cls, obj)
         for name, value in settings.items():
             check_value(value, name)
@@ -205,22 +203,16 @@ def _checked(answer: Any, place: EndpointPlace) -> Any:
     return answer
 
 
-def check_own(cls: type, name: str) -> None:
-    """Check that a class is the one of a full name.
+def check_plain(obj: Any, cls: Any, name: str, method: PlainMethod, leaves: Sequence[str]) -> None:
+    """Check that an object's plain class is that of a name, as shipped, and all it holds.
 
     Raises:
-        NotAdoptedError: it is a subclass.
+        NotAdoptedError: it is a subclass, or something was replaced or added.
     """
     if full_name(cls) != name:
         raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
 
-
-def check_attributes(obj: Any, cls: Any) -> None:
-    """Check that a pydantic object has no attributes but those that its class declares.
-
-    Raises:
-        NotAdoptedError: it has more.
-    """
+    check_class(cls, method, leaves)
     private = obj.__pydantic_private__ or {}
     more = (vars(obj).keys() - cls.model_fields.keys()) | (
         private.keys() - cls.__private_attributes__.keys()

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod, full_name
 from rag_accel.recognition.proxies import HOSTED_RERANKER, OWN_METHODS, Ask, ProxyClass
-from rag_accel_adapters.libraries.as_shipped import check_class, check_object
+from rag_accel_adapters.libraries.as_shipped import check_object
 from rag_accel_adapters.libraries.http_embeddings import (
     TEI,
     Protocol,
-    check_attributes,
     check_httpx,
-    check_own,
+    check_plain,
 )
 from rag_accel_adapters.libraries.openai_clients import (
     check_value,
@@ -48,8 +46,8 @@ class HttpReranker:
         leaves: the methods by which its objects rerank.
         protocol: how they send.
         sent: settings that decide a call beside its arguments.
-        ranks: tells whether an answer, given the arguments by which it was asked for, ranks all
-            their texts or some; errors do not.
+        ranks: tells whether an answer, given the arguments by which it was asked for, ranks their
+            texts; of another form, it may raise.
     """
 
     name: str
@@ -61,25 +59,19 @@ class HttpReranker:
     def row(self) -> ProxyClass:
         """Return the class as one whose objects can have proxies."""
         return ProxyClass(
-            self.leaves,
-            lambda obj: None,
-            self._proxy,
-            "reranker on a server",
-            OWN_METHODS,
-            _UNLESS,
+            *(self.leaves, lambda obj: None, self._proxy, "reranker on a server"),
+            *(OWN_METHODS, _UNLESS),
             effects=HOSTED_RERANKER,
             check=self._check,
         )
 
     def _check(self, obj: Any, cls: type, method: PlainMethod) -> None:
-        check_own(cls, self.name)
-        check_class(cls, method, self.leaves)
-        check_attributes(obj, cls)
+        check_plain(obj, cls, self.name, method, self.leaves)
         digest_of(self._values, obj)
 
     def _values(self, obj: Any) -> tuple[Any, ...]:
-        settings = [(name, getattr(obj, name)) for name in self.sent]
-        for name, value in settings:
+        settings = {name: getattr(obj, name) for name in self.sent}
+        for name, value in settings.items():
             check_value(value, name)
         return self.name, settings, self.protocol.values(obj)
 
@@ -94,55 +86,37 @@ class HttpReranker:
         key = (group, None if gate is None else gate.urgency())
         return self.protocol.sending(limited, partial(self._sharing, ask, key))
 
-    def _sharing(
-        self, ask: Ask, key: tuple[Any, ...], send: Callable[..., Any]
-    ) -> Callable[..., Any]:
+    def _sharing(self, ask: Ask, key: tuple[Any, ...], send: Callable[..., Any]) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            send_once = partial(send, *args, **kwargs)
             if not is_value((args, kwargs)):
-                return send_once()
-            ranks = partial(_ranks, self.ranks, args, kwargs)
-            return ask.share((*key, repr((args, kwargs))), send_once, ranks)
+                return send(*args, **kwargs)
+            return ask.share(
+                (*key, repr((args, kwargs))),
+                partial(send, *args, **kwargs),
+                lambda answer: self.ranks(answer, *args, **kwargs),
+            )
 
         return call
 
 
-def _ranks(
-    ranks: Callable[..., bool], args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any
-) -> bool:
-    with suppress(AttributeError, LookupError, TypeError, ValueError):  # of another form
-        return ranks(answer, *args, **kwargs)
-    return False
+def _are_ranks(items: list[Any], score: str, count: int) -> bool:
+    at = {(type(item["index"]), item["index"]) for item in items}
+    scores = {type(item[score]) for item in items}
+    return at <= {(int, index) for index in range(count)} and scores <= {float, int}
 
 
-def _is_rank(item: Any, score: str, count: int) -> bool:
-    index = item["index"]
-    return type(index) is int and 0 <= index < count and type(item[score]) in (float, int)
-
-
-def _tei_ranks(answer: Any, query: str, texts: list[str]) -> bool:
-    count = len(texts)
-    return len(answer) == count and all(_is_rank(item, "score", count) for item in answer)
+def _tei_ranks(answer: list[Any], query: str, texts: list[str]) -> bool:
+    return len(answer) == len(texts) and _are_ranks(answer, "score", len(texts))
 
 
 def _jina_ranks(answer: Any, url: str, json: dict[str, Any]) -> bool:
     count = len(json["documents"])
-    return answer.ok and all(
-        _is_rank(item, "relevance_score", count) for item in answer.json()["results"]
-    )
-
-
-def _tei_values(obj: Any) -> tuple[Any, ...]:
-    check_httpx()
-    return ()
+    return answer.ok and _are_ranks(answer.json()["results"], "relevance_score", count)
 
 
 _SESSION = "requests.sessions.Session"
-#: attributes of a session that decide what it sends and how; cookies come and go with answers
-_SENT = (
-    *("cert", "max_redirects", "params", "proxies", "stream", "trust_env", "verify"),
-    "headers",
-)
+#: attributes of a session that decide what it sends and how; its cookies are its own
+_SENT = ("cert", "max_redirects", "params", "proxies", "stream", "trust_env", "verify")
 
 
 def _session_values(name: str, obj: Any) -> tuple[Any, ...]:
@@ -152,21 +126,14 @@ def _session_values(name: str, obj: Any) -> tuple[Any, ...]:
         NotAdoptedError: it has hooks, an authentication or adapters of the program's.
     """
     session = getattr(obj, name)
-    if full_name(type(session)) != _SESSION:
-        raise NotAdoptedError(f"its session is a {full_name(type(session))}", f"a {_SESSION}")
-    check_object(session, "session")
-    if session.auth is not None:
-        raise NotAdoptedError("its session has an auth of its own", "a key")
-    if any(session.hooks.values()):
-        raise NotAdoptedError("its session has hooks", "a session without hooks")
-    for prefix, adapter in session.adapters.items():
-        if full_name(type(adapter)) != "requests.adapters.HTTPAdapter":
-            raise NotAdoptedError(
-                f"its session sends {prefix} by a {full_name(type(adapter))}", "its own adapter"
-            )
-        check_object(adapter, "an adapter of its session")
-    sent = {name: getattr(session, name) for name in _SENT}
-    sent["headers"] = dict(sent["headers"])
+    adapter = "requests.adapters.HTTPAdapter"
+    for part, cls in ((session, _SESSION), *((one, adapter) for one in session.adapters.values())):
+        if full_name(type(part)) != cls:
+            raise NotAdoptedError(f"its session sends by a {full_name(type(part))}", f"a {cls}")
+        check_object(part, "session")
+    if session.auth is not None or any(session.hooks.values()):
+        raise NotAdoptedError("its session has an auth or hooks", "a key, and no hooks")
+    sent = {**{name: getattr(session, name) for name in _SENT}, "headers": dict(session.headers)}
     for attribute, value in sent.items():
         check_value(value, f"the session's {attribute}")
     return number_of(session), sent
@@ -205,7 +172,7 @@ LLAMA_INDEX_TEI = HttpReranker(
     protocol=replace(
         TEI,
         methods=("_call_api",),
-        values=_tei_values,
+        values=lambda obj: check_httpx(),
         endpoint=lambda obj: (obj.base_url, "/rerank", obj.auth_token),
     ),
     sent=("auth_token", "base_url", "timeout"),
