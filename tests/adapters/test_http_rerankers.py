@@ -17,9 +17,10 @@ from aiohttp import web
 from langchain_community.document_compressors import jina_rerank
 from langchain_core.documents import Document
 from llama_index.core.callbacks import CallbackManager, LlamaDebugHandler
-from llama_index.core.instrumentation.dispatcher import Dispatcher
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index_instrumentation.dispatcher import Dispatcher
 from loopback_server import LoopbackServer
+from requests.adapters import HTTPAdapter
 
 import langchain_rag_accel
 import llama_index_rag_accel
@@ -52,11 +53,6 @@ class RerankServer(LoopbackServer):
         self.awaited = self.most = self._in_flight = 0
         self.held = threading.Event()
         self.held.set()
-
-    @property
-    def url(self) -> str:
-        """The address below which everything is answered."""
-        return self.base_url.removesuffix("/v1")
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Answer every path."""
@@ -148,14 +144,11 @@ def _look(response: Any, **more: Any) -> None:
     """Look at a response, as a program's hook does."""
 
 
-class _OwnAdapter(requests.adapters.HTTPAdapter):
-    """A program's adapter."""
-
-
+OWN_ADAPTER = type("OwnAdapter", (HTTPAdapter,), {})
 SESSION_CHANGES: Changes = (
     (lambda obj: _session(obj).hooks["response"].append(_look), "its session has an auth or hooks"),
     (lambda obj: setattr(_session(obj), "auth", ("a", "b")), "its session has an auth or hooks"),
-    (lambda obj: _session(obj).mount("http://", _OwnAdapter()), "its session sends by a"),
+    (lambda obj: _session(obj).mount("http://", OWN_ADAPTER()), "its session sends by a"),
     (lambda obj: setattr(_session(obj), "post", _session(obj).post), "Session.post is replaced"),
 )
 TEI_CHANGES: Changes = (
@@ -174,7 +167,7 @@ CASES = {
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RerankServer]:
     """Yield a loopback server of both protocols, which LangChain's class takes for Jina's."""
     with RerankServer() as made:
-        monkeypatch.setattr(jina_rerank, "JINA_API_URL", f"{made.url}/rerank")
+        monkeypatch.setattr(jina_rerank, "JINA_API_URL", f"{made.base_url}/rerank")
         yield made
 
 
@@ -191,7 +184,7 @@ def make(case: Case, server: RerankServer) -> Iterator[Make]:
     objects: list[Any] = []
 
     def made(**fields: Any) -> Any:
-        objects.append(case.make(server.url, **fields))
+        objects.append(case.make(server.base_url, **fields))
         return objects[-1]
 
     yield made
@@ -207,7 +200,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def num_waiting(accelerator: Accelerator) -> int:
     """Return how many callers wait for an equal call."""
-    flights = list(accelerator.shared_answers._flights.values())
+    flights: list[Any] = list(accelerator.shared_answers._flights.values())
     return sum(len(flight.answers._condition._waiters) for flight in flights)
 
 

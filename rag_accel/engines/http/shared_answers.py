@@ -41,14 +41,9 @@ class SharedAnswers(ForkedAnew):
 
         Args:
             key: equal where calls are; its equality runs no code of a program's.
-            call: asks the server.
-            is_whole: tells whether others may have the answer too, as they may not if it is an
-                error.
-            timeout_s: seconds to wait for an equal call, after which this one is made; None for
-                ever.
-
-        Raises:
-            Exception: whatever ``call`` raises for this caller.
+            call: asks the server; its errors are this caller's.
+            is_whole: tells whether others may have the answer too; may raise where it is an error.
+            timeout_s: seconds to wait for an equal call before this one is made; None for ever.
         """
         flight, answers = _Flight(), list[Any]()
         try:
