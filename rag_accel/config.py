@@ -130,7 +130,7 @@ class Options:
     )
     single_flight: bool = _option(
         True,
-        "share one run among equal concurrent calls of an owned engine",
+        "share one run among equal concurrent calls of an owned engine, or of a server",
     )
     max_loops: int = _option(
         64,

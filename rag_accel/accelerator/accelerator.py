@@ -29,6 +29,7 @@ from rag_accel.engine_api import (
     worst_state,
 )
 from rag_accel.engines.embedding.hosted_texts import HostedTexts
+from rag_accel.engines.http.shared_answers import SharedAnswers
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.leaves import Leaves
@@ -120,6 +121,7 @@ class Accelerator(ProgramRequests):
         self.local_llms = LocalLLMs(self.options)
         self._listed = ListedEmbedders(self.options, self.cores, self._table)
         self.embedders = self._listed.programs
+        self.shared_answers = SharedAnswers()
         self.hosted_texts = HostedTexts(
             int(self.options.hosted_cache_mb * 2**20), self.options.hosted_cache_s
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +70,8 @@ class StandingIn:
 
 def _proxy(known: ProxyClass, ask: _Asking, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a proxy is of no use."""
-    return known.make(obj, ask) if known.fits(obj) else obj
+    fits = known.fits(obj, plain_class(type(obj)), plain_method)
+    return known.make(obj, ask) if fits else obj
 
 
 def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[], None]]:
@@ -131,6 +132,13 @@ class _Asking:
 
     def gate(self) -> EndpointGate | None:
         return gate_for(self.identity, self.holder)
+
+    def share(self, key: Hashable, call: Callable[[], Any], is_whole: Callable[[Any], bool]) -> Any:
+        accelerator = self.identity.accelerator
+        if not accelerator.options.single_flight:
+            return call()
+        timeout_s = accelerator.left_s(self.identity)
+        return accelerator.shared_answers.ask(key, call, is_whole, timeout_s)
 
     def changes_served(self) -> bool:
         return served_llms.changes(self.identity.accelerator)

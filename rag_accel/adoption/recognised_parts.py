@@ -98,10 +98,7 @@ class RecognisedParts:
             return local_llms.describe(accelerator, model)
         if self.proxies.is_served(leaf, cls, plain_method):
             return served_llms.describe(accelerator)
-        if self.proxies.is_limited(leaf, cls, plain_method):
-            is_off = not accelerator.options.endpoint_limits
-            return None if is_off else self.proxies.describe(leaf, cls, plain_method)
-        return self.proxies.describe(leaf, cls, plain_method)
+        return self.proxies.describe(leaf, cls, plain_method, accelerator.options)
 
     def prepared_engine(self, leaf: Any, accelerator: Accelerator) -> EngineAt | None:
         """Return the engine that computes here for a leaf, made if need be; None without one.
@@ -165,10 +162,10 @@ class RecognisedParts:
             if accelerator is None or accelerator.options.endpoint_limits:
                 return ""
             return "" if served_llms.changes(accelerator) else served_llms.UNCHANGED
-        if self.proxies.is_limited(leaf, cls, plain_method):
-            is_on = accelerator is None or accelerator.options.endpoint_limits
-            return "" if is_on else "endpoint_limits is off; endpoint_limits=True"
-        return None if self.proxies.find(cls, plain_method) is None else ""
+        if self.proxies.find(cls, plain_method) is None:
+            return None
+        options = None if accelerator is None else accelerator.options
+        return "" if options is None else self.proxies.switched_off(cls, plain_method, options)
 
     def _why_unknown(self, leaf: Any, cls: type) -> str:
         known = (name for base, name in self.instead.items() if issubclass(cls, base))

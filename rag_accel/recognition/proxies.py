@@ -8,15 +8,17 @@ written here again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from rag_accel.config import Options
 from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.recognition.generation import AskGenerate
 from rag_accel.recognition.known_classes import (
     ClassRow,
+    NotAdoptedError,
     PlainMethod,
     does_the_same,
     full_name,
@@ -62,6 +64,10 @@ class Ask(AskGenerate, AskServed, Protocol):
         """Return ``read`` of what the engine made of it; ``plain()`` after an internal error."""
         ...
 
+    def share(self, key: Hashable, call: Callable[[], Any], is_whole: Callable[[Any], bool]) -> Any:
+        """Return what a call returns, or the whole answer of an equal call in flight."""
+        ...
+
     async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call off the loop, in more threads than the loop's executor has."""
         ...
@@ -83,7 +89,9 @@ class ProxyClass:
         tell: returns what a method has returned with how the texts of its prompts were computed,
             given the stand-in that it ran on; only asked where the model reuses texts.
         is_served: whether its objects send prompts to a server, which is told of their texts.
-        is_limited: whether they send to an endpoint that may refuse calls.
+        effects: what acts beside, by the option that switches it; nothing acts where all are off.
+        check: raises ``NotAdoptedError`` where a proxy of an object of this plain class is of no
+            use. Asked in every call, before ``obstacle``.
         cross_encoder: returns the cross-encoder of sentence-transformers that scores for an object.
     """
 
@@ -96,12 +104,22 @@ class ProxyClass:
     model: Callable[[Any], Any] | None = None
     tell: Callable[[Any, Any], Any] | None = None
     is_served: bool = False
-    is_limited: bool = False
+    effects: Mapping[str, str] = field(default_factory=dict[str, str])
+    check: Callable[[Any, type, PlainMethod], object] | None = None
     cross_encoder: Callable[[Any], Any] | None = None
 
-    def fits(self, obj: Any) -> bool:
-        """Tell whether a proxy of an object is of use."""
-        return self.obstacle(obj) is None
+    def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
+        """Return why a proxy of an object of a plain class is of no use; None if it is of use."""
+        if self.check is not None:
+            try:
+                self.check(obj, cls, method)
+            except NotAdoptedError as error:
+                return str(error)
+        return self.obstacle(obj)
+
+    def fits(self, obj: Any, cls: type, method: PlainMethod) -> bool:
+        """Tell whether a proxy of an object of a plain class is of use."""
+        return self.why_not(obj, cls, method) is None
 
 
 #: What acts on recognised models, stores and rerankers, and what switches it off.
@@ -112,7 +130,9 @@ LOCAL_LLM_UNLESS = (
     "another dtype than float32, unless `adopt_llm=batched`",
     "an architecture that the engine does not know",
 )
-LIMITED_LLM = "its own methods run; once its endpoint refuses calls, they wait for their turn"
+OWN_METHODS = "its own methods run"
+LIMITED = {"endpoint_limits": "once its endpoint refuses calls, they wait for their turn"}
+LIMITED_LLM = f"{OWN_METHODS}; {LIMITED['endpoint_limits']}"
 LIMITED_LLM_UNLESS = ("`endpoint_limits=False`",)
 SERVED_LLM = (
     f"{LIMITED_LLM}; with `kv_reuse=full` or `fused` a vLLM server is told of retrieved texts, with"
@@ -120,6 +140,7 @@ SERVED_LLM = (
 )
 RERANKER = "its own method runs; pairs of all requests share batches"
 RERANKER_UNLESS = ("more than one score a pair", "a replaced `predict`")
+HOSTED_RERANKER = {"single_flight": "equal calls in flight are one", **LIMITED}
 
 
 class ProxyClasses:
@@ -136,14 +157,17 @@ class ProxyClasses:
     def rows(self) -> Iterator[ClassRow]:
         """Yield what is known of each class."""
         for name, known in self._known.items():
-            yield ClassRow(name, known.acts, known.unless)
+            yield ClassRow(name, "; ".join((known.acts, *known.effects.values())), known.unless)
 
-    def describe(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
-        """Return how an object with proxies runs; None if it has none."""
+    def describe(self, obj: Any, cls: type, method: PlainMethod, options: Options) -> str | None:
+        """Return how an object with proxies runs under options; None if it has none."""
         known = self.find(cls, method)
-        if known is None or not known.fits(obj):
+        if known is None or not known.fits(obj, cls, method):
             return None
-        return f"recognised {known.name}: {known.acts}"
+        effects = [text for option, text in known.effects.items() if getattr(options, option)]
+        if known.effects and not effects:
+            return None
+        return f"recognised {known.name}: {'; '.join((known.acts, *effects))}"
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
         """Return why an object of a known class has no proxies; None if it has some."""
@@ -151,31 +175,34 @@ class ProxyClasses:
         if base is None:
             return None
         known = self.find(cls, method)
-        return overrides(cls, base) if known is None else known.obstacle(obj)
+        return overrides(cls, base) if known is None else known.why_not(obj, cls, method)
 
     def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
         """Return the language model that an object with proxies calls; None if it has none."""
         known = self.find(cls, method)
-        if known is None or known.model is None or not known.fits(obj):
+        if known is None or known.model is None or not known.fits(obj, cls, method):
             return None
         return known.model(obj)
 
     def cross_encoder(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
         """Return the cross-encoder that scores for an object with proxies; None if none does."""
         known = self.find(cls, method)
-        if known is None or known.cross_encoder is None or not known.fits(obj):
+        if known is None or known.cross_encoder is None or not known.fits(obj, cls, method):
             return None
         return known.cross_encoder(obj)
 
-    def is_limited(self, obj: Any, cls: type, method: PlainMethod) -> bool:
-        """Tell whether an object sends to an endpoint that may refuse calls."""
+    def switched_off(self, cls: type, method: PlainMethod, options: Options) -> str:
+        """Return which options switch off all effects on a class; empty if some effect is on."""
         known = self.find(cls, method)
-        return known is not None and known.is_limited and known.fits(obj)
+        names = [] if known is None else list(known.effects)
+        if any(getattr(options, name) for name in names):
+            return ""
+        return " and ".join(f"{name} is off; {name}=True" for name in names)
 
     def is_served(self, obj: Any, cls: type, method: PlainMethod) -> bool:
         """Tell whether an object sends prompts to a server, which is told of their texts."""
         known = self.find(cls, method)
-        return known is not None and known.is_served and known.fits(obj)
+        return known is not None and known.is_served and known.fits(obj, cls, method)
 
     def find(self, cls: type, method: PlainMethod) -> ProxyClass | None:
         """Return what is known of a plain class: it is a known one or does what that does."""

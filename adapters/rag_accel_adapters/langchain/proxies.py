@@ -17,10 +17,11 @@ from rag_accel.recognition.clients import (
 from rag_accel.recognition.generation import Report
 from rag_accel.recognition.known_classes import full_name
 from rag_accel.recognition.proxies import (
-    LIMITED_LLM,
+    LIMITED,
     LIMITED_LLM_UNLESS,
     LOCAL_LLM,
     LOCAL_LLM_UNLESS,
+    OWN_METHODS,
     RERANKER,
     RERANKER_UNLESS,
     SERVED_LLM,
@@ -31,6 +32,7 @@ from rag_accel.recognition.proxies import (
 )
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, pipeline_obstacle
+from rag_accel_adapters.libraries.http_rerankers import LANGCHAIN_JINA
 from rag_accel_adapters.libraries.openai_limited import (
     LimitedClient,
     is_limited,
@@ -225,16 +227,15 @@ _SERVED = ProxyClass(
     LIMITED_LLM_UNLESS,
     tell=_tell_served,
     is_served=True,
-    is_limited=True,
 )
 _LIMITED = ProxyClass(
     ("_generate", "_stream", "_agenerate", "_astream"),
     _served_obstacle,
     _limited,
     "model on a server",
-    LIMITED_LLM,
+    OWN_METHODS,
     LIMITED_LLM_UNLESS,
-    is_limited=True,
+    effects=LIMITED,
 )
 PROXIES = ProxyClasses(
     {
@@ -276,5 +277,6 @@ PROXIES = ProxyClasses(
             ("another model than a `HuggingFaceCrossEncoder`", *RERANKER_UNLESS),
             cross_encoder=lambda reranker: reranker.model.client,
         ),
+        **{known.name: known.row() for known in (LANGCHAIN_JINA,)},
     }
 )

@@ -263,6 +263,7 @@ _LIBRARIES = (
     "httpx",
     "httpx2",
     "huggingface_hub",
+    "langchain_community",
     "langchain_huggingface",
     "langchain_ollama",
     "langchain_openai",
@@ -270,11 +271,14 @@ _LIBRARIES = (
     "llama_index.embeddings.ollama",
     "llama_index.embeddings.openai",
     "llama_index.embeddings.text_embeddings_inference",
+    "llama_index.postprocessor.jinaai_rerank",
+    "llama_index.postprocessor.tei_rerank",
     "llama_index.utils.huggingface",
     "llama_index_instrumentation",
     "neo4j_graphrag",
     "ollama",
     "openai",
+    "requests",
 )
 
 

@@ -73,11 +73,14 @@ class Protocol:
         if any(full_name(type(getattr(obj, name))) not in self.classes for name in self.clients):
             return obj
         *where, secret = self.endpoint(obj)
-        send_by = partial(_by_gate, gate, (self.name, *where, hash(secret)))
+        return self.sending(obj, partial(_by_gate, gate, (self.name, *where, hash(secret))))
+
+    def sending(self, obj: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
+        """Return an object whose senders are those of ``obj``, each wrapped."""
         if not self.clients:
-            return replaced(obj, **{name: send_by(getattr(obj, name)) for name in self.methods})
+            return replaced(obj, **{name: wrap(getattr(obj, name)) for name in self.methods})
         clients = {
-            holder: SimpleNamespace(**{name: send_by(getattr(getattr(obj, holder), name))})
+            holder: SimpleNamespace(**{name: wrap(getattr(getattr(obj, holder), name))})
             for holder, name in zip(self.clients, self.methods, strict=True)
         }
         return replaced(obj, **clients)
@@ -136,17 +139,7 @@ class HttpEmbeddings:
         return {name: vars(obj)[name] for name in sorted(names)}
 
     def _values(self, cls: Any, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
-        if full_name(cls) != self.name:
-            raise NotAdoptedError(
-                f"{cls.__qualname__} is a class of the program's", "its base class"
-            )
-        check_class(cls, method, self.leaves)
-        private = obj.__pydantic_private__ or {}
-        more = (vars(obj).keys() - cls.model_fields.keys()) | (
-            private.keys() - cls.__private_attributes__.keys()
-        )
-        if more:
-            raise NotAdoptedError(f"{min(more)} is set on the object")
+        check_plain(obj, cls, self.name, method, self.leaves)
         settings = self._settings(cls, obj)
         for name, value in settings.items():
             check_value(value, name)
@@ -170,14 +163,12 @@ class HttpEmbeddings:
         return ServerAnswer(embed(own if gate is None else self.protocol.limited(own, gate), texts))
 
 
-class _OverloadedError(Exception):
-    """The answer of a server that takes no more for now, which a client has returned."""
+class _RefusedError(Exception):
+    """The answer of a server that refuses a call, which a client has returned."""
 
-    status_code = 429
-
-    def __init__(self, answer: dict[str, Any]) -> None:
-        super().__init__("the server takes no more for now")
-        self.answer = answer
+    def __init__(self, answer: Any, status_code: int) -> None:
+        super().__init__("the server refuses the call")
+        self.response, self.status_code = answer, status_code
 
 
 def _by_gate(gate: EndpointGate, key: Hashable, send: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,27 +176,49 @@ def _by_gate(gate: EndpointGate, key: Hashable, send: Callable[..., Any]) -> Cal
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return gate.call(key, lambda place: _checked(send(*args, **kwargs)), 1)
-        except _OverloadedError as error:
-            return error.answer
+            return gate.call(key, lambda place: _checked(send(*args, **kwargs), place), 1)
+        except _RefusedError as error:
+            return error.response
 
     async def acall(*args: Any, **kwargs: Any) -> Any:
         async def ask(place: EndpointPlace) -> Any:
-            return _checked(await send(*args, **kwargs))
+            return _checked(await send(*args, **kwargs), place)
 
         try:
             return await gate.acall(key, ask, 1)
-        except _OverloadedError as error:
-            return error.answer
+        except _RefusedError as error:
+            return error.response
 
     return acall if inspect.iscoroutinefunction(send) else call
 
 
-def _checked(answer: Any) -> Any:
-    """Return an answer; raise it where the client of TEI does not."""
-    if isinstance(answer, dict) and str(answer.get("error_type")).lower() == "overloaded":
-        raise _OverloadedError(answer)
+def _checked(answer: Any, place: EndpointPlace) -> Any:
+    """Return an answer; raise a refusal that the client of TEI, or of requests, does not."""
+    if full_name(type(answer)) == "requests.models.Response":
+        if answer.status_code >= 400:
+            raise _RefusedError(answer, answer.status_code)
+        place.headers = answer.headers
+    elif isinstance(answer, dict) and str(answer.get("error_type")).lower() == "overloaded":
+        raise _RefusedError(answer, 429)
     return answer
+
+
+def check_plain(obj: Any, cls: Any, name: str, method: PlainMethod, leaves: Sequence[str]) -> None:
+    """Check that an object's plain class is that of a name, as shipped, and all it holds.
+
+    Raises:
+        NotAdoptedError: it is a subclass, or something was replaced or added.
+    """
+    if full_name(cls) != name:
+        raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
+
+    check_class(cls, method, leaves)
+    private = obj.__pydantic_private__ or {}
+    more = (vars(obj).keys() - cls.model_fields.keys()) | (
+        private.keys() - cls.__private_attributes__.keys()
+    )
+    if more:
+        raise NotAdoptedError(f"{min(more)} is set on the object")
 
 
 def _both(values: Callable[[Any], object], client: Any, async_client: Any) -> Any:
@@ -291,12 +304,21 @@ def _tei_values(obj: Any) -> tuple[Any, ...]:
     module: Any = sys.modules[type(obj).__module__]
     for name in ("format_query", "format_text"):
         check_function(getattr(module, name), name)
+    check_httpx()
+    return ()
+
+
+def check_httpx() -> None:
+    """Check the classes of which a client of httpx is made for each call.
+
+    Raises:
+        NotAdoptedError: one is not as shipped.
+    """
     for name in ("AsyncClient", "AsyncHTTPTransport", "Client", "HTTPTransport"):
         cls = getattr(sys.modules["httpx"], name)
         if full_name(cls) != f"httpx.{name}":
             raise NotAdoptedError(f"httpx.{name} is a {full_name(cls)}", "httpx's own class")
         check_class(cls, getattr, ())
-    return ()
 
 
 def tei_queries(own: Any, texts: list[str]) -> Sequence[Any]:

@@ -99,6 +99,11 @@ def group_of(values: Callable[[Any], object], obj: Any) -> str:
     # Clients that log what they send do so with the context of the thread that sends.
     if logging.getLogger("openai._base_client").isEnabledFor(logging.DEBUG):
         raise NotAdoptedError("the logger openai logs all that is sent", "a level above DEBUG")
+    return digest_of(values, obj)
+
+
+def digest_of(values: Callable[[Any], object], obj: Any) -> str:
+    """Return as ``group_of`` does a digest for calls that are made where their caller is."""
     try:
         found = values(obj)
     except (AttributeError, KeyError, TypeError) as error:  # a version whose insides are others
@@ -196,7 +201,11 @@ def number_of_http(client: Any) -> int:
 
     Objects that share it share connections, and the certificates by which those were made.
     """
-    http = client._client
+    return number_of(client._client)
+
+
+def number_of(http: Any) -> int:
+    """Return a number of an HTTP client, which no other ever has."""
     return _numbers.get(http) or _numbers.add(http, next(_next))
 
 

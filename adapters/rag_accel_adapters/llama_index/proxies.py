@@ -18,10 +18,11 @@ from typing import Any
 from rag_accel.recognition.clients import CrossEncoderClient, scorer_obstacle
 from rag_accel.recognition.generation import GeneratingClient, Report
 from rag_accel.recognition.proxies import (
-    LIMITED_LLM,
+    LIMITED,
     LIMITED_LLM_UNLESS,
     LOCAL_LLM,
     LOCAL_LLM_UNLESS,
+    OWN_METHODS,
     RERANKER,
     RERANKER_UNLESS,
     SERVED_LLM,
@@ -32,6 +33,7 @@ from rag_accel.recognition.proxies import (
 )
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
+from rag_accel_adapters.libraries.http_rerankers import LLAMA_INDEX_JINA, LLAMA_INDEX_TEI
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
 from rag_accel_adapters.libraries.openai_served import TellingClient
 
@@ -191,19 +193,19 @@ PROXIES = ProxyClasses(
             _OPENAI_UNLESS,
             tell=_tell_served,
             is_served=True,
-            is_limited=True,
         ),
         "llama_index.llms.openai.base.OpenAI": ProxyClass(
             _OPENAI_METHODS,
             _served_obstacle,
             _limited,
             "model on a server",
-            LIMITED_LLM,
+            OWN_METHODS,
             _OPENAI_UNLESS,
-            is_limited=True,
+            effects=LIMITED,
         ),
         # Of its own package, and an older one of llama-index-core's.
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": _RERANKER,
         "llama_index.core.postprocessor.sbert_rerank.SentenceTransformerRerank": _RERANKER,
+        **{known.name: known.row() for known in (LLAMA_INDEX_JINA, LLAMA_INDEX_TEI)},
     }
 )

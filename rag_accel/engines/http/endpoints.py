@@ -168,7 +168,7 @@ class Endpoint(ForkedAnew):
         place = EndpointPlace(self, EndpointCall(urgency, attempts), self.now())
         is_outer = self._enter()
         # Else it would wait for calls that go on only after it.
-        may_wait = is_outer and not _loop_runs()
+        may_wait = is_outer and not loop_runs()
         try:
             while True:
                 if may_wait:
@@ -441,7 +441,8 @@ def _asked_s(error: Exception) -> float:
     return seconds_asked(headers) or retry_after_s(headers) or reset_s(headers)
 
 
-def _loop_runs() -> bool:
+def loop_runs() -> bool:
+    """Tell whether a loop of asyncio runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
