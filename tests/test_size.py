@@ -88,6 +88,11 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "equal calls of rerankers on servers are one, and wait for their turn",
+        "two switches of endpoint limits, and a check of classes for each kind of endpoint",
+        {"adapters/rag_accel_adapters": 200, "rag_accel/engines/http": 100, "tests": 400},
+    ),
+    *_raises(
         "beginnings of prompts behind user code are prefilled early, in idle time",
         "moves of primitives past user code, which split_prefill would need",
         {
