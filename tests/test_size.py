@@ -103,6 +103,18 @@ RAISES = (
         },
     ),
     *_raises(
+        "a program's next prompt is begun while it searches, from its third run on",
+        "a second client and counter of early beginnings",
+        {
+            "integrations/langchain_rag_accel": 100,
+            "integrations/llama_index_rag_accel": 100,
+            "rag_accel/accelerator": 200,
+            "rag_accel/adoption": 50,
+            "rag_accel/leaves": 500,
+            "tests": 500,
+        },
+    ),
+    *_raises(
         "calls of LangChain's composites run side by side in auto mode",
         "a check of LlamaIndex and two lists of obstacles, now one for both",
         {"adapters/rag_accel_adapters": 200, "rag_accel/recognition": 100},

@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool
 from pydantic import PrivateAttr
 
 from langchain_rag_accel.explanation import EXPLANATION
+from langchain_rag_accel.given_values import values_of
 from langchain_rag_accel.program import Program
 from rag_accel.accelerator import Accelerator, current_request, default_accelerator
 from rag_accel.interception.identity import activated, scoped
@@ -96,12 +97,12 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         merged, given = self._given(config, kwargs)
-        with self.program.call():
+        with self.program.call(functools.partial(values_of, input)):
             return self.bound.invoke(input, merged, **given)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         merged, given = self._given(config, kwargs)
-        with self.program.call():
+        with self.program.call(functools.partial(values_of, input)):
             return await self.bound.ainvoke(input, merged, **given)
 
     def batch(self, inputs: list[Any], config: Any = None, **kwargs: Any) -> list[Any]:
@@ -136,7 +137,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
         merged, given = self._given(config, kwargs)
-        with self.program.run() as scope:
+        with self.program.run(functools.partial(values_of, input)) as scope:
             items = self.bound.stream(input, merged, **given)
             yield from stepped(iter(items), scope)
 
@@ -144,7 +145,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
         merged, given = self._given(config, kwargs)
-        with self.program.run() as scope:
+        with self.program.run(functools.partial(values_of, input)) as scope:
             chunks = self.bound.astream(input, merged, **given)
             async with aclosing(astepped(aiter(chunks), scope)) as items:
                 async for item in items:
@@ -179,7 +180,7 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
         return self._events(input, config, given)
 
     async def _events(self, input: Any, config: Any, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        with self.program.run() as scope:
+        with self.program.run(functools.partial(values_of, input)) as scope:
             events = self.bound.astream_events(input, self._merged(config, None), **kwargs)
             async with aclosing(astepped(aiter(events), scope)) as items:
                 async for item in items:

@@ -31,6 +31,7 @@ from workflows.events import StopEvent
 from workflows.handler import WorkflowHandler
 
 from llama_index_rag_accel.concurrency.parallel_calls import spread
+from llama_index_rag_accel.given_values import values_of
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
@@ -96,7 +97,7 @@ def _entry(plain: Any) -> Any:
 
         @functools.wraps(plain)
         async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with program_of(self).call() as request:
+            with program_of(self).call(partial(values_of, args, kwargs)) as request:
                 result = await called(self, *args, **kwargs)
                 if request is None or not isinstance(result, _LASTING):
                     return result
@@ -108,7 +109,7 @@ def _entry(plain: Any) -> Any:
 
     @functools.wraps(plain)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with program_of(self).call() as request:
+        with program_of(self).call(partial(values_of, args, kwargs)) as request:
             result = called(self, *args, **kwargs)
             if request is None or not isinstance(result, _LASTING):
                 return result

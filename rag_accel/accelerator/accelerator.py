@@ -17,6 +17,7 @@ from rag_accel.accelerator.found_devices import is_auto
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.accelerator.preparation import PREPARE_S, EnginesOf, prepare_engines
+from rag_accel.accelerator.program_beginnings import ProgramBeginnings
 from rag_accel.accelerator.program_requests import ProgramRequests, live
 from rag_accel.config import Options
 from rag_accel.engine_api import (
@@ -33,6 +34,7 @@ from rag_accel.engines.http.shared_answers import SharedAnswers
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.leaves import Leaves
+from rag_accel.passes.early_prefill import EARLY_PREFILL
 from rag_accel.passes.explanation import PlanStage, explain_graph
 from rag_accel.passes.manager import passes_named
 from rag_accel.profile.profile import Profile, profile_of
@@ -55,7 +57,7 @@ OTHER_STAGES: Final = "(other stages)"
 
 
 class StageCounters:
-    """The counters by stage among an accelerator's metrics: what happened to it, how often."""
+    """The counters by stage or program among an accelerator's metrics."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -137,6 +139,14 @@ class Accelerator(ProgramRequests):
         count = StageCounters(self._metrics).count
         self._execution = Execution(
             self._driver, self.calls, self.options, self._engines_for, count
+        )
+        passes = passes_named(self.options.passes)
+        self._beginnings = ProgramBeginnings(
+            self._driver,
+            self.options.namespace,
+            passes is None or EARLY_PREFILL in passes,
+            self._table.profiles,
+            count,
         )
         self._forks = forks.number
         # The driver's thread keeps the driver alive, not this object: nobody else would stop it.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
+from rag_accel.accelerator.program_beginnings import ProgramBeginnings
 from rag_accel.config import Options
+from rag_accel.engine_api import Message
 from rag_accel.leaves.identity import RequestIdentity
+from rag_accel.leaves.recorded_prompts import Values
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.driver.ending import end_daemons_quietly
-from rag_accel.scheduler.messages import ProgramLeft, RequestClosed, RequestOpened
+from rag_accel.scheduler.messages import EngineName, ProgramLeft, RequestClosed, RequestOpened
 
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
@@ -55,10 +59,25 @@ class ProgramRequests:
 
     options: Options
     _driver: Driver
+    _beginnings: ProgramBeginnings
 
-    def open_request(self, program: str, deadline_s: float | None = None) -> RequestIdentity:
-        """Start a run of an intercepted program; ``close_request`` must follow."""
+    def open_request(
+        self,
+        program: str,
+        deadline_s: float | None = None,
+        given: Callable[[], Values] = dict,
+    ) -> RequestIdentity:
+        """Start a run of an intercepted program; ``close_request`` must follow.
+
+        Args:
+            program: names the accelerated object.
+            deadline_s: seconds until it must have ended.
+            given: reads what it was given, if that is asked for.
+        """
         identity = self.anonymous(program, deadline_s)
+        identity.given = given
+        if program in self._beginnings.programs:
+            self._beginnings.attach(identity)
         request, now, deadline = identity.request, identity.arrived_at, identity.deadline
         if self.options.on_full == "raise":  # one that has begun is not to be refused later on
             self._driver.note(RequestOpened(request, program, now, deadline))
@@ -78,6 +97,8 @@ class ProgramRequests:
 
     def close_request(self, identity: RequestIdentity) -> None:
         """End a run of an intercepted program."""
+        if identity.beginnings is not None:
+            identity.beginnings.close()
         if identity.end():
             self._driver.end_program(identity.request)
         else:
@@ -85,6 +106,7 @@ class ProgramRequests:
 
     def forget_program(self, program: str) -> None:
         """Forget the learned behaviour of a program whose object is gone; from any thread."""
+        self._beginnings.programs.pop(program, None)
         self._driver.note(ProgramLeft(program))
 
     @contextmanager
@@ -95,6 +117,22 @@ class ProgramRequests:
             yield identity
         finally:
             self.close_request(identity)
+
+    def begins_prompts(self, engine: EngineName) -> bool:
+        """Tell whether an engine's prompts are begun before they are known as a whole."""
+        return self._beginnings.are_begun_by(engine)
+
+    def note_prompt(
+        self, identity: RequestIdentity, engine: EngineName, messages: Sequence[Message]
+    ) -> Callable[[str], None] | None:
+        """Record a prompt that is about to be computed; return what takes its answer.
+
+        None where no prompt of the engine can be begun before it is known as a whole.
+        """
+        if not identity.program or not self._beginnings.are_begun_by(engine):
+            return None
+        run = identity.beginnings or self._beginnings.attach(identity)
+        return partial(run.note_answer, run.note_prompt(messages, engine))
 
     def left_s(self, identity: RequestIdentity) -> float | None:
         """Return the seconds until a run's deadline, at least 0; None without one."""

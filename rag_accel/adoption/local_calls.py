@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt
@@ -74,10 +74,14 @@ class LocalCalls:
     def describe(self, accelerator: Accelerator) -> str:
         """Return which engine runs the calls on an accelerator."""
         local = accelerator.local_llms.model(self.llm)
-        engine = accelerator.engine_of(local) or "of its own, made with its first call"
+        made = accelerator.engine_of(local)
+        engine = made or "of its own, made with its first call"
         shared = "all that name this model and these bounds share its steps"
         kv_reuse = f"kv_reuse is {local.bounds.kv_reuse}"
-        return "; ".join((f"engine {engine}", *local.describe_parts(), kv_reuse, shared))
+        told = [f"engine {engine}", *local.describe_parts(), kv_reuse, shared]
+        if made is not None and accelerator.begins_prompts(made):
+            told.append("prompts are begun while a program searches, from its third run on")
+        return "; ".join(told)
 
     def prepared_engine(self, accelerator: Accelerator) -> EngineAt | None:
         """Return the model's engine on an accelerator, loaded; None where servers run it."""
@@ -92,10 +96,10 @@ class LocalCalls:
 
     def generate(self, request: GenerationInput) -> GenerationOutput:
         identity = self._identity()
-        found: GenerationOutput = identity.accelerator.leaves.compute(
-            identity, self._work(identity, request)
-        )
-        return found
+        work = self._work(identity, request)
+        answered = _note_prompt(identity, work)
+        found: GenerationOutput = identity.accelerator.leaves.compute(identity, work)
+        return answered(found)
 
     def submit(self, request: GenerationInput) -> SubmittedWork:
         """Submit a completion that is waited for later, as the only one."""
@@ -106,18 +110,23 @@ class LocalCalls:
         """Do as ``generate`` without blocking the loop."""
         identity = self._identity()
         work = await self._awork(identity, request)
-        return cast("GenerationOutput", await identity.accelerator.leaves.acompute(identity, work))
+        answered = _note_prompt(identity, work)
+        leaves = identity.accelerator.leaves
+        return answered(cast("GenerationOutput", await leaves.acompute(identity, work)))
 
     def stream(self, request: GenerationInput) -> Iterator[str | GenerationOutput]:
         """Yield the text of a completion as it comes, and the completion last."""
         identity = self._identity()
-        return identity.accelerator.leaves.stream(identity, self._work(identity, request))
+        work = self._work(identity, request)
+        answered = _note_prompt(identity, work)
+        return _taken(answered, identity.accelerator.leaves.stream(identity, work))
 
     async def astream(self, request: GenerationInput) -> AsyncIterator[str | GenerationOutput]:
         """Do as ``stream`` without blocking the loop."""
         identity = self._identity()
         work = await self._awork(identity, request)
-        return identity.accelerator.leaves.astream(identity, work)
+        answered = _note_prompt(identity, work)
+        return _ataken(answered, identity.accelerator.leaves.astream(identity, work))
 
     def _identity(self) -> RequestIdentity:
         identity = identity_for(self.accelerator)
@@ -143,6 +152,40 @@ class LocalCalls:
         if accelerator.is_held(accelerator.local_llms.model(self.llm), self.holder):
             return self._work(identity, request)
         return await accelerator.calls.start(partial(self._work, identity, request))
+
+
+T = TypeVar("T")
+
+
+def _note_prompt(identity: RequestIdentity, work: Work) -> Callable[[T], T]:
+    """Record a program's prompt; return what takes, and returns, its answer or pieces of one."""
+    answered = identity.accelerator.note_prompt(identity, work.engine, work.payload.messages)
+
+    def take(found: T) -> T:
+        if answered is not None and isinstance(found, GenerationOutput):
+            answered(found.text)
+        return found
+
+    return take
+
+
+def _taken(answered: Callable[[T], T], pieces: Iterator[T]) -> Iterator[T]:
+    """Yield pieces of an answer; closing this closes them."""
+    try:
+        yield from map(answered, pieces)
+    finally:
+        if isinstance(pieces, Generator):
+            pieces.close()
+
+
+async def _ataken(answered: Callable[[T], T], pieces: AsyncIterator[T]) -> AsyncIterator[T]:
+    """Yield pieces of an answer; closing this closes them."""
+    try:
+        async for piece in pieces:
+            yield answered(piece)
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
 
 
 class CallsAhead:

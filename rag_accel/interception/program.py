@@ -23,10 +23,13 @@ from rag_accel.interception.leaf_call import inside
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.wrappers import StreamScope
 from rag_accel.leaves.identity import leaf_depth
+from rag_accel.leaves.recorded_prompts import Values
 
 _numbers = count(1)
 
 
+#: reads what a program was given, by name
+Given = Callable[[], Values]
 #: returns how far the place that runs is from a program's end; None if unknown
 Shape = Callable[[], int | None]
 
@@ -70,9 +73,9 @@ class AcceleratedProgram:
         return self.own or activated() or default_accelerator()
 
     @contextmanager
-    def run(self, *, is_batch: bool = False) -> Iterator[StreamScope]:
+    def run(self, given: Given = dict, *, is_batch: bool = False) -> Iterator[StreamScope]:
         """Run a stream as a request or as part of one; give the scope that its code runs in."""
-        call = self._call(is_batch)
+        call = self._call(given, is_batch)
         if call is None:
             yield nullcontext
             return
@@ -82,16 +85,19 @@ class AcceleratedProgram:
         finally:
             call.close()
 
-    def call(self, *, is_batch: bool = False) -> AbstractContextManager[ProgramCall | None]:
+    def call(
+        self, given: Given = dict, *, is_batch: bool = False
+    ) -> AbstractContextManager[ProgramCall | None]:
         """Run a block as a request or as part of one; give it, or ``None`` if it is neither.
 
         Args:
+            given: reads what the program was given, for the prompts that are made of it.
             is_batch: whether nobody waits for its single results.
         """
-        return self._call(is_batch) or _NOTHING
+        return self._call(given, is_batch) or _NOTHING
 
-    def _call(self, is_batch: bool) -> ProgramCall | None:
-        identity, is_new = self._identity()
+    def _call(self, given: Given, is_batch: bool) -> ProgramCall | None:
+        identity, is_new = self._identity(given)
         if identity is None:
             return None
         if is_new:
@@ -101,7 +107,7 @@ class AcceleratedProgram:
             shape = None
         return ProgramCall(identity, is_new, shape, self._lent)
 
-    def _identity(self) -> tuple[RequestIdentity | None, bool]:
+    def _identity(self, given: Given) -> tuple[RequestIdentity | None, bool]:
         """Return the request that a call belongs to, and whether it begins with this call."""
         if is_switch_set() and not is_enabled():
             return None, False
@@ -110,7 +116,7 @@ class AcceleratedProgram:
             return outer, False
         accelerator = self.accelerator
         try:
-            return accelerator.open_request(self.name), True
+            return accelerator.open_request(self.name, given=given), True
         except Exception as error:
             fail_open(accelerator, error, self.name)
             return None, False

@@ -17,6 +17,8 @@ from rag_accel.system.locks import RenewedLock
 
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
+    from rag_accel.leaves.early_beginnings import RunBeginnings
+    from rag_accel.leaves.recorded_prompts import Values
     from rag_accel.scheduler.driver import BegunCall
 
 
@@ -44,8 +46,10 @@ class RequestIdentity:
         "_seen",
         "accelerator",
         "arrived_at",
+        "beginnings",
         "deadline",
         "forks",
+        "given",
         "has_ended",
         "last_call",
         "ordinals",
@@ -73,6 +77,10 @@ class RequestIdentity:
         self.ordinals = count(1)
         #: equal to that of now in the process that it was made in
         self.forks = forks.number
+        #: reads what the program was given
+        self.given: Callable[[], Values] = dict
+        #: its prompts, once one of them can be begun early
+        self.beginnings: RunBeginnings | None = None
         #: whether the run is over; what it started beside itself may still go on
         self.has_ended = False
         #: its last call that need not wait

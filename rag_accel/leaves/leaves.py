@@ -64,6 +64,8 @@ class Leaves:
         self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
     ) -> BegunCall | None:
         """Return a borrowed call to start here and now if it need not wait; it must be ended."""
+        if identity.beginnings is not None:
+            identity.beginnings.leaf_begins()
         begun = self._begin(
             identity.request,
             f"leaf{next(identity.ordinals)}",
@@ -210,6 +212,8 @@ class Leaves:
             identity.next_leaf(), engine, kind, depth=current_depth(), size=size, share=share
         )
         identity.open()
+        if identity.beginnings is not None:
+            identity.beginnings.leaf_begins()
         event = LeafArrived(
             identity.request,
             spec,

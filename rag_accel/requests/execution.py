@@ -14,8 +14,8 @@ from rag_accel.errors import BusyError, ConfigError, DeadlineError, GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.leaves.call_pool import CallPool
+from rag_accel.leaves.early_beginnings import Count
 from rag_accel.passes.manager import passes_named
-from rag_accel.requests.early_prefills import Count
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
 from rag_accel.requests.plan import GraphPlan

@@ -23,7 +23,8 @@ from rag_accel.graph.option_inputs import bound_attributes
 from rag_accel.graph.primitives import Primitive
 from rag_accel.graph.stages import Retry, retry_of
 from rag_accel.graph.stages.retry import wait_s
-from rag_accel.requests.early_prefills import Count, EarlyPrefills
+from rag_accel.leaves.early_beginnings import Count
+from rag_accel.requests.early_prefills import EarlyPrefills
 from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, stored
 from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region

@@ -437,6 +437,7 @@ REWRITTEN = Seq(
         Stage("rerank", (0, 2)),
         Stage("expand", (0, 0)),
         Stage("retrieve", (0, 1)),
+        Stage("rerank", (0, 0)),
         Stage("generate", (0, 6)),
     ]
 )
