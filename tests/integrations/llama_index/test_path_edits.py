@@ -24,7 +24,7 @@ from tree_prompts import TOKENS, masked_answer
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
 from rag_accel import Accelerator
-from rag_accel.engine_api import EngineRequest
+from rag_accel.engine_api import EngineRequest, PrimitiveKind
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
@@ -106,7 +106,8 @@ class Prompts:
 
     def of(self, question: str) -> EngineRequest:
         """Return the request whose prompt has a question."""
-        (found,) = (one for one in self.requests if question in text_of(one))
+        whole = (one for one in self.requests if one.kind is PrimitiveKind.DECODING)
+        (found,) = (one for one in whole if question in text_of(one))
         return found
 
 
