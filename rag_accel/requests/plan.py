@@ -17,6 +17,7 @@ from rag_accel.graph.growth import StageInstance, choose, grow, is_past_limit, s
 from rag_accel.graph.nodes import END, START, StageName
 from rag_accel.graph.option_inputs import bound, holds_inputs, named_inputs
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph, PrimitiveName
+from rag_accel.graph.program_calls import ProgramCall
 from rag_accel.graph.spec import verify
 from rag_accel.graph.stages import Branch, Retrieval, Retry
 from rag_accel.passes.changes import Change
@@ -112,6 +113,9 @@ class GraphPlan:
         self._start: Region | None = None
         self._num_regions = 0
         self._filters = filters(graph, engines)
+        calls = (getattr(stage, "fn", None) for stage in graph.stages)
+        #: the name of the program that the graph is made of
+        self.program = next((fn.program for fn in calls if isinstance(fn, ProgramCall)), None)
         #: stages whose options each request sets
         self._asking = tuple(stage for stage in graph.stages if any(named_inputs(stage)))
         #: values whose documents are hinted at as soon as they are there, and to which engines

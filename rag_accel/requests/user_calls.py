@@ -11,6 +11,8 @@ import numpy as np
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import RequestCancelledError
 from rag_accel.graph.primitives import Primitive
+from rag_accel.graph.program_calls import ProgramCall
+from rag_accel.leaves.identity import RequestIdentity, current_request
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import is_async
 from rag_accel.requests.kinds import TEXT_LISTS, work_of
@@ -42,9 +44,45 @@ class UserCall:
             RequestCancelledError: if its request has ended meanwhile.
             GraphError: if a value it reads was not written.
         """
+        return self.func(*self._wanted_arguments())
+
+    def _wanted_arguments(self) -> tuple[Any, ...]:
         if not self._is_wanted():
             raise RequestCancelledError("the request ended before this could run")
-        return self.func(*self._arguments())
+        return self._arguments()
+
+
+class LeavesCall(UserCall):
+    """A call of a part of a program, whose own calls belong to the request.
+
+    ``on_loop`` is its form for a caller's loop, in a task of its own.
+    """
+
+    __slots__ = ("_identity",)
+
+    func: ProgramCall
+
+    def __init__(
+        self,
+        func: ProgramCall,
+        arguments: Callable[[], tuple[Any, ...]],
+        is_wanted: Callable[[], bool],
+        identity: RequestIdentity | None,
+    ) -> None:
+        super().__init__(func, arguments, is_wanted)
+        self._identity = identity
+
+    def __call__(self) -> Any:
+        token = current_request.set(self._identity)
+        try:
+            return super().__call__()
+        finally:
+            current_request.reset(token)
+
+    async def on_loop(self) -> Any:
+        """Call it on this loop. Raises as a call in a thread."""
+        current_request.set(self._identity)
+        return await self.func.acall(*self._wanted_arguments())
 
 
 def user_call(
@@ -53,10 +91,12 @@ def user_call(
     engines: Mapping[str, NamedEngine],
     is_wanted: Callable[[], bool],
     keeps: bool = False,
+    identity: RequestIdentity | None = None,
 ) -> UserCall:
     """Return the call of a function, a condition or a borrowed engine.
 
-    With ``keeps``, what an engine is given can be given again.
+    With ``keeps``, what an engine is given can be given again. ``identity`` is that of what a
+    program's part calls.
     """
 
     def everything() -> tuple[Any, ...]:
@@ -75,7 +115,10 @@ def user_call(
         return UserCall(primitive.attribute("condition"), everything, is_wanted)
     if primitive.kind is PrimitiveKind.FUNCTION:
         gather = everything if primitive.reads_all else inputs
-        return UserCall(primitive.attribute("fn"), gather, is_wanted)
+        fn = primitive.attribute("fn")
+        if isinstance(fn, ProgramCall):
+            return LeavesCall(fn, gather, is_wanted, identity)
+        return UserCall(fn, gather, is_wanted)
     assert primitive.engine is not None, "only user code has no engine"
     call = engines[primitive.engine].call
     assert call is not None, "a borrowed engine has a callable"
