@@ -32,7 +32,7 @@ KvReuse = Literal["exact", "fused", "full", "dependency"]
 Origin = Literal["argument", "environment", "default"]
 
 #: options that there were, with what to use instead
-_REMOVED = {
+REMOVED_OPTIONS = {
     "mode": "leave it out: accelerate() intercepts any program; rag_accel.plan_of(program) makes a "
     "graph of a LangChain program, for Accelerator.run",
 }
@@ -304,7 +304,7 @@ def _reject_unknown(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> N
             "unknown option",
             where=", ".join(unknown),
             valid=", ".join(sorted(known)),
-            hint=_REMOVED.get(unknown[0], "check the spelling"),
+            hint=REMOVED_OPTIONS.get(unknown[0], "check the spelling"),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import RequestCancelledError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.graph.program_calls import ProgramCall
-from rag_accel.leaves.identity import RequestIdentity, current_request
+from rag_accel.leaves.identity import RequestIdentity, current_request, leaf_depth
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import is_async
 from rag_accel.requests.kinds import TEXT_LISTS, work_of
@@ -55,10 +56,11 @@ class UserCall:
 class LeavesCall(UserCall):
     """A call of a part of a program, whose own calls belong to the request.
 
-    ``on_loop`` is its form for a caller's loop, in a task of its own.
+    ``on_loop`` is its form for a caller's loop, in a task of its own. Leaves in it have the depth of
+    its stage.
     """
 
-    __slots__ = ("_identity",)
+    __slots__ = ("_depth", "_identity")
 
     func: ProgramCall
 
@@ -68,21 +70,27 @@ class LeavesCall(UserCall):
         arguments: Callable[[], tuple[Any, ...]],
         is_wanted: Callable[[], bool],
         identity: RequestIdentity | None,
+        depth: int,
     ) -> None:
         super().__init__(func, arguments, is_wanted)
         self._identity = identity
+        self._depth = depth
 
     def __call__(self) -> Any:
-        token = current_request.set(self._identity)
-        try:
-            return super().__call__()
-        finally:
-            current_request.reset(token)
+        return copy_context().run(self._run)
+
+    def _run(self) -> Any:
+        self._enter()
+        return super().__call__()
 
     async def on_loop(self) -> Any:
         """Call it on this loop. Raises as a call in a thread."""
-        current_request.set(self._identity)
+        self._enter()
         return await self.func.acall(*self._wanted_arguments())
+
+    def _enter(self) -> None:
+        current_request.set(self._identity)
+        leaf_depth.set(lambda: self._depth)
 
 
 def user_call(
@@ -117,7 +125,7 @@ def user_call(
         gather = everything if primitive.reads_all else inputs
         fn = primitive.attribute("fn")
         if isinstance(fn, ProgramCall):
-            return LeavesCall(fn, gather, is_wanted, identity)
+            return LeavesCall(fn, gather, is_wanted, identity, primitive.depth)
         return UserCall(fn, gather, is_wanted)
     assert primitive.engine is not None, "only user code has no engine"
     call = engines[primitive.engine].call

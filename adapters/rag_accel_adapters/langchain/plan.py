@@ -7,8 +7,8 @@ the callbacks, tags, metadata and context that it would hand to them, but it has
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -89,37 +89,35 @@ class PartCall(ProgramCall):
                 valid=f"from {self._width}, the branches of this program, or None",
                 hint="leave it out, or call the program itself",
             )
-        invoke = self.part.runnable.invoke
-        config, context = self._given(value, config, get_callback_manager_for_config)
-        kwargs = self.place.kwargs or {}
-        if context is None:
-            return invoke(value, config, **kwargs)
-        return context.run(invoke, value, config, **kwargs)
+        invoke = partial(self.part.runnable.invoke, **(self.place.kwargs or {}))
+        if not self.place.around:
+            return invoke(value, config)
+        config = self._config(value, config, get_callback_manager_for_config)
+        with set_config_context(config) as context:
+            return context.run(invoke, value, config)
 
     async def acall(self, value: Any, config: RunnableConfig | None = None) -> Any:
         """Call the part on this loop."""
-        config, context = self._given(value, config, get_async_callback_manager_for_config)
-        call = self.part.runnable.ainvoke(value, config, **(self.place.kwargs or {}))
-        if context is None:
-            return await call
-        return await coro_with_context(call, context, create_task=True)
+        invoke = partial(self.part.runnable.ainvoke, **(self.place.kwargs or {}))
+        if not self.place.around:
+            return await invoke(value, config)
+        config = self._config(value, config, get_async_callback_manager_for_config)
+        with set_config_context(config) as context:
+            return await coro_with_context(invoke(value, config), context, create_task=True)
 
-    def _given(
+    def _config(
         self, value: Any, config: RunnableConfig | None, manager_for: Callable[..., Any]
-    ) -> tuple[RunnableConfig | None, Context | None]:
-        """Return the config that the part gets, and the context that its code runs in."""
+    ) -> RunnableConfig:
+        """Return the config that the composites around the part give it for its input."""
         if self.place.in_assign and not isinstance(value, dict):
             raise ValueError("The input to RunnablePassthrough.assign() must be a dict.")
-        if not self.place.around:
-            return config, None
         for composite, tag in self.place.around:
             for binding in composite.bindings:
                 config = binding._merge_configs(config)
             config = ensure_config(config)
             config = patch_config(config, callbacks=_inside(manager_for(config), tag))
         assert config is not None, "something is around the part"
-        with set_config_context(config) as context:
-            return config, context
+        return config
 
 
 class Gathered:
