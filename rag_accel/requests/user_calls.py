@@ -11,8 +11,8 @@ import numpy as np
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import RequestCancelledError
+from rag_accel.graph.framework_calls import FrameworkCall
 from rag_accel.graph.primitives import Primitive
-from rag_accel.graph.program_calls import ProgramCall
 from rag_accel.leaves.identity import RequestIdentity, current_request, leaf_depth
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import is_async
@@ -56,17 +56,23 @@ class UserCall:
 class LeavesCall(UserCall):
     """A call of a part of a program, whose own calls belong to the request.
 
-    ``on_loop`` is its form for a caller's loop, in a task of its own. Leaves in it have the depth of
-    its stage.
+    ``on_loop`` is its form for a caller's loop, in a task of its own.
+
+    Args:
+        func: the call.
+        arguments: gathers what it is called with.
+        is_wanted: tells whether its request still waits for it.
+        identity: of what it calls.
+        depth: the longest remaining path of what it calls, in steps.
     """
 
     __slots__ = ("_depth", "_identity")
 
-    func: ProgramCall
+    func: FrameworkCall
 
     def __init__(
         self,
-        func: ProgramCall,
+        func: FrameworkCall,
         arguments: Callable[[], tuple[Any, ...]],
         is_wanted: Callable[[], bool],
         identity: RequestIdentity | None,
@@ -124,7 +130,7 @@ def user_call(
     if primitive.kind is PrimitiveKind.FUNCTION:
         gather = everything if primitive.reads_all else inputs
         fn = primitive.attribute("fn")
-        if isinstance(fn, ProgramCall):
+        if isinstance(fn, FrameworkCall):
             return LeavesCall(fn, gather, is_wanted, identity, primitive.depth)
         return UserCall(fn, gather, is_wanted)
     assert primitive.engine is not None, "only user code has no engine"

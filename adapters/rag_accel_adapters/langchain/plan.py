@@ -22,8 +22,8 @@ from langchain_core.runnables.config import (
 from langchain_core.runnables.utils import coro_with_context
 
 from rag_accel.errors import ConfigError
+from rag_accel.graph.framework_calls import FrameworkCall
 from rag_accel.graph.nodes import END, START, TURN_MARK
-from rag_accel.graph.program_calls import ProgramCall
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel_adapters.langchain.parts import ProgramPart, parts_of
 
@@ -60,7 +60,7 @@ class Place:
         )
 
 
-class PartCall(ProgramCall):
+class PartCall(FrameworkCall):
     """A call of one part, with the config and in the context that its program gives it.
 
     Args:
@@ -120,7 +120,7 @@ class PartCall(ProgramCall):
         return config
 
 
-class Gathered:
+class BranchResults:
     """The results of a parallel's branches by their keys."""
 
     def __init__(self, keys: tuple[str | None, ...]) -> None:
@@ -182,7 +182,7 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
             values.append(add(child, before, place.inside(part, child, before == given)))
         if part.kind == "parallel":
             keys = tuple(child.key for child in part.children)
-            return stage(f"{place.prefix}parallel", Gathered(keys), *values[1:])
+            return stage(f"{place.prefix}parallel", BranchResults(keys), *values[1:])
         if part.kind == "assign":
             return stage(f"{place.prefix}assign", assigned, *values)
         return values[-1]

@@ -246,7 +246,7 @@ async def test_leaves_are_as_far_from_the_end_as_their_stages(
 ) -> None:
     step = RunnableLambda(lambda depths: [*depths, current_depth()])
     plan = plan_of(step | step | step)
-    assert await outcome(_way(accelerator, way), plan, input=[]) == ("returned", [3, 2, 1])
+    assert await outcome(_way(accelerator, way), plan, input=[]) == ("returned", [2, 1, 0])
 
 
 def test_a_plan_inside_an_accelerated_program_leaves_that_programs_request(

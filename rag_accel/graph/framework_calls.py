@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 
-class ProgramCall(ABC):
+class FrameworkCall(ABC):
     """A call of one part of a program, in the two forms that frameworks have.
 
     What the part calls belongs to the graph's request, as it does in an accelerated program.
@@ -21,9 +21,9 @@ class ProgramCall(ABC):
         self.program = program
 
     @abstractmethod
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the part in this thread."""
 
     @abstractmethod
-    async def acall(self, *values: Any) -> Any:
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Call the part on this loop, for ``Accelerator.arun``."""
