@@ -24,6 +24,7 @@ from langchain_core.runnables import (
 from langchain_core.runnables.router import RouterRunnable
 from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
+from lc_composites import CHAINS, HISTORY
 from lc_fakes import (
     TENANT,
     AsyncChat,
@@ -159,9 +160,28 @@ async def test_results_and_leaves_are_those_of_the_program(
         )
     assert expected[0] == "returned", expected
     assert plain(found) == plain(expected)
-    compare_leaves(program, of_program, of_plan)
+    compare_leaves(program, of_program, of_plan, is_ordered=name not in ("ensemble", "compression"))
     assert of_plan.open() == []
     assert meter.passed_by == 0, str(meter)
+
+
+@pytest.mark.filterwarnings("ignore:`langchain-community` is being:DeprecationWarning")
+@pytest.mark.cross_product(keep=7)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CHAINS)
+async def test_chains_of_langchains_own_helpers_are_declared(
+    name: str, way: str, accelerator: Accelerator
+) -> None:
+    given = {"input": "question one", "chat_history": HISTORY}
+    program, of_program, of_plan = CHAINS[name](), Runs(), Runs()
+    call = program.invoke if way == "run" else program.ainvoke
+    expected = await outcome(call, given, config_with(of_program))
+    found = await outcome(
+        _way(accelerator, way), plan_of(CHAINS[name]()), input=given, config=config_with(of_plan)
+    )
+    assert expected[0] == "returned", expected
+    assert plain(found) == plain(expected)
+    compare_leaves(program, of_program, of_plan, is_ordered=False)
 
 
 @pytest.mark.parametrize("way", WAYS)
