@@ -41,6 +41,7 @@ from rag_accel.graph.nodes import END, START
 from rag_accel.graph.option_inputs import Input
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.stages.retry import Constant, Retry
+from rag_accel.plans import plan_of
 from rag_accel.server.server import Server
 
 # A library says nothing unless the program listens.
@@ -87,5 +88,6 @@ __all__ = [
     "UncheckedWeightsWarning",
     "UnreadOptionWarning",
     "WeightsFileError",
+    "plan_of",
     "shutdown",
 ]

@@ -25,12 +25,17 @@ _is_in_environment = getattr(
     getattr(os.environ, "_data", None), "__contains__", lambda key: MASTER_SWITCH in os.environ
 )
 
-Mode = Literal["auto", "translate"]
 OnFull = Literal["wait", "raise"]
 AdoptLLM = Literal["exact", "batched", "off"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
 KvReuse = Literal["exact", "fused", "full", "dependency"]
 Origin = Literal["argument", "environment", "default"]
+
+#: options that there were, with what to use instead
+REMOVED_OPTIONS = {
+    "mode": "leave it out: accelerate() intercepts any program; rag_accel.plan_of(program) makes a "
+    "graph of a LangChain program, for Accelerator.run",
+}
 
 _SWITCH = {
     **dict.fromkeys(("1", "true", "on", "yes"), True),
@@ -46,11 +51,6 @@ def _option(default: Any, doc: str, low: float | None = None, high: float | None
 class Options:
     """The options of one accelerator and of everything accelerated through it."""
 
-    mode: Mode = _option(  # noqa: RUF009 - a dataclass field, never shared
-        "auto",
-        "how a program is accelerated: `auto` intercepts its calls, `translate` makes a graph of "
-        "its steps",
-    )
     strict: bool = _option(
         False,
         "raise internal errors instead of running the call without acceleration; for tests",
@@ -120,7 +120,7 @@ class Options:
     parallel_calls: bool = _option(
         True,
         "run calls that do not need each other at the same time, where all that is called is "
-        "known to be thread-safe; LangChain's in `translate` mode in any case",
+        "known to be thread-safe",
     )
     thread_safe_classes: tuple[str, ...] = _option(
         (),
@@ -304,7 +304,7 @@ def _reject_unknown(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> N
             "unknown option",
             where=", ".join(unknown),
             valid=", ".join(sorted(known)),
-            hint="check the spelling",
+            hint=REMOVED_OPTIONS.get(unknown[0], "check the spelling"),
         )
 
 

@@ -3,7 +3,7 @@
     RagAccelError
     |-- ConfigError            an option has an unknown name or a bad value
     |-- GraphError             a RAGraph breaks the rules of its stage; lists every offender
-    |-- TranslationError       a foreign object was asked to be translated and cannot be
+    |-- TranslationError       no graph can be made of a program
     |-- PassError              a pass left the graph in a state its stage forbids
     |-- SchedulingError
     |   |-- BusyError          too many requests live, or an embedder is late; try again later
@@ -115,7 +115,7 @@ class GraphError(RagAccelError, ValueError):
 
 
 class TranslationError(RagAccelError):
-    """An object asked to run translated is not understood completely."""
+    """A graph was asked of a program that is not fully declared."""
 
     code = "RA210"
 

@@ -24,6 +24,7 @@ ENGINES = "rag_accel.engines"
 COMMANDS = "rag_accel.commands"
 AUTOMATIC = "rag_accel.automatic"
 SERVED = "rag_accel.served"
+PLANS = "rag_accel.plans"
 
 T = TypeVar("T", bound=Callable[..., object])
 
@@ -140,6 +141,11 @@ def automatic_registry() -> Registry[Callable[[], object]]:
 def served_registry() -> Registry[Callable[..., Any]]:
     """Return the registry of factories that make a framework's objects answer over HTTP."""
     return Registry(SERVED)
+
+
+def plan_registry() -> Registry[Callable[[Any], Any]]:
+    """Return the registry of what makes graphs of programs, by the package that programs are of."""
+    return Registry(PLANS)
 
 
 def _describe(entry: EntryPoint) -> str:

@@ -76,8 +76,11 @@ def parse(text: str, functions: Mapping[str, Any] | None = None) -> FrozenRAGrap
     head.expect("ragraph(")
     inputs = head.names(end=")")
     head.expect(")")
+    optional = head.names() if head.accept("optional=") else ()
     ends = "end" if head.accept("on_loop_limit=end") else "raise"
-    return FrozenRAGraph(tuple(found), tuple(links), inputs, tuple(reducers.items()), ends)
+    return FrozenRAGraph(
+        tuple(found), tuple(links), inputs, tuple(reducers.items()), ends, optional
+    )
 
 
 def parse_primitives(text: str, functions: Mapping[str, Any] | None = None) -> PrimitiveGraph:

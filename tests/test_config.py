@@ -38,7 +38,7 @@ def test_options_made_directly_do_not_look_at_the_environment(
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("mode", "translate", "translate"),
+        ("adopt_llm", "off", "off"),
         ("max_batch", "32", 32),
         ("batch_wait_ms", "1.5", 1.5),
         ("deadline_s", "2", 2.0),
@@ -74,7 +74,7 @@ def test_a_variable_is_read_as_the_type_of_its_option(name: str, text: str, valu
         ("batch_wait_ms", "inf"),
         ("strict", "2"),
         ("strict", ""),
-        ("mode", "fast"),
+        ("adopt_llm", "fast"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(name: str, text: str) -> None:
@@ -109,9 +109,9 @@ def test_an_unknown_argument_is_named_with_the_valid_ones(make: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("mode", "fast"),
-        ("mode", None),
-        ("mode", []),
+        ("adopt_llm", "fast"),
+        ("adopt_llm", None),
+        ("adopt_llm", []),
         ("strict", 1),
         ("max_batch", True),
         ("max_batch", 1.5),
@@ -175,7 +175,7 @@ def test_origins_tell_arguments_variables_and_defaults_apart() -> None:
     environ = {"RAG_ACCEL_MAX_BATCH": "32"}
     found = Options.load(environ, threads=2).origins(environ)
     assert (found["max_batch"], found["threads"]) == ("environment", "argument")
-    assert found["mode"] == "default"
+    assert found["strict"] == "default"
     assert set(found) == {spec.name for spec in fields(Options)}
 
 
@@ -204,6 +204,7 @@ def test_the_master_switch_is_on_unless_turned_off(environ: dict[str, str], enab
     assert is_enabled(environ) is enabled
 
 
-def test_a_mode_that_is_gone_is_refused_with_what_is_valid() -> None:
-    with pytest.raises(ConfigError, match=r"auto \| translate"):
-        Options.load(mode="intercept")
+def test_an_option_that_is_gone_is_refused_with_what_to_use() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Options.load(mode="translate")
+    assert "plan_of" in str(caught.value.hint)

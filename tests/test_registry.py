@@ -15,16 +15,18 @@ from rag_accel.registry import (
     AUTOMATIC,
     COMMANDS,
     ENGINES,
+    PLANS,
     SERVED,
     Registry,
     automatic_registry,
     command_registry,
     engine_registry,
+    plan_registry,
     served_registry,
 )
 
 GROUP = "rag_accel_test.plugins"
-GROUPS = (ENGINES, COMMANDS, AUTOMATIC, SERVED)
+GROUPS = (ENGINES, COMMANDS, AUTOMATIC, SERVED, PLANS)
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 BUILT_IN = [
     EntryPoint(name, value, group)
@@ -161,6 +163,7 @@ def test_every_group_has_its_own_registry() -> None:
         command_registry(),
         automatic_registry(),
         served_registry(),
+        plan_registry(),
     )
     assert tuple(registry.group for registry in registries) == GROUPS
 

@@ -22,10 +22,10 @@ SLACK = 200
 
 #: room -> its budget in physical lines of Python
 BUDGETS: dict[str, int] = {
-    "adapters/rag_accel_adapters": 5_100,
+    "adapters/rag_accel_adapters": 4_500,
     "bench": 25_800,
     "demo/rag_accel_demo": 2_100,
-    "integrations/langchain_rag_accel": 3_800,
+    "integrations/langchain_rag_accel": 3_300,
     "integrations/llama_index_rag_accel": 4_000,
     "integrations/neo4j_graphrag_rag_accel": 300,
     "integrations/vllm_rag_accel": 2_400,
@@ -62,7 +62,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 1_400,
     "rag_accel/workflows": 1_200,
-    "tests": 120_700,
+    "tests": 120_200,
 }
 
 
@@ -87,6 +87,11 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 
 RAISES = (
+    *_raises(
+        "a LangChain program is a graph that can be executed",
+        "the option mode, and the translation with its runs and batches",
+        {"rag_accel": 50, "rag_accel/graph": 100},
+    ),
     *_raises(
         "equal calls of rerankers on servers are one, and wait for their turn",
         "two switches of endpoint limits, and a check of classes for each kind of endpoint",

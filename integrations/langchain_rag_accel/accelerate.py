@@ -20,10 +20,8 @@ from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.recognised import RECOGNISED
 from langchain_rag_accel.runnables import AcceleratedRunnable
-from langchain_rag_accel.translation.runnable import TranslatedRunnable
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.recognised_parts import Preparation
-from rag_accel.config import Options
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
@@ -44,9 +42,7 @@ def _make(obj: Any, accelerator: Accelerator | None) -> Any:
     if isinstance(obj, AcceleratedRunnable) and accelerator is None:
         return obj
     if isinstance(obj, Runnable):
-        mode = (accelerator.options if accelerator is not None else Options.load()).mode
-        wrapper = TranslatedRunnable if mode == "translate" else AcceleratedRunnable
-        return wrapper.wrap(obj, accelerator)
+        return AcceleratedRunnable.wrap(obj, accelerator)
     return None
 
 

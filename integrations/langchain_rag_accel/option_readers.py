@@ -5,49 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from langchain_core.runnables import Runnable
-
 from langchain_rag_accel.graph_transformers import is_graph_transformer
-from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.parallel_calls import is_spread
 from langchain_rag_accel.recognised import RECOGNISED
 from rag_accel.config import Options
 from rag_accel.interception.leaf_table import (
     is_composite,
     is_scheduled,
-    leaf_class,
     plain_class,
 )
 from rag_accel.interception.option_reach import PartOptions
-from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.walk import is_users, walk
 
-_SPREAD = frozenset({"mode", "parallel_calls"})
+_SPREAD = frozenset({"parallel_calls"})
 
 
 def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
     """Yield the parts of a program with what each reads; the program itself first."""
-    name = plain_class(type(obj)).__name__
     if is_graph_transformer(obj):
-        yield PartOptions("program", name, _SPREAD)
-    elif _is_chain(obj):
-        yield PartOptions("program", name, frozenset({"mode"}))
+        yield PartOptions("program", plain_class(type(obj)).__name__, _SPREAD)
     for found in walk(obj):
         cls = plain_class(type(found.obj))
         if found.is_leaf:
             reads = RECOGNISED.options(found.obj, options)
             if is_spread(cls) and not is_scheduled(cls):
                 reads |= _SPREAD
-            is_alone = found.obj is obj
             is_leaf = not is_composite(found.obj)
-            yield PartOptions(
-                found.path, cls.__name__, reads, is_leaf, has_no_steps=is_alone, obj=found.obj
-            )
+            yield PartOptions(found.path, cls.__name__, reads, is_leaf, obj=found.obj)
         elif callable(found.obj) and is_users(found.obj):
             yield PartOptions(found.path, cls.__name__)
-
-
-def _is_chain(obj: Any) -> bool:
-    """Tell whether ``mode="translate"`` makes a graph of an object."""
-    is_leaf = leaf_class(type(obj)).framework is LANGCHAIN
-    return isinstance(obj, Runnable) and not is_leaf and not is_graph(obj)

@@ -1,7 +1,6 @@
 """Independent calls that LangChain's composites make one by one, run side by side.
 
-Only where everything they may use is known to be thread-safe, or in a translated program; else
-they are made in order.
+Only where everything they may use is known to be thread-safe; else they are made in order.
 """
 
 from __future__ import annotations
@@ -51,11 +50,10 @@ def _run(method: Method, body: Method, composite: Any, *args: Any, **kwargs: Any
         # Its handlers hear of the calls, and so do those that the context adds.
         return [composite, *others, CallbackManager.configure(config.get("callbacks"))]
 
-    if accelerator.options.mode != "translate":
-        prepare = preparation_for(accelerator, THREAD_SAFETY, uses) if limit > 1 else None
-        if prepare is None:
-            return method(composite, *args, **kwargs)
-        prepare()
+    prepare = preparation_for(accelerator, THREAD_SAFETY, uses) if limit > 1 else None
+    if prepare is None:
+        return method(composite, *args, **kwargs)
+    prepare()
     return body(partial(run_side_by_side, accelerator, limit=limit), composite, *args, **kwargs)
 
 
@@ -69,8 +67,6 @@ def how_spread(composite: Any, accelerator: Accelerator) -> Iterator[str]:
     for name in _spread_methods(plain_class(type(composite))):
         if not accelerator.options.parallel_calls:
             reason = "parallel_calls=False"
-        elif accelerator.options.mode == "translate":
-            reason = None
         else:
             reason = obstacle(accelerator, THREAD_SAFETY, [composite])
         how = f"in parallel, at most {MAX_AT_ONCE} at once" if reason is None else "in order"

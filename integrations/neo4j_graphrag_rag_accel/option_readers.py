@@ -27,5 +27,5 @@ def parts_of(obj: Any, options: Options) -> Iterator[PartOptions]:
         is_anothers = known.base is not None and known.framework is not NEO4J_GRAPHRAG
         # What another framework's leaf reads, its own integration tells.
         is_open = is_anothers and not is_scheduled(cls)
-        reads = frozenset(READERS) - {"mode"} if is_open else RECOGNISED.options(part, options)
+        reads = frozenset(READERS) if is_open else RECOGNISED.options(part, options)
         yield PartOptions(path, cls.__name__, reads, is_leaf, obj=part)

@@ -33,6 +33,7 @@ from rag_accel.engines.embedding.hosted_texts import HostedTexts
 from rag_accel.engines.http.shared_answers import SharedAnswers
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.leaves.call_pool import CallPool
+from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes.early_prefill import EARLY_PREFILL
 from rag_accel.passes.explanation import PlanStage, explain_graph
@@ -43,6 +44,7 @@ from rag_accel.requests.execution import CompiledGraph, CountedResult, Execution
 from rag_accel.requests.graph_checks import with_asked_kinds
 from rag_accel.requests.kinds import check_output
 from rag_accel.requests.plan import USER_CODE
+from rag_accel.requests.request import GraphRequest
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineName
@@ -138,7 +140,8 @@ class Accelerator(ProgramRequests):
         self._driver.add_borrowed(items)
         count = StageCounters(self._metrics).count
         self._execution = Execution(
-            self._driver, self.calls, self.options, self._engines_for, count
+            *(self._driver, self.calls, self.options, self._engines_for, count),
+            identify=self._identify,
         )
         passes = passes_named(self.options.passes)
         self._beginnings = ProgramBeginnings(
@@ -242,6 +245,10 @@ class Accelerator(ProgramRequests):
     def named_engine(self, name: str) -> NamedEngine | None:
         """Return the engine that stages use by this name, made on first use; None without one."""
         return self._engines_named({name}).get(name)
+
+    def _identify(self, run: GraphRequest, program: str) -> RequestIdentity:
+        """Return the identity of what the program of a graph's request calls."""
+        return RequestIdentity(self, run.id, run.arrived_at, run.deadline, program)
 
     def _keep_engine(self, name: str, engine: NamedEngine) -> None:
         # Always another mapping: what was compiled for the one before is compiled again.

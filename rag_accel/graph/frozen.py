@@ -29,6 +29,7 @@ class FrozenRAGraph:
         inputs: values a request brings along.
         reducers: how values that unordered stages write to one output are combined, by output.
         on_loop_limit: whether a loop that turns too often is an error or ends there.
+        optional: the inputs that are None where a request leaves them out.
 
     The remaining fields follow from these: ``successors`` and ``predecessors`` over links,
     ``flow`` over every edge that may be taken, ``forward`` the same without the edges that close
@@ -40,6 +41,7 @@ class FrozenRAGraph:
     inputs: tuple[ValueName, ...] = (ValueName("input"),)
     reducers: tuple[tuple[ValueName, Reducer], ...] = ()
     on_loop_limit: OnLoopLimit = "raise"
+    optional: tuple[ValueName, ...] = ()
     by_name: Mapping[StageName, Stage] = field(init=False, repr=False, compare=False)
     successors: Adjacency = field(init=False, repr=False, compare=False)
     predecessors: Adjacency = field(init=False, repr=False, compare=False)
@@ -75,7 +77,7 @@ class FrozenRAGraph:
         self._derive("depth", MappingProxyType({name: depth[name] for name in by_name}))
 
     def __reduce__(self) -> tuple[object, ...]:
-        fixed = (self.inputs, self.reducers, self.on_loop_limit)
+        fixed = (self.inputs, self.reducers, self.on_loop_limit, self.optional)
         return (type(self), (self.stages, self.links, *fixed))
 
     @property
@@ -114,7 +116,7 @@ class FrozenRAGraph:
         stages = (*(instead.get(stage.name, stage) for stage in kept), *add)
         linked = ((StageName(source), StageName(target)) for source, target in link)
         links = tuple(pair for pair in self.links if pair not in dropped and gone.isdisjoint(pair))
-        fixed = (self.inputs, self.reducers, self.on_loop_limit)
+        fixed = (self.inputs, self.reducers, self.on_loop_limit, self.optional)
         edited = type(self)(stages, (*links, *linked), *fixed)
         return self if edited == self else edited
 

@@ -64,15 +64,21 @@ class RAGraph:
 
     Args:
         inputs: names of the values a request brings along.
+        optional: those among them that a request may leave out; they are None then.
         on_loop_limit: a stage that ``max_loops`` would not let start again is an error; with
             ``"end"`` the request ends there, with the values it has and a ``LoopLimitWarning``.
 
     Raises:
-        GraphError: if ``on_loop_limit`` is neither ``"raise"`` nor ``"end"``.
+        GraphError: if ``on_loop_limit`` is neither ``"raise"`` nor ``"end"``, or an optional input
+            is none of the inputs.
     """
 
     def __init__(
-        self, inputs: str | Sequence[str] = ("input",), *, on_loop_limit: OnLoopLimit = "raise"
+        self,
+        inputs: str | Sequence[str] = ("input",),
+        *,
+        optional: str | Sequence[str] = (),
+        on_loop_limit: OnLoopLimit = "raise",
     ) -> None:
         if on_loop_limit not in get_args(OnLoopLimit):
             raise GraphError(
@@ -82,6 +88,14 @@ class RAGraph:
                 valid=", ".join(map(repr, get_args(OnLoopLimit))),
             )
         self._inputs = _values(inputs)
+        self._optional = _values(optional)
+        if not set(self._optional) <= set(self._inputs):
+            raise GraphError(
+                "an optional input is none of the graph's inputs",
+                where="optional",
+                found=", ".join(self._optional),
+                valid=", ".join(self._inputs),
+            )
         self._on_loop_limit: OnLoopLimit = on_loop_limit
         self._stages: list[Stage] = []
         self._links: list[Link] = []
@@ -389,7 +403,12 @@ class RAGraph:
             if (retry := self._retry) is not None:
                 stages = tuple(with_default(stage, retry) for stage in stages)
             self._frozen = FrozenRAGraph(
-                stages, tuple(self._links), self._inputs, reducers, self._on_loop_limit
+                stages,
+                tuple(self._links),
+                self._inputs,
+                reducers,
+                self._on_loop_limit,
+                self._optional,
             )
         return self._frozen
 

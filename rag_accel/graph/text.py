@@ -6,8 +6,9 @@
     answer?: Branch(*)  after answer  condition=@is_done targets=["search", "END"]
     reduce docs with @merge
 
-``END: after answer`` says what ends the workflow; ``on_loop_limit=end`` behind the inputs, that a
-loop ends where it has turned as often as it may. Callables print as ``@name``; ``References`` has
+``END: after answer`` says what ends the workflow; ``optional=config`` behind the inputs, which of
+them a request may leave out; ``on_loop_limit=end``, that a loop ends where it has turned as often
+as it may. Callables print as ``@name``; ``References`` has
 what each stands for.
 """
 
@@ -57,8 +58,9 @@ def format(graph: RAGraph | FrozenRAGraph, names: References | None = None) -> s
 
 
 def _lines(graph: FrozenRAGraph, names: References) -> Iterator[str]:
+    optional = f"  optional={format_names(graph.optional)}" if graph.optional else ""
     ends = "" if graph.on_loop_limit == "raise" else f"  on_loop_limit={graph.on_loop_limit}"
-    yield f"ragraph({format_names(graph.inputs)}){ends}"
+    yield f"ragraph({format_names(graph.inputs)}){optional}{ends}"
     told: set[str] = set()
     for stage in graph.stages:
         after = () if stage.name in told else graph.predecessors[stage.name]

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, cast
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.config import Options
+from rag_accel.config import REMOVED_OPTIONS, Options
 from rag_accel.errors import ConfigError
 from rag_accel.graph.nodes import suggestion
 from rag_accel.recognition.known_classes import full_name
@@ -41,8 +41,14 @@ def chosen(accelerator: Any, options: Any) -> Accelerator | None:
 
 
 def refuse_keywords(unknown: Mapping[str, Any]) -> None:
-    """Raise TypeError if ``accelerate`` was given arguments that it does not have."""
-    for name in unknown:
+    """Raise TypeError if ``accelerate`` was given arguments that it does not have.
+
+    Raises:
+        ConfigError: for an option that there was, with what to use instead.
+    """
+    for name, value in unknown.items():
+        if name in REMOVED_OPTIONS:
+            Options().merged(**{name: value})
         told = f"accelerate() got an unexpected keyword argument {name!r}"
         options = [field.name for field in fields(Options)]
         if name in options:

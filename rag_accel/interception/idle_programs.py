@@ -20,8 +20,8 @@ from rag_accel.recognition.weak_maps import WeakIdDict
 MOST_REASONS = 3
 #: What parts read whose calls may run side by side, or elsewhere than on their loop.
 _GAINS = ("parallel_calls", "offload_blocking")
-#: Options whose other values mean that a program is accelerated for admission, or translated.
-_ADMISSION = ("mode", "deadline_s", "on_full", "max_requests")
+#: Options whose other values mean that a program is accelerated for admission.
+_ADMISSION = ("deadline_s", "on_full", "max_requests")
 _DEFAULT = Options()
 
 #: Programs of a process that are looked at. A service has few; to look takes milliseconds, and one

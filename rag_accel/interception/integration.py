@@ -180,8 +180,6 @@ class Integration:
             TypeError: on another argument; one that is an option is given to the accelerator.
             ConfigError: if ``obj`` is nothing that the framework's integration knows, or both
                 arguments are given, or one of another type.
-            TranslationError: with ``mode="translate"``, if a part of a program is not understood,
-                or if nothing of it can run translated and the options were given for it alone.
             UnreadOptionWarning: a given option that no part of the object reads, where the program
                 has made warnings errors; otherwise it is a warning, once for an object and an
                 option.
@@ -192,7 +190,7 @@ class Integration:
         if interactive and made is not obj:
             mark_interactive(made, known.program_of(made))
         if made is not obj and not known.is_open(obj):
-            has_unread = check_options(obj, accelerator, known.parts_of, options)
+            has_unread = check_options(obj, accelerator, known.parts_of)
             if not has_unread:  # which has told of the same parts
                 warn_idle(obj, accelerator, known.parts_of, logging.getLogger(self.package))
         return made

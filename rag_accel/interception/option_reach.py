@@ -27,7 +27,6 @@ EMBEDDER = "embedder"
 
 #: The options that only some parts of a program read, with what reads them.
 READERS = {
-    "mode": "a LangChain chain, a composite retriever or compressor of LangChain",
     "kv_reuse": "a local language model that names no other, one on a vLLM server, or a RAGraph",
     "kv_folder": "the same, where kv_reuse is 'full', 'fused' or 'dependency'",
     "adopt_llm": "a Hugging Face language model of the program",
@@ -54,7 +53,6 @@ class PartOptions:
         cls: its class's name.
         options: those that it reads.
         is_leaf: whether it does work itself.
-        has_no_steps: whether ``mode`` says nothing of it, as of a lone model of LangChain.
         obj: the part itself; None of a function or a graph, which is no leaf.
     """
 
@@ -62,7 +60,6 @@ class PartOptions:
     cls: str
     options: frozenset[str] = frozenset()
     is_leaf: bool = False
-    has_no_steps: bool = False
     obj: Any = None
 
 

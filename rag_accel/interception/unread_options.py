@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import ENV_PREFIX, Options, is_enabled
-from rag_accel.errors import TranslationError, UnreadOptionWarning
+from rag_accel.errors import UnreadOptionWarning
 from rag_accel.interception.fallback import logger
 from rag_accel.interception.option_reach import (
     DEFAULTS,
@@ -27,7 +27,6 @@ from rag_accel.recognition.weak_maps import WeakIdDict
 #: Values that hold of themselves where nothing reads the option: defaults, and those that keep
 #: something from being done.
 _ASKING_NOTHING: dict[str, tuple[Any, ...]] = {
-    "mode": ("auto",),
     "kv_reuse": ("exact",),
     "kv_folder": (None,),
     "adopt_llm": ("exact", "off"),
@@ -47,14 +46,12 @@ def unread(
 
     Those that an engine of the accelerator's own reads are not among them: its RAGraphs have them.
 
-    Nothing is concluded of a program that is too large to be looked at, nor, but for ``mode``, of
-    one none of whose leaves can be seen before it runs.
+    Nothing is concluded of a program that is too large to be looked at, nor of one none of whose
+    leaves can be seen before it runs.
     """
     seen = list(islice(parts, MAX_PARTS + 1))
-    if len(seen) > MAX_PARTS:
+    if len(seen) > MAX_PARTS or not any(part.is_leaf for part in seen):
         return []
-    is_hidden = not any(part.is_leaf for part in seen)
-    has_no_steps = any(part.has_no_steps for part in seen)
     lists_embedders = accelerator is not None and accelerator.lists_embedders
     elsewhere = frozenset() if accelerator is None else accelerator.options_of_engines
     return [
@@ -62,7 +59,6 @@ def unread(
         for row in reach(seen, options, lists_embedders)
         if not row.parts
         and row.option not in elsewhere
-        and not (has_no_steps if row.option == "mode" else is_hidden)
         and _is_asked(row.option, row.value, row.is_given)
     ]
 
@@ -100,7 +96,6 @@ def check_options(
     obj: Any,
     accelerator: Accelerator | None,
     parts_of: PartsOf,
-    own_options: Options | None = None,
 ) -> bool:
     """Say which given options no part of an object reads, as its ``accelerate()`` does.
 
@@ -111,11 +106,8 @@ def check_options(
         accelerator: the one given; None for the one that all share, whose options the environment
             alone gives.
         parts_of: returns the object's parts.
-        own_options: those given for this object alone.
 
     Raises:
-        TranslationError: ``mode="translate"`` was given for this object alone, and no part reads
-            it.
         UnreadOptionWarning: where the program has made warnings errors.
     """
     if not is_enabled():
@@ -132,14 +124,6 @@ def check_options(
         )
         return False
     for row in found:
-        if row.option == "mode" and own_options is not None and _is_argument(own_options):
-            raise TranslationError(
-                "an object of this kind cannot run translated",
-                where="mode",
-                found=full_name(type(obj)),
-                valid=READERS["mode"],
-                hint="leave mode out: what the object calls is intercepted",
-            )
         warn_unread(
             obj,
             row.option,
@@ -160,10 +144,6 @@ def _given(accelerator: Accelerator | None) -> Options | None:
         for name in _ASKING_NOTHING
     )
     return options if is_asked else None
-
-
-def _is_argument(options: Options) -> bool:
-    return options.origins()["mode"] == "argument"
 
 
 def _why(option: str) -> str:

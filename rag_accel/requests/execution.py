@@ -15,6 +15,7 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.early_beginnings import Count
+from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.passes.manager import passes_named
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
@@ -122,6 +123,7 @@ class Execution:
         engines: Callable[[FrozenRAGraph], Mapping[str, NamedEngine]],
         count: Count = lambda what, stage, amount=1: None,
         jitter: Callable[[], float] = random.random,
+        identify: Callable[[GraphRequest, str], RequestIdentity] | None = None,
     ) -> None:
         self._driver = driver
         self._pool = pool
@@ -129,6 +131,7 @@ class Execution:
         self._engines = engines
         self._count = count
         self._jitter = jitter
+        self._identify = identify
         self._passes = passes_named(options.passes)
 
     def run(
@@ -254,7 +257,7 @@ class Execution:
     ) -> GraphRequest:
         plan = self.plan(graph)
         plan.check_fields()
-        _check_inputs(plan.graph, inputs)
+        inputs = _complete(plan.graph, inputs)
         plan.check_options(inputs)
         if outputs is not None:
             _check_outputs(plan.graph, outputs)
@@ -288,6 +291,8 @@ class Execution:
         limit = self._limit(deadline_s)
         deadline = None if limit is None else now + limit
         run.arrived_at, run.deadline = now, deadline
+        if self._identify is not None and (program := run.program) is not None:
+            run.identity = self._identify(run, program)
         event = RequestArrived(run.id, run.start(), now, deadline, on_full)
         self._driver.submit(event, run)
         run.arrived()
@@ -315,15 +320,18 @@ class Execution:
             self.cancel(run)
 
 
-def _check_inputs(graph: FrozenRAGraph, inputs: Mapping[str, Any]) -> None:
+def _complete(graph: FrozenRAGraph, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a request's inputs with None for the optional inputs that it leaves out."""
+    given = {**dict.fromkeys(graph.optional), **inputs}
     wanted = set(graph.inputs)
-    if wanted != set(inputs):
+    if wanted != set(given):
         raise GraphError(
             "the inputs do not fit the graph",
             found=", ".join(sorted(inputs)) or "none",
             valid=", ".join(sorted(wanted)) or "none",
             hint="give exactly these as keyword arguments, or declare RAGraph(inputs=...)",
         )
+    return given
 
 
 def _check_outputs(graph: FrozenRAGraph, outputs: Sequence[str]) -> None:

@@ -158,6 +158,7 @@ class AsyncHost:
 
     def run(self, call: Call, report: Report) -> None:
         """Start the call as a task of the caller's loop, or in a thread that is free for it."""
+        call = getattr(call, "on_loop", call)  # the form for a loop, if a call has two
         with self._lock:
             is_left = self._is_left
             if not is_left:

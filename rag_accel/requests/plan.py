@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rag_accel.engine_api.kinds import PrimitiveKind
+from rag_accel.graph.framework_calls import FrameworkCall
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import StageInstance, choose, grow, is_past_limit, stage_of
 from rag_accel.graph.nodes import END, START, StageName
@@ -112,6 +113,9 @@ class GraphPlan:
         self._start: Region | None = None
         self._num_regions = 0
         self._filters = filters(graph, engines)
+        calls = (getattr(stage, "fn", None) for stage in graph.stages)
+        #: the name of the program that the graph is made of
+        self.program = next((fn.program for fn in calls if isinstance(fn, FrameworkCall)), None)
         #: stages whose options each request sets
         self._asking = tuple(stage for stage in graph.stages if any(named_inputs(stage)))
         #: values whose documents are hinted at as soon as they are there, and to which engines

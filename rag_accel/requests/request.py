@@ -24,6 +24,7 @@ from rag_accel.graph.primitives import Primitive
 from rag_accel.graph.stages import Retry, retry_of
 from rag_accel.graph.stages.retry import wait_s
 from rag_accel.leaves.early_beginnings import Count
+from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.requests.early_prefills import EarlyPrefills
 from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, stored
@@ -75,6 +76,8 @@ class GraphRequest:
         #: when it arrived and when it must have ended, on the driver's clock, once it has started
         self.arrived_at = 0.0
         self.deadline: float | None = None
+        #: of what its program calls, if the graph is made of a program
+        self.identity: RequestIdentity | None = None
         self.stream = TextStream() if stream else None
         self.host: Host | None = None
         self._plan = plan
@@ -104,6 +107,11 @@ class GraphRequest:
     def arrived(self) -> None:
         """Begin early work, now that the scheduler has the request."""
         self._early.ended("")
+
+    @property
+    def program(self) -> str | None:
+        """Return the name of the program that its graph is made of, None if it is of none."""
+        return self._plan.program
 
     @property
     def is_over(self) -> bool:
@@ -222,7 +230,12 @@ class GraphRequest:
         if not _is_fold(node):
             keeps = self._retry(primitive) is not None
             call = user_call(
-                primitive, self._values, self._plan.engines, lambda: not self.is_over, keeps
+                primitive,
+                self._values,
+                self._plan.engines,
+                lambda: not self.is_over,
+                keeps,
+                self.identity,
             )
         try:
             host.run(call, report)
@@ -271,6 +284,8 @@ class GraphRequest:
             self._fail(error_for(outcome, None, where))
         self._prefilled.close()
         self._early.close()
+        if self.identity is not None:
+            self.identity.end()
         self.outcome = outcome
         for left in self._items.close():
             self._driver.report_call(CallEnded(left, LIST_ITEMS, False), Result())

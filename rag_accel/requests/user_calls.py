@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import RequestCancelledError
+from rag_accel.graph.framework_calls import FrameworkCall
 from rag_accel.graph.primitives import Primitive
+from rag_accel.leaves.identity import RequestIdentity, current_request, leaf_depth
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import is_async
 from rag_accel.requests.kinds import TEXT_LISTS, work_of
@@ -42,9 +45,58 @@ class UserCall:
             RequestCancelledError: if its request has ended meanwhile.
             GraphError: if a value it reads was not written.
         """
+        return self.func(*self._wanted_arguments())
+
+    def _wanted_arguments(self) -> tuple[Any, ...]:
         if not self._is_wanted():
             raise RequestCancelledError("the request ended before this could run")
-        return self.func(*self._arguments())
+        return self._arguments()
+
+
+class LeavesCall(UserCall):
+    """A call of a part of a program, whose own calls belong to the request.
+
+    ``on_loop`` is its form for a caller's loop, in a task of its own.
+
+    Args:
+        func: the call.
+        arguments: gathers what it is called with.
+        is_wanted: tells whether its request still waits for it.
+        identity: of what it calls.
+        depth: the longest remaining path of what it calls, in steps.
+    """
+
+    __slots__ = ("_depth", "_identity")
+
+    func: FrameworkCall
+
+    def __init__(
+        self,
+        func: FrameworkCall,
+        arguments: Callable[[], tuple[Any, ...]],
+        is_wanted: Callable[[], bool],
+        identity: RequestIdentity | None,
+        depth: int,
+    ) -> None:
+        super().__init__(func, arguments, is_wanted)
+        self._identity = identity
+        self._depth = depth
+
+    def __call__(self) -> Any:
+        return copy_context().run(self._run)
+
+    def _run(self) -> Any:
+        self._enter()
+        return super().__call__()
+
+    async def on_loop(self) -> Any:
+        """Call it on this loop. Raises as a call in a thread."""
+        self._enter()
+        return await self.func.acall(*self._wanted_arguments())
+
+    def _enter(self) -> None:
+        current_request.set(self._identity)
+        leaf_depth.set(lambda: self._depth)
 
 
 def user_call(
@@ -53,10 +105,12 @@ def user_call(
     engines: Mapping[str, NamedEngine],
     is_wanted: Callable[[], bool],
     keeps: bool = False,
+    identity: RequestIdentity | None = None,
 ) -> UserCall:
     """Return the call of a function, a condition or a borrowed engine.
 
-    With ``keeps``, what an engine is given can be given again.
+    With ``keeps``, what an engine is given can be given again. ``identity`` is that of what a
+    program's part calls.
     """
 
     def everything() -> tuple[Any, ...]:
@@ -75,7 +129,10 @@ def user_call(
         return UserCall(primitive.attribute("condition"), everything, is_wanted)
     if primitive.kind is PrimitiveKind.FUNCTION:
         gather = everything if primitive.reads_all else inputs
-        return UserCall(primitive.attribute("fn"), gather, is_wanted)
+        fn = primitive.attribute("fn")
+        if isinstance(fn, FrameworkCall):
+            return LeavesCall(fn, gather, is_wanted, identity, primitive.depth)
+        return UserCall(fn, gather, is_wanted)
     assert primitive.engine is not None, "only user code has no engine"
     call = engines[primitive.engine].call
     assert call is not None, "a borrowed engine has a callable"

@@ -25,7 +25,7 @@ def inputs_of(graph: FrozenRAGraph, value: Any, named: Mapping[str, Any]) -> dic
     Raises:
         GraphError: if it is not clear which of them ``value`` is.
     """
-    left = [str(name) for name in graph.inputs if name not in named]
+    left = [str(name) for name in graph.inputs if name not in (*named, *graph.optional)]
     if "input" in left or len(left) == 1:
         return {"input" if "input" in left else left[0]: value, **named}
     raise GraphError(

@@ -36,7 +36,8 @@ class ServedRAGraph:
         accelerator.compile(self._graph)  # says now what is wrong with it
         self.accelerator: Accelerator | None = accelerator
         self._run, self._stream = accelerator.arun_counted, accelerator.astream_written
-        self.inputs = tuple(map(str, self._graph.inputs))
+        optional = self._graph.optional
+        self.inputs = tuple(str(name) for name in self._graph.inputs if name not in optional)
 
     async def answer(self, values: Mapping[str, Any], deadline_s: float | None) -> ServedAnswer:
         """Return the value before END, with the retries and fallbacks of its stages.

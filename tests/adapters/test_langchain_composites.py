@@ -12,19 +12,12 @@ from langchain_classic.retrievers import EnsembleRetriever, MergerRetriever, Mul
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor, LLMChainFilter
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.language_models import FakeListLLM
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import (
-    RunnableBranch,
     RunnableLambda,
-    RunnablePassthrough,
-    RunnableWithFallbacks,
 )
-from langchain_core.runnables.retry import RunnableRetry
 
 from rag_accel_adapters.langchain.composites import composite_of, digest_of
-from rag_accel_adapters.langchain.parts import parts_of
-from rag_accel_adapters.langchain.translate import translate
 
 KNOWN: list[Callable[..., Any]] = [
     EnsembleRetriever.rank_fusion,
@@ -145,31 +138,3 @@ def test_an_empty_extract_is_left_out() -> None:
     kept = _spread(extract)(extractor, found, "q")
     assert kept == extract(extractor, found, "q")
     assert len(kept) == 2
-
-
-# Parts in which LangChain decides what runs ----------------------------------------------------
-
-STEERED: dict[str, Any] = {
-    "branch": RunnableBranch((lambda _: True, len), len),
-    "fallbacks": FakeListLLM(responses=["x"]).with_fallbacks([FakeListLLM(responses=["y"])]),
-    "retry": FakeListLLM(responses=["x"]).with_retry(stop_after_attempt=2),
-}
-
-
-@pytest.mark.parametrize("kind", STEERED)
-def test_branches_fallbacks_and_retries_stay_whole_and_are_opaque(kind: str) -> None:
-    for part in (STEERED[kind], STEERED[kind].with_config(tags=["t"])):
-        found = parts_of(RunnablePassthrough() | part).children[1]
-        assert found.kind == kind
-        assert found.runnable is part
-        assert found.is_opaque
-        assert not found.is_light
-        assert [one.path for one in translate(RunnablePassthrough() | part).opaque] == ["program.1"]
-
-
-def test_a_batch_of_fallbacks_or_retries_is_left_to_langchain() -> None:
-    for kind, part in STEERED.items():
-        own = translate(RunnablePassthrough() | part).own_batch
-        assert [bool(parts) for parts in own.values()] == [kind != "branch"] * 2
-    assert isinstance(STEERED["fallbacks"], RunnableWithFallbacks)
-    assert isinstance(STEERED["retry"], RunnableRetry)

@@ -1,18 +1,18 @@
-"""A LangChain program as the parts that a translation understands.
+"""A LangChain program as the parts that a graph of it is made of.
 
 Sequences, parallels, assigns and bindings around them are taken apart; prompts, models, parsers,
-retrievers, passthroughs, picks and functions stay whole, and so do branches, fallbacks and retries,
-in which LangChain decides what runs. Anything else is refused by name.
+retrievers, passthroughs, picks and functions stay whole, and so do branches, routers, fallbacks,
+retries and tools, in which LangChain or user code decides what runs. Anything else is refused by
+name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from langchain_core.language_models import BaseChatModel, BaseLanguageModel
+from langchain_core.language_models import BaseLanguageModel
 from langchain_core.output_parsers import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -29,33 +29,34 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.runnables.retry import RunnableRetry
+from langchain_core.runnables.router import RouterRunnable
+from langchain_core.tools import BaseTool
 
 from rag_accel.errors import TranslationError
 
-Composite = Literal["sequence", "parallel", "assign"]
-Whole = Literal[
-    "prompt",
-    "chat-model",
-    "llm",
-    "parser",
-    "retriever",
-    "passthrough",
-    "pick",
-    "function",
-    "branch",
-    "fallbacks",
-    "retry",
-]
-
-VALID = (
-    "prompts, chat models, LLMs, output parsers, retrievers, RunnablePassthrough, RunnableAssign, "
-    "RunnableParallel, RunnablePick, RunnableLambda, RunnableSequence, RunnableBranch, "
-    "RunnableWithFallbacks, RunnableRetry, and bindings of these"
-)
-
 #: What a class has to inherit unchanged to be taken apart: what runs its children, and how.
-_RUNNING = ("invoke", "ainvoke", "batch", "abatch")
+_RUNNING = ("invoke", "ainvoke")
 _BINDING = (*_RUNNING, "_merge_configs")
+
+_WHOLE: tuple[tuple[type, str], ...] = (
+    (BasePromptTemplate, "prompt"),
+    (BaseLanguageModel, "model"),
+    (BaseLLMOutputParser, "parser"),
+    (BaseRetriever, "retriever"),
+    (BaseTool, "tool"),
+    (RunnablePassthrough, "passthrough"),
+    (RunnablePick, "pick"),
+    (RunnableLambda, "function"),
+    (RunnableBranch, "branch"),
+    (RouterRunnable, "router"),
+    (RunnableWithFallbacks, "fallbacks"),
+    (RunnableRetry, "retry"),
+)
+_COMPOSITE: tuple[tuple[type, str], ...] = (
+    (RunnableSequence, "sequence"),
+    (RunnableAssign, "assign"),
+    (RunnableParallel, "parallel"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,94 +68,58 @@ class ProgramPart:
         kind: what it is.
         runnable: the framework's own object: what is invoked, or the composite taken apart.
         bindings: bindings around a composite, outermost first.
-        keys: the names of a composite's children: step numbers, or keys.
         children: in order; an assign has one, its mapper.
+        key: its key in the parallel around it, if that is a parallel.
         tag: how its callback run is marked by its parent.
         takes_kwargs: whether it gets the keyword arguments its parent was called with.
-        is_light: whether it only hands on, or picks from, what it is given.
-        is_opaque: whether it is not looked into: code of the user's, or a part in which LangChain
-            decides what runs.
-        asides: branches of a parallel that are done before its one child, by key.
     """
 
     path: str
-    kind: Composite | Whole
+    kind: str
     runnable: Runnable[Any, Any]
     bindings: tuple[RunnableBindingBase[Any, Any], ...] = ()
-    keys: tuple[str, ...] = ()
     children: tuple[ProgramPart, ...] = ()
+    key: str | None = None
     tag: str | None = None
     takes_kwargs: bool = True
-    is_light: bool = False
-    is_opaque: bool = False
-    asides: tuple[tuple[str, ProgramPart], ...] = ()
-
-    @property
-    def is_composite(self) -> bool:
-        """Tell whether it is made of others."""
-        return bool(self.children)
-
-    @property
-    def splits(self) -> bool:
-        """Tell whether it has branches that may run side by side."""
-        return self.kind == "parallel" and len(self.children) > 1
 
     def walk(self) -> Iterator[ProgramPart]:
         """Yield this part and all inside, parents first."""
         yield self
-        for child in (*self.children, *(aside for _, aside in self.asides)):
+        for child in self.children:
             yield from child.walk()
 
-    def with_asides(self) -> ProgramPart:
-        """Return this with light branches done aside where at most one branch is none.
-
-        They are over sooner than another thread or task could begin with them.
-        """
-        children = tuple(child.with_asides() for child in self.children)
-        heavy = [place for place, child in enumerate(children) if not child.is_light]
-        if not self.splits or len(heavy) > 1:
-            return replace(self, children=children)
-        main = heavy[0] if heavy else len(children) - 1
-        branches = tuple(zip(self.keys, children, strict=True))
-        asides = branches[:main] + branches[main + 1 :]
-        return replace(self, children=(children[main],), asides=asides)
+    @property
+    def width(self) -> int:
+        """Return the most branches of any parallel inside, 0 without a parallel."""
+        return max(
+            (len(part.children) for part in self.walk() if part.kind == "parallel"), default=0
+        )
 
 
-def parts_of(program: Runnable[Any, Any]) -> ProgramPart:
+def parts_of(program: Any) -> ProgramPart:
     """Return a program taken apart.
 
     Raises:
-        TranslationError: naming the first part that is not understood, and its place.
+        TranslationError: naming the first part that is not declared, and its place.
     """
-    return _part(program, "program", None, True)
+    return _part(program, "program")
 
 
-def _part(obj: Any, path: str, tag: str | None, takes_kwargs: bool) -> ProgramPart:
-    bindings, inner = _unbound(obj)
-    kind = _composite_kind(inner)
-    if kind is None:
-        whole = _whole_kind(inner, path)
-        return ProgramPart(
-            path,
-            whole,
-            obj,
-            tag=tag,
-            takes_kwargs=takes_kwargs,
-            is_light=whole == "pick" or _only_hands_on(inner),
-            is_opaque=whole in _STEERED or _is_users_code(inner),
-        )
-    keys, children = _CHILDREN[kind](inner, path)
-    part = ProgramPart(path, kind, inner, bindings, keys, children, tag, takes_kwargs)
+def _part(obj: Any, path: str, **place: Any) -> ProgramPart:
+    bindings: list[RunnableBindingBase[Any, Any]] = []
+    inner = obj
+    while _is(inner, RunnableBindingBase, _BINDING):
+        bindings.append(inner)
+        inner = inner.bound
+    kind = next((kind for cls, kind in _COMPOSITE if _is(inner, cls)), None)
+    if kind is None or (kind == "parallel" and not inner.steps__):
+        # Without branches a parallel is called as it is, and gives an empty dict.
+        return ProgramPart(path, kind or _whole_kind(inner, path), obj, **place)
+    children = tuple(_children(kind, inner, path))
+    part = ProgramPart(path, kind, inner, tuple(bindings), children, **place)
     _check_bindings(part)
     return part
-
-
-def _unbound(obj: Any) -> tuple[tuple[RunnableBindingBase[Any, Any], ...], Any]:
-    bindings: list[RunnableBindingBase[Any, Any]] = []
-    while _is(obj, RunnableBindingBase, _BINDING):
-        bindings.append(obj)
-        obj = obj.bound
-    return tuple(bindings), obj
 
 
 def _is(obj: Any, cls: type, methods: tuple[str, ...] = _RUNNING) -> bool:
@@ -164,93 +129,47 @@ def _is(obj: Any, cls: type, methods: tuple[str, ...] = _RUNNING) -> bool:
     )
 
 
-def _composite_kind(obj: Any) -> Composite | None:
-    if _is(obj, RunnableSequence):
-        return "sequence"
-    if _is(obj, RunnableAssign):
-        return "assign"
-    return "parallel" if _is(obj, RunnableParallel) and obj.steps__ else None
+def _children(kind: str, obj: Any, path: str) -> Iterator[ProgramPart]:
+    if kind == "assign":
+        yield _part(obj.mapper, path)
+    elif kind == "parallel":
+        for key, step in obj.steps__.items():
+            yield _part(step, f"{path}.{key}", key=key, tag=f"map:key:{key}", takes_kwargs=False)
+    else:
+        for place, step in enumerate(obj.steps):
+            tag = f"seq:step:{place + 1}"
+            yield _part(step, f"{path}.{place}", tag=tag, takes_kwargs=place == 0)
 
 
-def _sequence(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[ProgramPart, ...]]:
-    keys = tuple(str(index) for index in range(len(obj.steps)))
-    children = tuple(
-        _part(step, f"{path}.{index}", f"seq:step:{index + 1}", index == 0)
-        for index, step in enumerate(obj.steps)
-    )
-    return keys, children
-
-
-def _parallel(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[ProgramPart, ...]]:
-    children = tuple(
-        _part(step, f"{path}.{key}", f"map:key:{key}", False) for key, step in obj.steps__.items()
-    )
-    return tuple(obj.steps__), children
-
-
-def _assign(obj: Any, path: str) -> tuple[tuple[str, ...], tuple[ProgramPart, ...]]:
-    return ("mapper",), (_part(obj.mapper, path, None, True),)
-
-
-_CHILDREN = {"sequence": _sequence, "parallel": _parallel, "assign": _assign}
-
-_WHOLE: tuple[tuple[type, Whole], ...] = (
-    (BasePromptTemplate, "prompt"),
-    (BaseChatModel, "chat-model"),
-    (BaseLanguageModel, "llm"),
-    (BaseLLMOutputParser, "parser"),
-    (BaseRetriever, "retriever"),
-    (RunnablePassthrough, "passthrough"),
-    (RunnablePick, "pick"),
-    (RunnableLambda, "function"),
-    (RunnableBranch, "branch"),
-    (RunnableWithFallbacks, "fallbacks"),
-    (RunnableRetry, "retry"),
-)
-#: Which of the runnables inside these run, and how often, is found out by running them.
-_STEERED = ("branch", "fallbacks", "retry")
-
-
-def _whole_kind(obj: Any, path: str) -> Whole:
+def _whole_kind(obj: Any, path: str) -> str:
     for cls, kind in _WHOLE:
         if isinstance(obj, cls):
             return kind
-    if _is(obj, RunnableParallel):  # one without branches: nothing to take apart
-        return "passthrough"
+    names = ", ".join(cls.__name__ for cls, _ in (*_WHOLE, *_COMPOSITE))
     raise TranslationError(
-        "a part of the program is not understood",
+        "a part of the program is not declared",
         where=path,
         found=f"{type(obj).__module__}.{type(obj).__qualname__}",
-        valid=f'in mode="translate": {VALID}',
-        hint='use mode="auto", which accelerates any program by interception',
+        valid=f"{names}, and bindings of these, none of them accelerated",
+        hint="accelerate(...) runs any program",
     )
 
 
-def _only_hands_on(obj: Any) -> bool:
-    if isinstance(obj, RunnablePassthrough):
-        return obj.func is None and obj.afunc is None
-    functions = [getattr(obj, name) for name in ("func", "afunc") if hasattr(obj, name)]
-    return bool(functions) and all(isinstance(function, itemgetter) for function in functions)
-
-
-def _is_users_code(obj: Any) -> bool:
-    if isinstance(obj, RunnablePassthrough):
-        return not _only_hands_on(obj)
-    return isinstance(obj, RunnableLambda)
-
-
-def _splits_inside(part: ProgramPart) -> bool:
-    return any(inner.splits for inner in part.with_asides().walk())
-
-
 def _check_bindings(part: ProgramPart) -> None:
-    """Refuse what would bound how many branches run at once below the caller's own bound."""
-    limits = [binding.config.get("max_concurrency") for binding in part.bindings]
-    if part.path != "program" and any(limits) and _splits_inside(part):
-        raise TranslationError(
-            "a part of the program sets max_concurrency for its branches",
-            where=part.path,
-            found=f"max_concurrency={next(filter(None, limits))}",
-            valid='in mode="translate": max_concurrency in the config of the whole program',
-            hint='use mode="auto", which accelerates any program by interception',
-        )
+    """Refuse what a graph without runs of composites has no place for."""
+    for binding in part.bindings:
+        limit = binding.config.get("max_concurrency")
+        if limit and limit < part.width:
+            raise _refused(part, f"max_concurrency={limit}", f"from {part.width}, its branches")
+        if getattr(binding, "config_factories", None):
+            raise _refused(part, "with_listeners", "listeners of prompts, models and retrievers")
+
+
+def _refused(part: ProgramPart, found: str, valid: str) -> TranslationError:
+    return TranslationError(
+        f"a {part.kind} is bound to what a graph of it cannot do",
+        where=part.path,
+        found=found,
+        valid=valid,
+        hint="accelerate(...) runs any program",
+    )

@@ -10,7 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from lc_composites import Told
 from lc_fakes import AsyncChat, AsyncRetriever, SyncChat, SyncRetriever, documents
-from lc_translating import Runs
+from lc_runs import Runs
 
 from rag_accel.recognition.known_classes import full_name
 

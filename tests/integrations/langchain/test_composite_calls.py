@@ -29,7 +29,7 @@ from lc_composites import (
 from lc_fakes import AsyncChat, AsyncRetriever, FakeEmbeddings, SyncRetriever
 from lc_meeting import THREAD_SAFE, Meeting, found, queries
 from lc_recording import plain
-from lc_translating import Runs, config_with
+from lc_runs import Runs, config_with
 from pydantic import Field
 
 from langchain_rag_accel import accelerate, activate, explain, parallel_calls
@@ -51,11 +51,11 @@ class MeetingChat(AsyncChat):
         return super()._generate(messages, *args, **kwargs)
 
 
-@pytest.fixture(params=["auto", "translate"])
-def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
-    """Give a strict accelerator, in either mode, to which the fakes are thread-safe."""
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give a strict accelerator to which the fakes are thread-safe."""
     with Accelerator(
-        strict=True, mode=request.param, thread_safe_classes=(*THREAD_SAFE, full_name(MeetingChat))
+        strict=True, thread_safe_classes=(*THREAD_SAFE, full_name(MeetingChat))
     ) as made:
         yield made
         assert made.bypassed == {}
@@ -277,13 +277,10 @@ def test_the_first_call_is_made_in_the_callers_thread(accelerator: Accelerator) 
     assert threads["1"].startswith("rag-accel-call-")
 
 
-@pytest.mark.parametrize("mode", ["auto", "translate"])
 @pytest.mark.parametrize("call_threads", [1, 2, 64])
-def test_composites_in_composites_end_with_any_number_of_threads(
-    call_threads: int, mode: Any
-) -> None:
+def test_composites_in_composites_end_with_any_number_of_threads(call_threads: int) -> None:
     with Accelerator(
-        strict=True, mode=mode, call_threads=call_threads, thread_safe_classes=NESTED
+        strict=True, call_threads=call_threads, thread_safe_classes=NESTED
     ) as accelerator:
         program = RunnableLambda(str) | nested_composites()
         fast = accelerate(program, accelerator=accelerator)
@@ -293,7 +290,7 @@ def test_composites_in_composites_end_with_any_number_of_threads(
 
 
 def test_without_threads_the_caller_does_all_and_it_is_counted() -> None:
-    accelerator = Accelerator(mode="translate")
+    accelerator = Accelerator(thread_safe_classes=THREAD_SAFE)
     retriever = queries(3, found)
     fast = accelerate(RunnableLambda(str) | retriever, accelerator=accelerator)
     accelerator.calls.close()
@@ -311,5 +308,3 @@ def test_explain_says_which_calls_run_in_parallel(name: str, accelerator: Accele
         word in name for word in ("multi", "ensemble", "merger", "extra", "steps", "nes")
     )
     assert ("makes its calls" in said) == has_some
-    if accelerator.options.mode == "translate":
-        assert (f"makes its calls in parallel, at most {MAX_AT_ONCE} at once" in said) == has_some

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from lc_meeting import THREAD_SAFE, found, queries
-from lc_translating import Runs
+from lc_runs import Runs
 from lc_waiting import wait_until
 
 from langchain_rag_accel import accelerate
@@ -23,10 +23,10 @@ QUESTION = "question one"
 VAR: ContextVar[str] = ContextVar("var", default="unset")
 
 
-@pytest.fixture(params=["auto", "translate"])
-def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
-    """Give a strict accelerator, in either mode, to which the fakes are thread-safe."""
-    with Accelerator(strict=True, mode=request.param, thread_safe_classes=THREAD_SAFE) as made:
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give a strict accelerator to which the fakes are thread-safe."""
+    with Accelerator(strict=True, thread_safe_classes=THREAD_SAFE) as made:
         yield made
         assert made.bypassed == {}
 
@@ -75,7 +75,7 @@ def test_calls_under_way_are_over_before_the_error_leaves(accelerator: Accelerat
 
 
 def test_nothing_begins_after_an_error() -> None:
-    with Accelerator(strict=True, mode="translate", call_threads=1) as accelerator:
+    with Accelerator(strict=True, call_threads=1, thread_safe_classes=THREAD_SAFE) as accelerator:
         release = threading.Event()
         accelerator.calls.submit(lambda: release.wait(10.0))
         asked: list[str] = []
@@ -135,6 +135,6 @@ def test_whatever_calls_come_to_it_is_what_comes_of_them_one_by_one(
             return error
 
     program = RunnableLambda(str) | queries(len(outcomes), find)
-    with Accelerator(strict=True, mode="translate") as accelerator:
+    with Accelerator(strict=True, thread_safe_classes=THREAD_SAFE) as accelerator:
         fast, expected = come(accelerate(program, accelerator=accelerator)), come(program)
     assert fast is expected if isinstance(expected, ValueError) else fast == expected

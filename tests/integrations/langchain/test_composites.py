@@ -1,10 +1,10 @@
-"""Composite retrievers and chains behave as the plain ones, intercepted or translated."""
+"""Composite retrievers and chains behave as the plain ones."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -45,7 +45,7 @@ from lc_fakes import (
     SyncRetriever,
 )
 from lc_recording import plain
-from lc_translating import Runs, config_with, outcome, until
+from lc_runs import Runs, config_with, outcome, until
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import coverage
@@ -104,14 +104,6 @@ BLOCKING: dict[str, Way] = {
 }
 
 
-@pytest.fixture(params=["auto", "translate"])
-def either(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
-    """Give a strict accelerator of each mode; afterwards nothing was bypassed."""
-    with Accelerator(strict=True, mode=request.param) as made:
-        yield made
-        assert made.bypassed == {}
-
-
 async def _come(way: str, program: Any, given: list[Any], runs: Runs) -> tuple[str, Any]:
     """Return what a call comes to; one that blocks does so in a thread that runs no loop."""
     try:
@@ -127,9 +119,9 @@ async def _come(way: str, program: Any, given: list[Any], runs: Runs) -> tuple[s
 @pytest.mark.parametrize("way", [*WAYS, *BLOCKING])
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_results_types_callbacks_and_coverage(
-    name: str, way: str, either: Accelerator
+    name: str, way: str, accelerator: Accelerator
 ) -> None:
-    bare, fast = PROGRAMS[name](), accelerate(PROGRAMS[name](), accelerator=either)
+    bare, fast = PROGRAMS[name](), accelerate(PROGRAMS[name](), accelerator=accelerator)
     of_bare, of_fast = Runs(), Runs()
     expected = await _come(way, bare, _inputs(name), of_bare)
     with coverage() as meter:
@@ -156,11 +148,11 @@ def _embedding(embeddings: Any) -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("kind", [FakeEmbeddings, AsyncEmbeddings])
 @pytest.mark.parametrize("name", _embedding(None))
 async def test_leaves_without_callbacks_are_scheduled(
-    name: str, kind: type[FakeEmbeddings], way: str, either: Accelerator
+    name: str, kind: type[FakeEmbeddings], way: str, accelerator: Accelerator
 ) -> None:
     embeddings = kind()
     program = _embedding(embeddings)[name]()
-    fast = accelerate(program, accelerator=either)
+    fast = accelerate(program, accelerator=accelerator)
     before = len(embeddings.journal.calls)
     given = {"input": "a b"} if name.startswith("chain") else "a b"
     with coverage() as meter:
@@ -173,9 +165,9 @@ async def test_leaves_without_callbacks_are_scheduled(
 
 
 @pytest.mark.parametrize("way", ["invoke", "ainvoke"])
-async def test_a_compressor_is_scheduled(way: str, either: Accelerator) -> None:
+async def test_a_compressor_is_scheduled(way: str, accelerator: Accelerator) -> None:
     compressor = FirstCompressor()
-    fast = accelerate(compression(compressor), accelerator=either)
+    fast = accelerate(compression(compressor), accelerator=accelerator)
     with coverage() as meter:
         await outcome(getattr(fast, way), "a b")
     rows = {row.kind: row.scheduled for row in meter.rows()}
@@ -221,23 +213,19 @@ def _failing(error: Exception) -> dict[str, Callable[[], Any]]:
     }
 
 
-#: of these, a blocking call begins calls beside the one that fails
-_BESIDE = ("multi-query: retriever", "ensemble: first", "merger: first", "extraction: model")
-
-
 @pytest.mark.cross_product(keep=33)
 @pytest.mark.parametrize("way", [*WAYS, *BLOCKING])
 @pytest.mark.parametrize("name", _failing(ValueError()))
 async def test_errors_are_the_same_object_and_no_run_stays_open(
-    name: str, way: str, either: Accelerator
+    name: str, way: str, accelerator: Accelerator
 ) -> None:
     error = ValueError("broken")
     makes = _failing(error)
     bare: Any = RunnableLambda(lambda given: given) | makes[name]()
-    fast: Any = accelerate(bare, accelerator=either)
+    fast: Any = accelerate(bare, accelerator=accelerator)
     retrieves = not isinstance(bare.steps[-1], BaseRetriever)
     given = _inputs("chains" if retrieves else "ensemble")[1 if "branch" in name else 0 :]
-    given = given[:1]  # of several that fail side by side LangChain raises either
+    given = given[:1]  # of several that fail side by side LangChain raises accelerator
     of_bare, of_fast = Runs(), Runs()
     expected = await _come(way, bare, given, of_bare)
     await until(lambda: of_bare.open() == [])  # what a loop runs beside an error runs on
@@ -248,9 +236,7 @@ async def test_errors_are_the_same_object_and_no_run_stays_open(
     assert found[1] is expected[1]  # of fallbacks, a batch raises the last error
     if name != "multi-query: model":  # the meter knows a composite by what ran in it
         assert meter.passed_by == 0, str(meter)
-    if name in _BESIDE and way in BLOCKING and either.options.mode == "translate":
-        assert Counter(map(repr, of_bare.events())) <= Counter(map(repr, of_fast.events()))
-    elif name == "filter: model":  # its threads go on or not beside the one that fails
+    if name == "filter: model":  # its threads go on or not beside the one that fails
         less, more = sorted(
             (Counter(map(repr, one.events())) for one in (of_bare, of_fast)), key=len
         )

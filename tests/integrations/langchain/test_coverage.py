@@ -174,11 +174,11 @@ def test_calls_after_a_block_count_no_more(accelerator: Accelerator) -> None:
 
 
 def test_options_are_seen_before_a_run() -> None:
-    with Accelerator(mode="translate") as accelerator:
-        fast = accelerate(model_chain(), accelerator=accelerator)
+    with Accelerator(parallel_calls=False) as accelerator:
+        fast = accelerate(ensemble(), accelerator=accelerator)
         seen = {one.option: one for one in coverage(fast).options}
-    assert str(seen["mode"]) == "mode='translate': program: RunnableSequence"
-    assert seen["mode"].is_given
+    assert str(seen["parallel_calls"]) == "parallel_calls=False: program.1: EnsembleRetriever"
+    assert seen["parallel_calls"].is_given
     assert str(seen["kv_reuse"]) == "kv_reuse='exact': no part reads it"
 
 

@@ -105,12 +105,10 @@ def _outcome(made: Any, documents: Any, **more: Any) -> Any:
         return type(error), str(error)
 
 
-@pytest.fixture(params=["auto", "translate"])
-def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
-    """Give a strict accelerator, in either mode, to which the fakes are thread-safe."""
-    with Accelerator(
-        strict=True, mode=request.param, thread_safe_classes=(full_name(GraphChat),)
-    ) as made:
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """Give a strict accelerator to which the fakes are thread-safe."""
+    with Accelerator(strict=True, thread_safe_classes=(full_name(GraphChat),)) as made:
         yield made
         assert made.bypassed == {}
         assert soon_idle(made)
@@ -228,7 +226,9 @@ def test_cancelling_leaves_no_task_and_no_call_behind(accelerator: Accelerator) 
 def test_two_tenants_get_their_own_graphs() -> None:
     plain = transformer(by_tool=False).convert_to_graph_documents(texts())
     for namespace in ("one", "other"):
-        with Accelerator(strict=True, mode="translate", namespace=namespace) as tenant:
+        with Accelerator(
+            strict=True, thread_safe_classes=(full_name(GraphChat),), namespace=namespace
+        ) as tenant:
             chat = GraphChat(during=_meet())
             made = accelerate(transformer(chat, by_tool=False), accelerator=tenant)
             assert made.convert_to_graph_documents(texts()) == plain

@@ -42,17 +42,10 @@ ORIGINALS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("which", "mode"),
-    [
-        *((which, "auto") for which in ORIGINALS),
-        ("a chain", "translate"),
-        ("a sequence", "translate"),
-    ],
-)
-def test_the_name_is_the_originals(which: str, mode: Any) -> None:
+@pytest.mark.parametrize("which", ORIGINALS)
+def test_the_name_is_the_originals(which: str) -> None:
     original = ORIGINALS[which]
-    with Accelerator(strict=True, mode=mode) as accelerator:
+    with Accelerator(strict=True) as accelerator:
         fast = accelerate(original, accelerator=accelerator)
         made = [fast, fast.bind(), fast.with_config(tags=["x"]), fast.with_types(), copy.copy(fast)]
         assert [one.name for one in made] == [original.name] * len(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from tiny_models import SIZES, WINDOW
 from transformers import MistralConfig, MistralForCausalLM
 
 from langchain_rag_accel import ChatRagAccel, RagAccelGraphRetriever, accelerate, explain
-from rag_accel import Accelerator
+from rag_accel import Accelerator, plan_of
 from rag_accel.engines import LocalLLM
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
@@ -94,11 +95,12 @@ class TestGraphRetriever(ChainOverPaths):
         return RagAccelGraphRetriever(graph=facts(), embedding=WordEmbeddings(), link="words", k=50)
 
 
-@pytest.mark.parametrize("mode", ["auto", "translate"])
-def test_an_answer_says_how_its_paths_were_computed(mode: Any) -> None:
-    with Accelerator(strict=True, mode=mode) as accelerator:
+@pytest.mark.parametrize("is_plan", [False, True])
+def test_an_answer_says_how_its_paths_were_computed(is_plan: bool) -> None:
+    with Accelerator(strict=True) as accelerator:
         program = accelerate(chain(Lines()), accelerator=accelerator)
-        first, second = (program.invoke(question) for question in QUESTIONS[:2])
+        run = partial(accelerator.run, plan_of(chain(Lines()))) if is_plan else program.invoke
+        first, second = (run(input=question) for question in QUESTIONS[:2])
     report = first.response_metadata["kv_reuse"]
     tree = report["tree_tokens"]
     assert tree > 0

@@ -16,7 +16,7 @@ from lc_fakes import FakeEmbeddings, SyncChat
 from lc_programs import QUESTION, model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, explain
-from rag_accel import Accelerator, Options, TranslationError, UnreadOptionWarning
+from rag_accel import Accelerator, UnreadOptionWarning
 from rag_accel.engines import CallableEmbeddingEngine
 from rag_accel.interception.option_reach import MAX_PARTS
 
@@ -161,25 +161,6 @@ def test_nothing_is_said_where_all_is_off(monkeypatch: pytest.MonkeyPatch) -> No
 def test_activate_says_nothing() -> None:
     with Accelerator(kv_reuse="full") as accelerator, activate(accelerator):
         model_chain().invoke(INPUT)
-
-
-def test_a_graph_alone_with_translate_is_an_error() -> None:
-    with pytest.raises(TranslationError, match="cannot run translated"):
-        accelerate(graph(), options=Options(mode="translate"))
-
-
-def test_a_graph_on_a_shared_accelerator_with_translate_is_a_warning() -> None:
-    program = graph()
-    with Accelerator(mode="translate") as accelerator:
-        with pytest.warns(UnreadOptionWarning, match="mode='translate'"):
-            fast = accelerate(program, accelerator=accelerator)
-        assert fast.invoke({"answer": ""}) == program.invoke({"answer": ""})
-        assert "option mode='translate'" in explain(fast)
-
-
-def test_a_chain_reads_translate() -> None:
-    with Accelerator(mode="translate") as accelerator:
-        assert "option" not in explain(accelerate(model_chain(), accelerator=accelerator))
 
 
 def test_a_program_of_hidden_leaves_is_not_judged() -> None:

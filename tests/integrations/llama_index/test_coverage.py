@@ -11,7 +11,7 @@ from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 
 from llama_index_rag_accel import accelerate, coverage
-from rag_accel import Accelerator, Options, TranslationError, UnreadOptionWarning
+from rag_accel import Accelerator, UnreadOptionWarning
 
 PLAIN = "outside of an accelerated program and of activate()"
 
@@ -66,12 +66,7 @@ def test_options_name_the_parts_that_read_them(accelerator: Accelerator) -> None
     engine = accelerate(QUERY_ENGINES["fusion"](Parts()), accelerator=accelerator)
     parts = {one.option: one.parts for one in coverage(engine).options}
     assert any("QueryFusionRetriever" in part for part in parts["parallel_calls"])
-    assert parts["mode"] == parts["kv_reuse"] == ()
-
-
-def test_translate_for_an_engine_alone_is_an_error() -> None:
-    with pytest.raises(TranslationError, match="cannot run translated"):
-        accelerate(QUERY_ENGINES["compact"](Parts()), options=Options(mode="translate"))
+    assert parts["kv_reuse"] == ()
 
 
 def test_an_index_is_not_judged_but_what_it_makes_is() -> None:

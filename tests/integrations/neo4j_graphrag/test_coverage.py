@@ -8,7 +8,7 @@ import pytest
 from ng_kit import HashEmbedder
 
 from neo4j_graphrag_rag_accel import accelerate, activate, coverage, explain
-from rag_accel import Accelerator, Options, TranslationError, UnreadOptionWarning
+from rag_accel import Accelerator, UnreadOptionWarning
 
 
 def test_an_accelerated_embedder_is_borrowed(accelerator: Accelerator) -> None:
@@ -42,8 +42,3 @@ def test_an_unread_option_warns() -> None:
         with pytest.warns(UnreadOptionWarning, match="kv_reuse='full'"):
             fast = accelerate(HashEmbedder(), accelerator=accelerator)
         assert "option kv_reuse='full'" in explain(fast)
-
-
-def test_translate_for_an_embedder_alone_is_an_error() -> None:
-    with pytest.raises(TranslationError, match="cannot run translated"):
-        accelerate(HashEmbedder(), options=Options(mode="translate"))

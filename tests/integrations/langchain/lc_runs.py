@@ -1,20 +1,19 @@
-"""Compare a translated program with the plain one: results, errors, and runs told to callbacks."""
+"""Compare a program run in two ways: results, errors, and runs told to callbacks."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.runnables import Runnable
 from lc_recording import plain
 
-from langchain_rag_accel.translation.runnable import TranslatedRunnable
-from rag_accel import Accelerator
+from rag_accel_adapters.langchain.parts import parts_of
 
 _STARTS = (
     "on_chain_start",
@@ -47,6 +46,8 @@ class Runs(BaseCallbackHandler):
         self._told: dict[UUID, list[tuple[Any, ...]]] = {}
         self._parents: dict[UUID, UUID | None] = {}
         self.order: list[tuple[str, UUID]] = []
+        #: all that was told, in order
+        self.log: list[tuple[Any, ...]] = []
 
     def tell(self, event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         run, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
@@ -55,7 +56,9 @@ class Runs(BaseCallbackHandler):
             self.order.append((event, run))
             self._parents.setdefault(run, parent)
             assert self._parents[run] == parent, "a run changed its parent"
-            self._told.setdefault(run, []).append((event, plain(args), plain(kwargs)))
+            told = (event, plain(args), plain(kwargs))
+            self.log.append(told)
+            self._told.setdefault(run, []).append(told)
 
     def events(self) -> list[tuple[Any, ...]]:
         """Return all that was told, in whatever order it came."""
@@ -93,8 +96,27 @@ for _event in (*_STARTS, *_OTHERS):
     setattr(Runs, _event, _teller(_event))
 
 
-def translated(program: Runnable[Any, Any], accelerator: Accelerator) -> Any:
-    return TranslatedRunnable.wrap(program, accelerator)
+def compare_leaves(program: Any, of_program: Runs, of_plan: Runs, is_ordered: bool = True) -> None:
+    """Compare what a program and its plan told, but for runs of the program's own composites.
+
+    In programs without branches the order is the same, too, unless a part itself makes several
+    calls at once (``is_ordered``).
+    """
+    composites = [part for part in parts_of(program).walk() if part.children]
+    told, others = Counter(of_plan.log), Counter(of_program.log)
+    assert told <= others, list((told - others).elements())
+    others -= told
+    assert sorted(event for event, *_ in others.elements()) == sorted(
+        ["on_chain_start", "on_chain_end"] * len(composites)
+    )
+    if is_ordered and all(part.kind == "sequence" for part in composites):
+        left = Counter(of_plan.log)
+        assert of_plan.log == [event for event in of_program.log if _take(left, event)]
+
+
+def _take(left: Counter[tuple[Any, ...]], event: tuple[Any, ...]) -> bool:
+    left[event] -= 1
+    return left[event] >= 0
 
 
 async def until(is_so: Callable[[], bool]) -> None:

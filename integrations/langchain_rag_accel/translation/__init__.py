@@ -1,1 +1,0 @@
-"""Chains run as graphs of their steps."""
