@@ -8,7 +8,6 @@ with the tokens since the last one, and ends with standard input.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -22,9 +21,13 @@ from bench.embedding.hosted_server import scripted_text
 
 #: tokens of a block of the cache, and of a step of the lane
 BLOCK, STEP = 16, 48
+#: seconds of a prompt's token that is not kept, and of an answer's
+PROMPT_TOKEN_S, TOKEN_S = 0.0001, 0.01
 #: what a prompt ends with that asks for a list
 ASKS_LINES = "One a line:"
 NUM_LINES, LINE_TOKENS = 4, 20
+#: of any other answer
+TOKENS = 4
 
 
 class PromptCache:
@@ -51,16 +54,9 @@ class PromptCache:
 
 
 class ScriptedPrompts:
-    """An endpoint of chats.
+    """An endpoint of chats."""
 
-    Args:
-        prompt_token_s: seconds of each token of a prompt that is not kept.
-        step_s: seconds of each token of an answer.
-        tokens: of an answer.
-    """
-
-    def __init__(self, prompt_token_s: float, step_s: float, tokens: int) -> None:
-        self._prompt_token_s, self._step_s, self._tokens = prompt_token_s, step_s, tokens
+    def __init__(self) -> None:
         self._cache = PromptCache()
         self._lane = asyncio.Lock()
         self._free_at = 0.0
@@ -82,7 +78,7 @@ class ScriptedPrompts:
         prompt = " ".join(str(message["content"]) for message in call["messages"])
         is_early = call.get("max_tokens") == 1
         read, cached = await self._compute(prompt.split(), is_early, arrived)
-        words = list(pieces(prompt, self._tokens))[: 1 if is_early else None]
+        words = list(pieces(prompt))[: 1 if is_early else None]
         usage = {
             "prompt_tokens": read,
             "completion_tokens": len(words),
@@ -92,7 +88,7 @@ class ScriptedPrompts:
         head = {"id": "chat", "created": 0, "model": call["model"]}
         if call.get("stream"):
             return await self._stream(request, head, words, usage)
-        await asyncio.sleep(self._step_s * len(words))
+        await asyncio.sleep(TOKEN_S * len(words))
         message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
@@ -111,7 +107,7 @@ class ScriptedPrompts:
             async with self._lane:
                 step = min(STEP, len(words) - at)
                 # Of the script, not of the clock: late wakes are not added up.
-                self._free_at = max(self._free_at, arrived) + step * self._prompt_token_s
+                self._free_at = max(self._free_at, arrived) + step * PROMPT_TOKEN_S
                 at += step
                 self._state["early"] += step if is_early else 0
                 self._cache.keep(blocks[: at // BLOCK], is_early)
@@ -126,7 +122,7 @@ class ScriptedPrompts:
         chunk = {**head, "object": "chat.completion.chunk"}
         begun = time.monotonic()
         for number, word in enumerate(words, start=1):
-            await asyncio.sleep(begun + number * self._step_s - time.monotonic())
+            await asyncio.sleep(begun + number * TOKEN_S - time.monotonic())
             end = "stop" if number == len(words) else None
             choice = {"index": 0, "delta": {"content": word}, "finish_reason": end}
             await _send(response, {**chunk, "choices": [choice]})
@@ -147,28 +143,21 @@ def chained(words: Sequence[str]) -> Iterator[int]:
         yield known
 
 
-def pieces(prompt: str, tokens: int) -> Iterator[str]:
+def pieces(prompt: str) -> Iterator[str]:
     """Yield what a prompt is answered by, a token each: words, or lines where it asks for them."""
     asks_lines = prompt.endswith(ASKS_LINES)
     lines = NUM_LINES if asks_lines else 1
     for line in range(lines):
         asked = f"{prompt} {line}" if asks_lines else prompt
-        words = scripted_text(asked, LINE_TOKENS if asks_lines else tokens).split()
+        words = scripted_text(asked, LINE_TOKENS if asks_lines else TOKENS).split()
         for place, word in enumerate(words):
             is_last = place + 1 == len(words)
             yield word + (" " if not is_last else "\n" if line + 1 < lines else "")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Serve."""
-    parser = argparse.ArgumentParser(prog="python -m bench.early_server")
-    parser.add_argument("--prompt-token-s", type=float, default=0.0001, help="of a prompt's token")
-    parser.add_argument("--step-s", type=float, default=0.01, help="seconds of an answer's token")
-    parser.add_argument("--tokens", type=int, default=4, help="of an answer")
-    asyncio.run(_serve(ScriptedPrompts(**vars(parser.parse_args(argv)))))
-
-
-async def _serve(prompts: ScriptedPrompts) -> None:
+async def serve() -> None:
+    """Serve until the standard input ends."""
+    prompts = ScriptedPrompts()
     app = web.Application()
     app.router.add_post("/v1/chat/completions", prompts.answer)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
@@ -181,4 +170,4 @@ async def _serve(prompts: ScriptedPrompts) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(serve())

@@ -14,6 +14,7 @@ from bench.early_server import (
     BLOCK,
     LINE_TOKENS,
     NUM_LINES,
+    TOKENS,
     PromptCache,
     ScriptedPrompts,
     chained,
@@ -47,7 +48,7 @@ def test_a_cache_tells_what_beginnings_have_paid_for_once() -> None:
 
 
 async def test_what_was_computed_of_a_cancelled_prompt_is_kept() -> None:
-    prompts = ScriptedPrompts(0.0005, 0.0, 4)
+    prompts = ScriptedPrompts()
     compute = asyncio.ensure_future(prompts._compute(WORDS, True, 0.0))
     await asyncio.sleep(0)  # its first step of the lane has begun
     compute.cancel()
@@ -59,12 +60,12 @@ async def test_what_was_computed_of_a_cancelled_prompt_is_kept() -> None:
 
 
 def test_lists_have_lines_of_one_length() -> None:
-    tokens = list(pieces(f"q {ASKS_LINES}", 4))
+    tokens = list(pieces(f"q {ASKS_LINES}"))
     lines = "".join(tokens).split("\n")
     assert len(set(lines)) == NUM_LINES
     assert {len(line.split()) for line in lines} == {LINE_TOKENS}
     assert len(tokens) == NUM_LINES * LINE_TOKENS
-    assert len(list(pieces("q", 4))) == 4
+    assert len(list(pieces("q"))) == TOKENS
 
 
 @pytest.mark.processes

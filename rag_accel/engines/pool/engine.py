@@ -78,8 +78,9 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     and is then tried with one work; what it had not begun to stream goes to another, once to each.
     After an error that may be its own (``is_doubtful``) one other member is tried. If that ends the
     work well, the first pauses; otherwise the work ends with the first error, and none does.
-    Work that resumes state goes to the member that has it. What only some members execute, and
-    ingestion, which would make them differ, is not executed.
+    Work that resumes state goes to the member that has it. A beginning that no prompt resumes is
+    early work: it goes where its prompt would go now, is no load, and no failure of it counts.
+    What only some members execute, and ingestion, which would make them differ, is not executed.
 
     Args:
         members: engines; the pool alone uses them from then on, and closes them.

@@ -13,7 +13,7 @@ from typing import Any
 
 from rag_accel.engine_api import EngineRequest, GenerationInput, Message, PrimitiveKind
 from rag_accel.engines.http.endpoints import PROCESS_ENDPOINTS
-from rag_accel.engines.llm.remote.servers import SERVERS, is_hosted
+from rag_accel.engines.llm.remote.servers import SERVERS, is_provider
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.errors import BusyError, ConfigError
 
@@ -42,7 +42,7 @@ def check_early(early: Any, vllm: VllmServerOptions, base_urls: Iterable[str], w
             valid="kv_reuse='exact'",
             hint="a server keeps approximate prompts apart by their texts, not known so early",
         )
-    if billed := [url for url in base_urls if is_hosted(url)]:
+    if billed := [url for url in base_urls if is_provider(url)]:
         raise ConfigError(
             "early requests to a provider would cost money",
             where=f"{where}.early",

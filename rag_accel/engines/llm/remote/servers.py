@@ -43,7 +43,7 @@ class ModelServer(ForkedAnew):
         self.takes_priority = True
         #: when it last refused a request (HTTP 429 or 503), on a monotonic clock, in seconds
         self.refused_at = -math.inf
-        if is_hosted(base_url):
+        if is_provider(base_url):
             self._is_vllm = False
         super().__init__()
 
@@ -147,7 +147,7 @@ def _owned_by_vllm(models: Any) -> bool:
     )
 
 
-def is_hosted(base_url: str) -> bool:
+def is_provider(base_url: str) -> bool:
     """Tell whether a server is a provider's, which nobody can run."""
     try:
         host = urlsplit(base_url).hostname or ""
