@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -14,11 +14,19 @@ from named_servers import NamedServer
 from vllm_chat_server import VllmChatServer, chat_servers
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import EngineRequest, Message, PrimitiveKind, PromptUse, WorkId
+from rag_accel.engine_api import (
+    EngineRequest,
+    GenerationInput,
+    Message,
+    PrimitiveKind,
+    PromptUse,
+    WorkId,
+)
 from rag_accel.engines import OpenAICompatibleEngine, RemoteLLM, RemoteOptions, VllmServerOptions
 from rag_accel.engines.http.endpoint_limit import EndpointCall
 from rag_accel.engines.http.endpoints import PROCESS_ENDPOINTS, Endpoints
 from rag_accel.engines.llm.remote.early_prompts import REFUSED_S
+from rag_accel.engines.llm.remote.remote_llm import PIECE, keys_of
 from rag_accel.engines.llm.remote.servers import SERVERS
 from rag_accel.engines.llm.remote.vllm_server_options import EARLY_PRIORITY
 from rag_accel.errors import BusyError, ConfigError, RemoteEngineError
@@ -270,6 +278,17 @@ def two() -> Iterator[list[NamedServer]]:
 
 def prompts(servers: list[NamedServer]) -> list[int]:
     return [len(server.prompts) for server in servers]
+
+
+def test_a_prompt_has_the_keys_of_a_beginning_that_ends_within_a_message() -> None:
+    def keys(content: str, namespace: str = "ada") -> Mapping[Any, int]:
+        return keys_of(GenerationInput((Message("user", content),)), namespace)
+
+    whole = keys(f"{LONG} and the rest")
+    shared = whole.keys() & keys(f"{LONG} ").keys()
+    assert sum(whole[key] for key in shared) == len(LONG) // PIECE * PIECE > 0
+    assert sum(whole.values()) == len(f"{LONG} and the rest")
+    assert not whole.keys() & keys(f"{LONG} ", "bob").keys()
 
 
 def test_of_several_servers_the_prompt_follows_its_beginning(two: list[NamedServer]) -> None:
