@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -71,7 +71,10 @@ class BoundedHttpClient(httpx2.AsyncClient):
     """
 
     def __init__(
-        self, options: RemoteOptions, transport: httpx2.AsyncBaseTransport | None = None
+        self,
+        options: RemoteOptions,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        on_refusal: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(
             timeout=httpx2.Timeout(
@@ -85,6 +88,7 @@ class BoundedHttpClient(httpx2.AsyncClient):
             transport=transport,
         )
         self._max_bytes = options.max_response_bytes
+        self._on_refusal = on_refusal
 
     async def send(
         self, request: httpx2.Request, *, stream: bool = False, **how: Any
@@ -95,6 +99,8 @@ class BoundedHttpClient(httpx2.AsyncClient):
         """
         with _final_faults():
             encoded = await super().send(request, stream=True, **how)
+        if self._on_refusal is not None and encoded.status_code in (429, 503):
+            self._on_refusal()
         body = Body(encoded, self._max_bytes)
         headers = [pair for pair in encoded.headers.multi_items() if pair[0] not in _ENCODED]
         response = httpx2.Response(

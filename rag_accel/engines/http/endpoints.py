@@ -388,6 +388,14 @@ class Endpoints:
                 self._forget_another(key)
         return endpoint
 
+    def holds(self, base_url: str) -> bool:
+        """Tell whether calls are in flight at an address, wait for it, or were refused by it."""
+        return any(
+            endpoint.is_busy or endpoint.limit.bound is not None
+            for key, endpoint in list(self._endpoints.items())
+            if isinstance(key, tuple) and base_url in (str(part).rstrip("/") for part in key)
+        )
+
     def _forget_another(self, key: Hashable) -> None:
         others = [item for item in list(self._endpoints.items()) if item[0] != key]
         oldest = min(others, key=lambda item: (item[1].is_busy, item[1].used_at))

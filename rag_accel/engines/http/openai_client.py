@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.engine_api.transient import RetryBudget
@@ -25,8 +26,9 @@ def open_client(
     options: RemoteOptions,
     transport: httpx2.AsyncBaseTransport | None,
     user: str,
+    on_refusal: Callable[[], object] | None = None,
 ) -> BudgetedClient:
-    """Return a client for one event loop.
+    """Return a client for one event loop; ``on_refusal`` is called for each HTTP 429 and 503.
 
     Raises:
         ImportError: ``openai`` is missing; names the extra that ``user`` needs.
@@ -37,7 +39,7 @@ def open_client(
         raise ImportError(
             f"{user} needs openai and httpx2: pip install 'rag-accel[openai]'"
         ) from exc
-    http = BoundedHttpClient(options, transport)
+    http = BoundedHttpClient(options, transport, on_refusal)
     return BudgetedClient(
         RetryBudget(options.retry_budget),
         api_key=secret.reveal() if secret else "none",

@@ -25,7 +25,7 @@ from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.pool.member import MemberReport, PoolMember
 from rag_accel.engines.pool.placement import Failure, why_of
 from rag_accel.engines.pool.shared import SharedPlacement
-from rag_accel.errors import ConfigError, EngineLostError
+from rag_accel.errors import BusyError, ConfigError, EngineLostError
 
 Keys = Callable[[EngineRequest], Mapping[Hashable, int]]
 """Returns the beginning and the texts of a work by which members know it, with their lengths."""
@@ -54,6 +54,7 @@ class PoolJob:
         first_error: what the first member that failed it reported.
         doubt: a member whose failure is its own if the next one ends the work well; until then, the
             work counts as one that it has too, so that it does not look idle.
+        is_early: whether it is a beginning that nobody waits for: no load, and never moved.
     """
 
     request: EngineRequest
@@ -65,6 +66,7 @@ class PoolJob:
     has_streamed: bool = False
     first_error: BaseException | None = None
     doubt: tuple[int, Failure] | None = None
+    is_early: bool = False
 
 
 class EnginePool(OutboxEngine[PoolJob, MemberReport]):
@@ -76,8 +78,9 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     and is then tried with one work; what it had not begun to stream goes to another, once to each.
     After an error that may be its own (``is_doubtful``) one other member is tried. If that ends the
     work well, the first pauses; otherwise the work ends with the first error, and none does.
-    Work that resumes state goes to the member that has it. What only some members execute, and
-    ingestion, which would make them differ, is not executed.
+    Work that resumes state goes to the member that has it. A beginning that no prompt resumes is
+    early work: it goes where its prompt would go now, is no load, and no failure of it counts.
+    What only some members execute, and ingestion, which would make them differ, is not executed.
 
     Args:
         members: engines; the pool alone uses them from then on, and closes them.
@@ -194,18 +197,32 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     def _job(self, request: EngineRequest) -> PoolJob:
         self._checked_payload(request, object, self._jobs)
         if request.handle is None:
-            return PoolJob(request, self._keys(request))
+            return PoolJob(request, self._keys(request), is_early=self._is_early(request))
         place, own = _unpinned(request.handle)
         if place is None or place >= len(self._members):
             raise self._refusal("unknown handle", request.handle, "one that a member gave out")
         return PoolJob(replace(request, handle=own), self._keys(request), place)
+
+    def _is_early(self, request: EngineRequest) -> bool:
+        """Tell whether a beginning is all that is computed ahead: no prompt resumes it."""
+        is_beginning = request.kind is PrimitiveKind.PARTIAL_PREFILLING
+        return is_beginning and PrimitiveKind.FULL_PREFILLING not in self._profile.kinds
+
+    def _busy(self) -> BusyError:
+        return BusyError(
+            "nothing is sent early",
+            where=self._where,
+            found="the member that a prompt would go to has work, or is paused",
+        )
 
     def _start(self, jobs: Sequence[PoolJob]) -> None:
         chosen: dict[int, list[EngineRequest]] = {}
         now = self._clock.now()
         for job in jobs:
             at, size = job.pinned, job.request.size
-            if at is None:
+            if job.is_early:
+                at = self._placement.early(job.keys, size)
+            elif at is None:
                 at = self._placement.take(job.keys, size, job.tried)
             elif at in self._placement.open_members():
                 self._placement.pin(at, size, job.keys)
@@ -213,7 +230,9 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
                 self._end(job, self._lost(at))
                 continue
             if at is None:
-                self._end(job, job.first_error or self._all_lost())
+                self._end(
+                    job, self._busy() if job.is_early else job.first_error or self._all_lost()
+                )
                 continue
             job.member, job.began_at = at, now
             chosen.setdefault(at, []).append(job.request)
@@ -224,7 +243,8 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         for job in jobs:
             self._decide(job, is_own=False)
             if job.member is not None:
-                self._placement.left(job.member, job.request.size)
+                if not job.is_early:
+                    self._placement.left(job.member, job.request.size)
                 self._members[job.member].cancel([job.request.id])
 
     def _outputs_of(self, report: MemberReport) -> Iterable[EngineOutput]:
@@ -260,6 +280,9 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
             job.has_streamed = job.has_streamed or output.kind == "partial"
             return _pinned(output, at)
         job.member = None
+        if job.is_early:
+            del self._jobs[output.id]
+            return output
         if output.kind == "final" or output.error is None:
             self._placement.left(at, job.request.size)
             seconds = self._clock.now() - job.began_at

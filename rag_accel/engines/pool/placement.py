@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -150,6 +150,21 @@ class PoolPlacement:
         load.items += size
         load.works += 1
         load.is_due = False
+        self._remember(at, keys)
+
+    def early(self, keys: Mapping[Hashable, int], size: int, now: float) -> int | None:
+        """Return the member of a prompt's beginning: where a work with these keys would go now.
+
+        None while that member is paused or has work. Early work is no load, and tells nothing of
+        how fast the member is; the rest of the prompt finds the member by the keys.
+        """
+        at = self.choose(keys, size, now)
+        if at is None or self.loads[at].works or not self.is_ready(at, now):
+            return None
+        self._remember(at, keys)
+        return at
+
+    def _remember(self, at: int, keys: Iterable[Hashable]) -> None:
         for key in keys:
             self._last[key] = at
             self._last.move_to_end(key)

@@ -40,6 +40,11 @@ class SharedPlacement(ForkedAnew):
                 self._placement.began(at, size, keys)
             return at
 
+    def early(self, keys: Mapping[Hashable, int], size: int) -> int | None:
+        """Return the member of a beginning; no ``left`` follows. See ``PoolPlacement.early``."""
+        with self._lock:
+            return self._placement.early(keys, size, self.clock.now())
+
     def pin(self, at: int, size: int, keys: Mapping[Hashable, int]) -> None:
         """Note that a member has a work that no other could have."""
         with self._lock:

@@ -188,3 +188,24 @@ def test_loads_are_those_of_the_works_that_members_have(
     for at in range(3):
         mine = [size for member, size in live if member == at]
         assert (placement.loads[at].items, placement.loads[at].works) == (sum(mine), len(mine))
+
+
+def test_early_work_goes_where_its_prompt_will_and_is_no_load() -> None:
+    placement = PoolPlacement(2)
+    end(placement, 0, 1.0)
+    assert placement.early({"history": 9}, 1, 0.0) == 1  # which was never tried
+    assert placement.loads[1] == PoolPlacement(2).loads[1]
+    assert placement.choose({"history": 9, "rest": 1}, 1, 0.0) == 1
+    end(placement, 1, 1.0)
+    assert placement.choose({"history": 9, "rest": 1}, 1, 0.0) == 1
+    assert placement.early({"history": 9}, 1, 0.0) == 1
+
+
+def test_early_work_goes_nowhere_while_its_member_works_or_is_paused() -> None:
+    placement = PoolPlacement(1)
+    given_work(placement, 0)
+    assert placement.early({}, 1, 0.0) is None
+    placement.left(0, 1)
+    assert placement.early({}, 1, 0.0) == 0
+    fail(placement, 0, 0.0)
+    assert placement.early({}, 1, 0.1) is None

@@ -23,6 +23,7 @@ from rag_accel.engines.llm.remote.completions import (
     CompletionFault,
     StreamAssembler,
     parse_completion,
+    parse_prompt,
 )
 from rag_accel.engines.llm.remote.servers import PROBE_S
 from rag_accel.errors import RemoteEngineError
@@ -40,11 +41,19 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """One request: its JSON body, whether the answer is streamed, and whether it is repeated."""
+    """One request.
+
+    Args:
+        body: as JSON.
+        stream: whether the answer is streamed.
+        is_repeated: whether it is sent again where that may help.
+        only_prompt: whether only the use of its prompt is read off the answer.
+    """
 
     body: bytes
     stream: bool
     is_repeated: bool = True
+    only_prompt: bool = False
 
 
 class ChatClient:
@@ -61,11 +70,14 @@ class ChatClient:
         options: RemoteOptions,
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
+        on_refusal: Callable[[], object] | None = None,
     ) -> None:
         self.base_url, self.endpoint = base_url, base_url + _PATH
         self._options = options
         self._errors = ErrorWriter(self.endpoint, secret)
-        self._openai = open_client(base_url, secret, options, transport, "OpenAICompatibleEngine")
+        self._openai = open_client(
+            base_url, secret, options, transport, "OpenAICompatibleEngine", on_refusal
+        )
         self._headers = omitted_headers(secret)
 
     async def complete(self, call: ChatCall, emit: Emit) -> GenerationOutput:
@@ -138,7 +150,8 @@ class ChatClient:
             content=call.body,
             options={"headers": self._headers, "max_retries": self._max_retries(call)},
         )
-        return self._checked(parse_completion(response.content))
+        parse = parse_prompt if call.only_prompt else parse_completion
+        return self._checked(parse(response.content))
 
     async def _stream(self, call: ChatCall, emit: Emit) -> GenerationOutput | RemoteEngineError:
         import anyio

@@ -12,6 +12,7 @@ from rag_accel.engine_api import GenerationInput, GenerationOutput, PromptUse
 from rag_accel.errors import ConfigError
 from rag_accel.kv.served_prompts import answered_texts
 
+_NO_COMPLETION = "the answer is not a chat completion"
 _RESERVED = frozenset({"model", "messages", "stream", "stream_options", "stop", "max_tokens", "n"})
 
 
@@ -72,8 +73,7 @@ def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
     message = choice.get("message") if choice is not None else None
     content = _text(message)
     if choice is None or content is None:
-        what = "the answer is not a chat completion"
-        return CompletionFault(what, body.decode("utf-8", "replace"))
+        return CompletionFault(_NO_COMPLETION, body.decode("utf-8", "replace"))
     if not content and _says_nothing(message):
         what = "the answer has neither a text nor tool calls"
         hint = "look at its finish_reason; a model that thinks first may need a larger max_tokens"
@@ -84,11 +84,27 @@ def parse_completion(body: bytes) -> GenerationOutput | CompletionFault:
     return output if said is None else replace(output, use=_use(said, data.get("usage")))
 
 
-def _use(said: Mapping[str, Any], usage: Any) -> PromptUse:
+def parse_prompt(body: bytes) -> GenerationOutput | CompletionFault:
+    """Read the use of a prompt off an answer whose text does not count; no use if it tells none."""
+    data = _load(body)
+    if _first_choice(data) is None:
+        return CompletionFault(_NO_COMPLETION, body.decode("utf-8", "replace"))
+    total, cached = _prompt_counts(data.get("usage"))
+    use = PromptUse(computed=max(0, total - cached), from_prefix=cached) if total else None
+    return GenerationOutput("", prompt_tokens=total, use=use)
+
+
+def _prompt_counts(usage: Any) -> tuple[int, int]:
+    """Return the tokens of a prompt, and of its beginning that the server had."""
     counts = usage if isinstance(usage, dict) else {}
     details = counts.get("prompt_tokens_details")
-    total, reused = _count(counts.get("prompt_tokens")), _count(said.get("reused_tokens"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    return _count(counts.get("prompt_tokens")), cached
+
+
+def _use(said: Mapping[str, Any], usage: Any) -> PromptUse:
+    total, cached = _prompt_counts(usage)
+    reused = _count(said.get("reused_tokens"))
     cached = max(cached, reused)
     if said.get("exact") is True or said.get("reuse") == "exact":
         return PromptUse(computed=max(0, total - cached), from_prefix=cached)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rag_accel.clock import Clock
+from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
     Capability,
     EngineProfile,
@@ -18,12 +18,20 @@ from rag_accel.engine_api import (
     GenerationInput,
     GenerationOutput,
     PrimitiveKind,
+    PromptUse,
 )
 from rag_accel.engines.http.call_engine import HttpCallEngine
 from rag_accel.engines.http.errors import Secret, check_base_url
 from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
 from rag_accel.engines.llm.remote.completions import request_body
+from rag_accel.engines.llm.remote.early_prompts import (
+    check_early,
+    early_request,
+    is_early,
+    require_free,
+)
+from rag_accel.engines.llm.remote.servers import SERVERS
 from rag_accel.engines.llm.remote.vllm_requests import VllmRequests, VllmServerCall
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.errors import RemoteEngineError
@@ -41,7 +49,7 @@ class _Completion:
 
 
 class OpenAICompatibleEngine(HttpCallEngine[_Completion]):
-    """An engine for DECODING over HTTP.
+    """An engine for DECODING over HTTP, and with ``early`` for beginnings of its prompts.
 
     Args:
         base_url: such as ``http://localhost:8000/v1``; without credentials or query.
@@ -50,9 +58,12 @@ class OpenAICompatibleEngine(HttpCallEngine[_Completion]):
         options: limits, timeouts, retries.
         transport: httpx2 transport to use instead of the network's.
         vllm: what a server of vLLM's is told besides; which server is one, is asked once.
+        early: whether the server is also sent beginnings of prompts that are not whole yet
+            (PARTIAL_PREFILLING), so that its prefix cache has them.
         clock: is that of ``EngineRequest.deadline``.
 
-    Raises ConfigError on a bad URL or key and ImportError without openai.
+    Raises ConfigError on a bad URL or key or an ``early`` that cannot be, and ImportError without
+    openai.
     """
 
     def __init__(
@@ -64,20 +75,25 @@ class OpenAICompatibleEngine(HttpCallEngine[_Completion]):
         options: RemoteOptions | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         vllm: VllmServerOptions | None = None,
+        early: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        vllm = vllm or VllmServerOptions()
+        check_early(early, vllm, [base_url], "OpenAICompatibleEngine")
         self._model = model
+        self._clock = clock or MonotonicClock()
         self._options = options or RemoteOptions()
         self._client = ChatClient(
             check_base_url(base_url),
             Secret(api_key) if api_key else None,
             self._options,
             transport=transport,
+            on_refusal=self._note_refusal,
         )
         concurrency = self._options.concurrency
         name = "openai-compatible-engine"
-        super().__init__(_profile(concurrency), self._client.endpoint, concurrency, name)
-        self._vllm = VllmRequests(self._client, model, vllm or VllmServerOptions(), clock)
+        super().__init__(_profile(concurrency, early), self._client.endpoint, concurrency, name)
+        self._vllm = VllmRequests(self._client, model, vllm, self._clock)
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleEngine({self._client.endpoint!r}, model={self._model!r})"
@@ -86,15 +102,29 @@ class OpenAICompatibleEngine(HttpCallEngine[_Completion]):
         payload = self._checked_payload(request, GenerationInput, self._jobs)
         if request.handle is not None:
             raise self._refusal("unknown handle", request.handle, "no handle: servers keep none")
+        only_prompt = is_early(request)
+        if only_prompt:
+            require_free(self._client.base_url, bool(self._jobs), self._clock.now())
+            request = early_request(request)
+            payload = request.payload
         stream_usage = self._options.stream_usage
         body = request_body(payload, self._model, stream=request.stream, stream_usage=stream_usage)
-        call = ChatCall(body, request.stream, not request.is_retried)
+        call = ChatCall(body, request.stream, not request.is_retried, only_prompt)
         return _Completion(call, self._vllm.call_of(request, stream_usage))
 
-    async def _answer(self, call: _Completion, emit: Callable[[str], None]) -> GenerationOutput:
+    async def _answer(
+        self, call: _Completion, emit: Callable[[str], None]
+    ) -> GenerationOutput | PromptUse | None:
         if call.vllm is None:
-            return await self._client.complete(call.call, emit)
-        return await self._vllm.complete(call.call, call.vllm, emit)
+            output = await self._client.complete(call.call, emit)
+        else:
+            output = await self._vllm.complete(call.call, call.vllm, emit)
+        return output.use if call.call.only_prompt else output
+
+    def _note_refusal(self) -> None:
+        server = SERVERS.get(self._client.base_url)
+        if server is not None:
+            server.refused_at = self._clock.now()
 
     def _describe(self, error: BaseException) -> RemoteEngineError:
         return self._client.describe(error)
@@ -103,9 +133,10 @@ class OpenAICompatibleEngine(HttpCallEngine[_Completion]):
         await self._client.aclose()
 
 
-def _profile(concurrency: int) -> EngineProfile:
+def _profile(concurrency: int, early: bool) -> EngineProfile:
+    kinds = {PrimitiveKind.DECODING} | ({PrimitiveKind.PARTIAL_PREFILLING} if early else set())
     return EngineProfile(
-        kinds=frozenset({PrimitiveKind.DECODING}),
+        kinds=frozenset(kinds),
         max_batch=concurrency,
         max_threads=0,
         stepped=True,

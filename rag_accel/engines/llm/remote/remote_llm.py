@@ -12,6 +12,7 @@ from rag_accel.config import Options
 from rag_accel.engine_api import Engine, EngineRequest, GenerationInput, GenerationOutput
 from rag_accel.engines.http.errors import Secret, check_base_url
 from rag_accel.engines.http.options import RemoteOptions
+from rag_accel.engines.llm.remote.early_prompts import check_early
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.engines.pool.engine import EnginePool
@@ -20,12 +21,14 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.reuse_request import ServedReuse
 from rag_accel.system.locks import RenewedLock
 
-_NAMES = tuple(field.name for field in fields(VllmServerOptions))
+_NAMES = (*(field.name for field in fields(VllmServerOptions)), "early")
 
 #: Of several servers, another one is tried before the same one is tried again.
 ELSEWHERE = RemoteOptions(max_retries=0)
 DEFAULT_CONTEXT = 8192
 MOST_SERVERS = 256
+#: Characters of a prompt after which a beginning has a key, also within a message.
+PIECE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,24 @@ class RemoteBounds:
 
     Args:
         vllm: what servers of vLLM's are told besides.
+        early: whether servers are also sent beginnings of prompts that are not whole yet.
     """
 
     vllm: VllmServerOptions
+    early: bool = False
+
+    @classmethod
+    def of(cls, named: Mapping[str, Any], servers: Sequence[RemoteServer]) -> RemoteBounds:
+        """Return bounds by name.
+
+        Raises:
+            ConfigError: a value out of range, or ``early`` where that cannot be.
+        """
+        told = {name: value for name, value in named.items() if name != "early"}
+        bounds = cls(VllmServerOptions(**told), named.get("early", False))
+        urls = [server.base_url for server in servers]
+        check_early(bounds.early, bounds.vllm, urls, "RemoteLLM")
+        return bounds
 
     @property
     def kv_reuse(self) -> str:
@@ -128,6 +146,7 @@ class RemoteModel:
             api_key=server.api_key,
             options=self._options,
             vllm=self.bounds.vllm,
+            early=self.bounds.early,
         )
 
 
@@ -150,10 +169,13 @@ class RemoteLLM:
             a server where there are others.
         context: the most tokens of a prompt and its completion, for LlamaIndex.
         bounds: ``kv_reuse``, ``recompute_ratio``, ``priority`` and ``most_waiting`` of
-            ``VllmServerOptions``, by name; None for those that are not named.
+            ``VllmServerOptions``, by name; None for those that are not named. ``early=True`` also
+            sends the beginning of a prompt while the rest is not known, for servers that keep
+            beginnings: a completion of one token, only while nothing else is there.
 
     Raises:
-        ConfigError: no server, one twice, a bad URL or key, or a value out of range.
+        ConfigError: no server, one twice, a bad URL or key, a value out of range, or ``early``
+            with a provider's server or with approximate ``kv_reuse``.
     """
 
     def __init__(
@@ -182,7 +204,7 @@ class RemoteLLM:
                 found=", ".join(unknown),
                 valid=", ".join(_NAMES),
             )
-        VllmServerOptions(**self.named)
+        RemoteBounds.of(self.named, self._servers)
 
     def __repr__(self) -> str:
         urls = ", ".join(repr(server.base_url) for server in self._servers)
@@ -240,7 +262,7 @@ class RemoteLLM:
         taken = {name: value for name, value in defaults.items() if name in _NAMES}
         if taken.get("kv_reuse") not in get_args(ServedReuse):
             taken.pop("kv_reuse", None)
-        bounds = RemoteBounds(VllmServerOptions(**{**taken, **self.named}))
+        bounds = RemoteBounds.of({**taken, **self.named}, self._servers)
         return remote_model(self._servers, self._options, bounds)
 
 
@@ -275,8 +297,11 @@ def keys_of(payload: GenerationInput, namespace: str) -> Mapping[Hashable, int]:
     keys: dict[Hashable, int] = {}
     beginning = hash(namespace)
     for message in payload.messages:
-        beginning = hash((beginning, message.role, message.content))
-        keys["beginning", beginning] = len(message.content)
+        beginning = hash((beginning, message.role))
+        for start in range(0, len(message.content), PIECE):
+            piece = message.content[start : start + PIECE]
+            beginning = hash((beginning, piece))
+            keys["beginning", beginning] = len(piece)
     for span in payload.chunk_spans:
         text = payload.messages[span.message].content[span.start : span.stop]
         keys["text", hash((namespace, text))] = len(text)

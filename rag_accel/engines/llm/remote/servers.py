@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,9 @@ class ModelServer(ForkedAnew):
         self._silent = 0
         #: whether a request may carry a priority; a server started without them refuses it
         self.takes_priority = True
-        if _is_other(base_url):
+        #: when it last refused a request (HTTP 429 or 503), on a monotonic clock, in seconds
+        self.refused_at = -math.inf
+        if is_provider(base_url):
             self._is_vllm = False
         super().__init__()
 
@@ -144,7 +147,8 @@ def _owned_by_vllm(models: Any) -> bool:
     )
 
 
-def _is_other(base_url: str) -> bool:
+def is_provider(base_url: str) -> bool:
+    """Tell whether a server is a provider's, which nobody can run."""
     try:
         host = urlsplit(base_url).hostname or ""
     except ValueError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from rag_accel.engine_api import EngineRequest, GenerationInput
+from rag_accel.engine_api import EngineRequest, GenerationInput, PrimitiveKind
 from rag_accel.errors import ConfigError
 from rag_accel.kv.reuse_request import ReuseRequest, ServedReuse
 from rag_accel.kv.served_prompts import reuse_request_of
@@ -16,6 +16,8 @@ _WHERE = "VllmServerOptions"
 _OWN = frozenset({"cache_salt", "kv_transfer_params"})
 #: Depths and tenths of a second of slack that are told apart.
 _DEPTHS, _SLACKS = 64, 1_000_000
+#: The priority of a prompt's beginning that is sent early: behind all that anyone waits for.
+EARLY_PRIORITY = _DEPTHS * _SLACKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class VllmServerOptions:
         """
         if not self.priority or "priority" in request.payload.options:
             return {}
+        if request.kind is PrimitiveKind.PARTIAL_PREFILLING:
+            return {"priority": EARLY_PRIORITY}
         slack_s = None if request.deadline is None else request.deadline - now
         return {"priority": request_priority(request.depth, slack_s)}
 
