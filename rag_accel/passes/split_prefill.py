@@ -151,12 +151,17 @@ def _cuts(pieces: Sequence[PromptPiece]) -> Iterator[tuple[PromptPiece, ...]]:
             yield (*pieces[:place], PromptPiece(piece.literal, None))
 
 
+def completion_tokens(decoding: Primitive) -> int:
+    """Guess the length of a completion."""
+    limit = decoding.attribute("max_tokens")
+    return min(limit, LONG_VALUE_TOKENS) if isinstance(limit, int) else LONG_VALUE_TOKENS
+
+
 def _num_tokens(value: ValueName, graph: PrimitiveGraph) -> int:
     """Guess the length of a value in a prompt."""
     for writer in graph.writers(value):
         if writer.kind is PrimitiveKind.DECODING:
-            limit = writer.attribute("max_tokens")
-            return min(limit, LONG_VALUE_TOKENS) if isinstance(limit, int) else LONG_VALUE_TOKENS
+            return completion_tokens(writer)
         told = writer.attribute("tokens")
         if isinstance(told, int):
             return told
