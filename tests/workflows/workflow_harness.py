@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from idle_accelerators import soon_idle
 
 from rag_accel import Accelerator, RAGraph, workflows
 from rag_accel.engine_api import Document, GenerationInput, GenerationOutput
 from rag_accel.testing import FakeEngine, compute
+from rag_accel.workflows.synthesis import SynthesisMode
 
 PATIENCE_S = 20.0
 """How long a test waits for what has to happen; never how long something may take."""
@@ -33,10 +34,13 @@ class Script:
         return self._replies[prompt]
 
     def compute(self, payload: Any) -> Any:
-        """Reply as an owned engine does."""
+        """Reply as an owned engine does, which may prefill the beginning of a prompt alone."""
         if not isinstance(payload, GenerationInput):
             return compute(payload)
-        return GenerationOutput(self("\n\n".join(one.content for one in payload.messages)))
+        prompt = "\n\n".join(message.content for message in payload.messages)
+        if prompt not in self._replies and any(one.startswith(prompt) for one in self._replies):
+            return GenerationOutput("")
+        return GenerationOutput(self(prompt))
 
 
 class Library:
@@ -91,3 +95,13 @@ WORKFLOWS: dict[str, Callable[[], RAGraph]] = {
     "naive_document_qa": lambda: workflows.naive_document_qa(ingest),
     "advanced_document_qa": lambda: workflows.advanced_document_qa(ingest),
 }
+
+
+def ready_made() -> dict[str, RAGraph]:
+    """Return each workflow as it comes, and document QA in each mode with and without upload."""
+    made = {name: make() for name, make in WORKFLOWS.items() if "document_qa" not in name}
+    for make in (workflows.naive_document_qa, workflows.advanced_document_qa):
+        for mode in get_args(SynthesisMode):
+            for uploads in (False, True):
+                made[f"{make.__name__}, {mode}, {uploads}"] = make(uploads, synthesis=mode)
+    return made
