@@ -21,7 +21,7 @@ from rag_accel.graph.primitives import Primitive, PrimitiveGraph
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.ordering import all_earlier
 from rag_accel.passes.pipeline_decoding import pipeline_decoding
-from rag_accel.passes.split_prefill import completion_tokens
+from rag_accel.passes.split_prefill import LONG_VALUE_TOKENS
 
 _UNKNOWN = LatencyModel()
 
@@ -64,8 +64,9 @@ def _saved_by_list(
         return None
     seconds = sum(latency.per_item_s * size for size, latency in overlapping)
     if llm.latency != _UNKNOWN:
-        tokens = completion_tokens(decoding) * last / (last + 1)
-        seconds = min(seconds, llm.latency.predict_s(1) * tokens)
+        limit = decoding.attribute("max_tokens")
+        tokens = min(limit, LONG_VALUE_TOKENS) if isinstance(limit, int) else LONG_VALUE_TOKENS
+        seconds = min(seconds, llm.latency.predict_s(1) * tokens * last / (last + 1))
     return seconds
 
 

@@ -133,7 +133,7 @@ def _estimated(saved_s: float | None) -> str:
         return f"saves up to about {_in_ms(saved_s)} {alone}"
     if saved_s < 0:
         return f"off, as it would cost about {_in_ms(-saved_s)} more than it saves"
-    return "off, as nothing of it would overlap: its engines share the cores of this process"
+    return "off, as no work would overlap"
 
 
 def _in_ms(seconds: float) -> str:

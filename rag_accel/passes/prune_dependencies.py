@@ -80,22 +80,18 @@ def _is_movable(
     if primitive.reads_all or not context.reduced.isdisjoint(primitive.inputs):
         return False
     if primitive.attribute("pure") is not None:
-        writers = (writer.name for value in primitive.inputs for writer in graph.writers(value))
-        return fixed.isdisjoint(earlier[primitive.name].intersection(writers))
+        written = (writer.name for value in primitive.inputs for writer in graph.writers(value))
+        return fixed.isdisjoint(earlier[primitive.name].intersection(written))
     if context.owned(primitive) is None or primitive.kind is PrimitiveKind.INGESTION:
         return False
-    return primitive.kind is not PrimitiveKind.RERANKING or _are_found(
-        primitive, graph, earlier, context
-    )
-
-
-def _are_found(
-    primitive: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
-) -> bool:
-    """Tell whether owned engines found the documents it is given; another's may be an iterator."""
+    if primitive.kind is not PrimitiveKind.RERANKING:
+        return True
+    # Documents of others may be an iterator.
     writers = graph.writers(primitive.inputs[-1])
     return any(writer.name in earlier[primitive.name] for writer in writers) and all(
-        writer.kind in FINDS_DOCUMENTS and context.owned(writer) is not None for writer in writers
+        (writer.kind in FINDS_DOCUMENTS and context.owned(writer) is not None)
+        or (writer.attribute("union") is not None and writer.name not in fixed)
+        for writer in writers
     )
 
 

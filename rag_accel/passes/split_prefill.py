@@ -67,7 +67,12 @@ def split_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph
     earlier = all_earlier(pruned)
     put: list[Primitive] = []
     for whole in wholes:
-        waited = earlier[whole.name].intersection(pruned.by_name)
+        # Pure functions take too little time for a step beside them.
+        waited = {
+            name
+            for name in earlier[whole.name].intersection(pruned.by_name)
+            if pruned.by_name[name].attribute("pure") is None
+        }
         ahead = [draft for draft in cuts[whole.name] if not waited <= earlier[draft.name]]
         if ahead:
             put += _cut(whole, pruned.by_name[ahead[-1].name])
@@ -151,17 +156,12 @@ def _cuts(pieces: Sequence[PromptPiece]) -> Iterator[tuple[PromptPiece, ...]]:
             yield (*pieces[:place], PromptPiece(piece.literal, None))
 
 
-def completion_tokens(decoding: Primitive) -> int:
-    """Guess the length of a completion."""
-    limit = decoding.attribute("max_tokens")
-    return min(limit, LONG_VALUE_TOKENS) if isinstance(limit, int) else LONG_VALUE_TOKENS
-
-
 def _num_tokens(value: ValueName, graph: PrimitiveGraph) -> int:
     """Guess the length of a value in a prompt."""
     for writer in graph.writers(value):
         if writer.kind is PrimitiveKind.DECODING:
-            return completion_tokens(writer)
+            limit = writer.attribute("max_tokens")
+            return min(limit, LONG_VALUE_TOKENS) if isinstance(limit, int) else LONG_VALUE_TOKENS
         told = writer.attribute("tokens")
         if isinstance(told, int):
             return told

@@ -73,7 +73,7 @@ def acting(accelerator: Accelerator, graph: RAGraph) -> set[str]:
     return {name for name, _, what in told if name in PAPER and not what.startswith(idle)}
 
 
-@pytest.mark.parametrize(("llm", "least"), [(LOCAL, 11), (SERVER, 8)], ids=["local", "server"])
+@pytest.mark.parametrize(("llm", "least"), [(LOCAL, 10), (SERVER, 8)], ids=["local", "server"])
 def test_passes_of_the_paper_act_on_workflows_as_they_come(llm: Any, least: int) -> None:
     with opened(llm) as accelerator:
         found = {name: acting(accelerator, graph) for name, graph in ready_made().items()}

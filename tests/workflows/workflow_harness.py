@@ -34,13 +34,10 @@ class Script:
         return self._replies[prompt]
 
     def compute(self, payload: Any) -> Any:
-        """Reply as an owned engine does, which may prefill the beginning of a prompt alone."""
+        """Reply as an owned engine does."""
         if not isinstance(payload, GenerationInput):
             return compute(payload)
-        prompt = "\n\n".join(message.content for message in payload.messages)
-        if prompt not in self._replies and any(one.startswith(prompt) for one in self._replies):
-            return GenerationOutput("")
-        return GenerationOutput(self(prompt))
+        return GenerationOutput(self("\n\n".join(one.content for one in payload.messages)))
 
 
 class Library:
