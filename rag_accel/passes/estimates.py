@@ -4,7 +4,7 @@
     query1.function: PARTIAL_DECODING(list) -> query1  item=0 text="expand.decoding"
     search1.searching: SEARCHING@index(query1) -> found1  after query1.function
 
-While the rest of the list is written, the index searches for ``query1``. That saves the search
+While the rest of the list is written, the index searches for its first item. That saves the search
 where the two engines compute in different places. Engines that both compute in this process share
 its cores: whatever runs earlier there makes the decoding later.
 

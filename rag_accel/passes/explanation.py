@@ -19,7 +19,6 @@ from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.lines import Reference, References
 from rag_accel.graph.primitive_text import format_primitives
 from rag_accel.graph.primitives import PrimitiveGraph
-from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.stages import Constant, Retrieval, engines_of, needs_embedder
 from rag_accel.graph.text import format as format_graph
@@ -60,7 +59,7 @@ def explain_graph(
     elif stage == "p-graph":
         plan = _primitives(stage, frozen, decompose(frozen, engines))
     elif stage == "e-graph":
-        plan = _e_graph(frozen, PassContext(engines, _reduced(frozen), passes, estimated))
+        plan = _e_graph(frozen, engines, passes, estimated)
     else:
         raise ConfigError(
             "no such stage to explain", found=repr(stage), valid=" | ".join(get_args(PlanStage))
@@ -104,20 +103,17 @@ class _ShownConstants(References):
         return super().name(value, fallback)
 
 
-def _reduced(graph: FrozenRAGraph) -> frozenset[ValueName]:
-    return frozenset(output for output, _ in graph.reducers)
-
-
-def _e_graph(graph: FrozenRAGraph, context: PassContext) -> list[str]:
-    plan = run_passes(decompose(graph, context.engines), context)
-    told: list[str] = []
-    for change in plan.journal:
-        if change.by in plan.estimates:
-            told.append(f"{change.by}: {_estimated(plan.estimates[change.by])}")
-        told += str(change).split("\n")
-    applied = {change.by for change in plan.journal}
-    off = (name for name in plan.estimates if name not in applied)
-    told += [f"{name}: {_estimated(plan.estimates[name])}" for name in off]
+def _e_graph(
+    graph: FrozenRAGraph,
+    engines: Engines,
+    passes: frozenset[str] | None,
+    estimated: frozenset[str],
+) -> list[str]:
+    reduced = frozenset(output for output, _ in graph.reducers)
+    context = PassContext(engines, reduced, passes, estimated)
+    plan = run_passes(decompose(graph, engines), context)
+    told = [f"{name}: {_estimated(saved_s)}" for name, saved_s in plan.estimates.items()]
+    told += [line for change in plan.journal for line in str(change).split("\n")]
     begun = early_prefills(plan.graph, context)
     told += [f"{EARLY_PREFILL}: {early.name} may run while nothing else does" for early in begun]
     shown = _primitives("e-graph", graph, plan.graph)
@@ -128,16 +124,12 @@ def _estimated(saved_s: float | None) -> str:
     """Return why a pass with something to change is on or off."""
     if saved_s is None:
         return "off, as no profile of its engines tells what it would save"
-    if saved_s > 0:
-        alone = "where a request is alone; off where several live"
-        return f"saves up to about {_in_ms(saved_s)} {alone}"
+    if saved_s == 0:
+        return "off, as no work would overlap"
+    about = f"about {max(1, round(1000 * abs(saved_s)))} ms"
     if saved_s < 0:
-        return f"off, as it would cost about {_in_ms(-saved_s)} more than it saves"
-    return "off, as no work would overlap"
-
-
-def _in_ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2g} ms" if seconds < 0.01 else f"{1000 * seconds:.0f} ms"
+        return f"off, as it would cost {about} more than it saves"
+    return f"saves up to {about} where a request is alone; off where several live"
 
 
 def _primitives(stage: PlanStage, graph: FrozenRAGraph, lowered: PrimitiveGraph) -> list[str]:

@@ -195,8 +195,8 @@ def test_an_explanation_says_what_passes_save_and_which_are_off_and_why():
         "pipeline_decoding: off, as no work would overlap",
     ]
     assert told(with_engine("reranker", latency=LatencyModel())) == [
-        "pipeline_decoding: saves up to about 7 ms where a request is alone; "
-        "off where several live",
         "rerank_by_source: off, as no profile of its engines tells what it would save",
         "decompose_stages: off, as no profile of its engines tells what it would save",
+        "pipeline_decoding: saves up to about 7 ms where a request is alone; "
+        "off where several live",
     ]
