@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +21,8 @@ from rag_accel.passes.manager import STATIC_PASSES
 from rag_accel.requests.plan import GraphPlan, Region
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults, compute
 
-#: what is done to prompts in one step and is no pass of the paper's
-OURS = {"join_prefill"}
-PAPER = {one.name for one in STATIC_PASSES} - OURS | {"early_prefill"}
+#: all but the pass that the paper does not have
+PAPER = {static.name for static in STATIC_PASSES} - {"join_prefill"} | {"early_prefill"}
 
 #: an engine of this process, and a server that streams: what their profiles say in use
 LOCAL = replace(FAKE_PROFILE, max_threads=2, pure=False)
@@ -96,13 +96,13 @@ def answers(accelerator: Accelerator, graphs: Mapping[str, RAGraph]) -> dict[str
     """Return each graph's result and sources, or its error."""
     found: dict[str, Any] = {}
     for name, graph in graphs.items():
-        given = {"documents": ["A passage."]} if "documents" in graph.freeze().inputs else {}
+        given: dict[str, Any] = {"input": "why"}
+        if "documents" in graph.freeze().inputs:
+            given["documents"] = ["A passage."]
         sources = {str(stage.output) for stage in graph.freeze().stages} & {"docs", "found"}
         for outputs in (None, sorted(sources)):
-            run = accelerator.run
-            found[f"{name}, {outputs}"] = outcome(
-                lambda: run(graph, outputs=outputs, input="why", **given)  # noqa: B023
-            )
+            run = functools.partial(accelerator.run, graph, outputs=outputs, **given)
+            found[f"{name}, {outputs}"] = outcome(run)
     return found
 
 
@@ -128,7 +128,7 @@ def company(accelerator: Accelerator) -> Iterator[None]:
 def kinds(graph: RAGraph) -> list[set[PrimitiveKind]]:
     """Return the kinds of primitives of each plan that is kept with a graph."""
     (plans,) = graph.freeze().made.values()
-    return [{one.kind for one in _primitives(plan.start())} for plan in plans.values()]
+    return [{primitive.kind for primitive in _primitives(plan.start())} for plan in plans.values()]
 
 
 def _primitives(region: Region) -> Iterator[Primitive]:
