@@ -140,9 +140,10 @@ class Options:
     )
     passes: str = _option(
         "default",
-        "passes over a `RAGraph` and its queued work: `default` (all but `decompose_stages`, "
-        "`pipeline_decoding` and `rerank_by_source`, which cost more than they bring where "
-        "several requests come at once), `all`, `none`, or names joined by commas",
+        "passes over a `RAGraph` and its queued work: `default` (all, but `decompose_stages`, "
+        "`pipeline_decoding` and `rerank_by_source` only for a request that comes while no other "
+        "lives, and where their estimates say that they save time), `all`, `none`, or names "
+        "joined by commas",
     )
     use_skeleton: bool = _option(
         True,

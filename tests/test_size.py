@@ -88,6 +88,16 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "servers get beginnings of prompts early, where they are named for it",
+        "keys of whole messages by which prompts were placed",
+        {"bench": 500, "rag_accel/engines/llm": 200, "tests": 500},
+    ),
+    *_raises(
+        "passes that overlap one request's work are applied where they are expected to gain",
+        "a list of passes that are off by default",
+        {"rag_accel/passes": 100, "rag_accel/graph": 50, "tests": 450},
+    ),
+    *_raises(
         "a LangChain program is a graph that can be executed",
         "the option mode, and the translation with its runs and batches",
         {"rag_accel": 50, "rag_accel/graph": 100},

@@ -37,7 +37,7 @@ from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.leaves import Leaves
 from rag_accel.passes.early_prefill import EARLY_PREFILL
 from rag_accel.passes.explanation import PlanStage, explain_graph
-from rag_accel.passes.manager import passes_named
+from rag_accel.passes.manager import passes_estimated, passes_named
 from rag_accel.profile.profile import Profile, profile_of
 from rag_accel.requests.engines import NamedEngine, is_engine, owned, role_engine
 from rag_accel.requests.execution import CompiledGraph, CountedResult, Execution, Graph, RunHandle
@@ -388,13 +388,16 @@ class Accelerator(ProgramRequests):
     def explain(self, graph: Graph, stage: PlanStage = "ragraph") -> str:
         """Return a graph as text at a stage of its lowering, with how each engine is driven.
 
-        ``e-graph`` also says what each static pass changed. A notebook shows the text as a table.
+        ``e-graph`` also says what each static pass changed where the request is alone, and about
+        what passes save. A notebook shows the text as a table.
         """
         frozen = graph.freeze()
         engines = with_asked_kinds(frozen, self._engines_for(frozen))
         profiles = {name: bound.profile for name, bound in engines.items()}
         parts = {name: bound.describe() for name, bound in engines.items() if bound.describe}
-        return explain_graph(graph, profiles, stage, passes_named(self.options.passes), parts)
+        passes = self.options.passes
+        on, estimated = passes_named(passes), passes_estimated(passes)
+        return explain_graph(graph, profiles, stage, on, parts, estimated)
 
     def own(
         self,

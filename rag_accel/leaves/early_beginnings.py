@@ -80,7 +80,9 @@ class EarlyBeginning:
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:
         """Learn what was computed; the beginning stays where the engine keeps it."""
-        if result is not None and isinstance(result.value, PromptUse):
+        if outcome == "failed":
+            self.has_begun = False  # nothing can be found of it
+        elif result is not None and isinstance(result.value, PromptUse):
             self.use = result.value
 
 

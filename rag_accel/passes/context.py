@@ -18,6 +18,7 @@ class PassContext:
         engines: profiles of owned engines and descriptions of borrowed ones, by name.
         reduced: values that a user's reducer folds when they are read.
         enabled: names of the passes that run; ``None`` for all there are.
+        estimated: names of further passes that run where their estimates say that they save time.
     """
 
     engines: Mapping[str, EngineProfile | BorrowedEngine] = field(
@@ -25,6 +26,7 @@ class PassContext:
     )
     reduced: frozenset[ValueName] = frozenset()
     enabled: frozenset[str] | None = None
+    estimated: frozenset[str] = frozenset()
 
     def owned(self, primitive: Primitive) -> EngineProfile | None:
         """Return the profile of the owned engine that executes a primitive; None for any other."""

@@ -1,7 +1,7 @@
 """A workflow as text: its stages, its primitives after the passes, and its engines.
 
-The text is stable: equal graphs and engines give equal text in every process. No saving is
-mentioned here, since none is known without a profile.
+The text is stable: equal graphs and engines give equal text in every process. What a pass saves is
+estimated from the profiles of the engines; ``Accelerator.profile`` says it of recorded requests.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ def explain_graph(
     stage: PlanStage = "ragraph",
     passes: frozenset[str] | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
+    estimated: frozenset[str] = frozenset(),
 ) -> ExplainedText:
     """Return the graph at a stage of lowering, and how each engine it uses is driven.
 
     Args:
         stage: ``ragraph`` shows the stages as written, ``p-graph`` the primitives they become,
-            ``e-graph`` these after the passes, and what each pass changed.
+            ``e-graph`` these after the passes where the request is alone, and what each pass
+            changed.
         passes: names of the passes that are on; by default all there are.
         parts: what engines are made of, a line for each part.
+        estimated: names of further passes that are on where they are expected to save time.
 
     Raises:
         ConfigError: on another stage, or on a pass that does not exist (``e-graph`` only).
@@ -56,7 +59,7 @@ def explain_graph(
     elif stage == "p-graph":
         plan = _primitives(stage, frozen, decompose(frozen, engines))
     elif stage == "e-graph":
-        plan = _e_graph(frozen, engines, passes)
+        plan = _e_graph(frozen, engines, passes, estimated)
     else:
         raise ConfigError(
             "no such stage to explain", found=repr(stage), valid=" | ".join(get_args(PlanStage))
@@ -100,15 +103,33 @@ class _ShownConstants(References):
         return super().name(value, fallback)
 
 
-def _e_graph(graph: FrozenRAGraph, engines: Engines, passes: frozenset[str] | None) -> list[str]:
+def _e_graph(
+    graph: FrozenRAGraph,
+    engines: Engines,
+    passes: frozenset[str] | None,
+    estimated: frozenset[str],
+) -> list[str]:
     reduced = frozenset(output for output, _ in graph.reducers)
-    context = PassContext(engines, reduced, passes)
+    context = PassContext(engines, reduced, passes, estimated)
     plan = run_passes(decompose(graph, engines), context)
-    told = [line for change in plan.journal for line in str(change).split("\n")]
+    told = [f"{name}: {_estimated(saved_s)}" for name, saved_s in plan.estimates.items()]
+    told += [line for change in plan.journal for line in str(change).split("\n")]
     begun = early_prefills(plan.graph, context)
     told += [f"{EARLY_PREFILL}: {early.name} may run while nothing else does" for early in begun]
     shown = _primitives("e-graph", graph, plan.graph)
     return [*shown, "passes:", *_indented(told or ["none"])]
+
+
+def _estimated(saved_s: float | None) -> str:
+    """Return why a pass with something to change is on or off."""
+    if saved_s is None:
+        return "off, as no profile of its engines tells what it would save"
+    if saved_s == 0:
+        return "off, as no work would overlap"
+    about = f"about {max(1, round(1000 * abs(saved_s)))} ms"
+    if saved_s < 0:
+        return f"off, as it would cost {about} more than it saves"
+    return f"saves up to {about} where a request is alone; off where several live"
 
 
 def _primitives(stage: PlanStage, graph: FrozenRAGraph, lowered: PrimitiveGraph) -> list[str]:

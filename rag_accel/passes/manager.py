@@ -1,14 +1,15 @@
 """The static passes over a primitive graph: p-graph in, e-graph out (Teola Algorithm 1).
 
 Each pass runs once, in the order of ``STATIC_PASSES``; after each the graph is verified and what
-changed is written down. Plans are kept: graphs of one structure, on engines of the same profiles,
-are planned once, whatever functions and filters they hold.
+changed is written down. Passes that only overlap work of one request run by default where their
+estimates say that they save time. Plans are kept: graphs of one structure, on engines of the same
+profiles, are planned once, whatever functions and filters they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +23,7 @@ from rag_accel.passes.changes import Change, change_between
 from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose_stages import decompose_stages
 from rag_accel.passes.early_prefill import EARLY_PREFILL
+from rag_accel.passes.estimates import estimate_cuts, estimate_items, estimate_slices
 from rag_accel.passes.join_prefill import join_prefill
 from rag_accel.passes.ordering import Freed, freed_from
 from rag_accel.passes.pipeline_decoding import pipeline_decoding
@@ -30,6 +32,7 @@ from rag_accel.passes.rerank_by_source import rerank_by_source
 from rag_accel.passes.split_prefill import split_prefill
 
 Rewrite: TypeAlias = Callable[[PrimitiveGraph, PassContext], PrimitiveGraph]
+Estimate: TypeAlias = Callable[[PrimitiveGraph, PrimitiveGraph, PassContext], float | None]
 
 PLANS_KEPT: Final = 256
 """How many plans are kept in this process; the one unused for longest makes room."""
@@ -41,18 +44,27 @@ class Pass:
 
     It sees texts and whole numbers among the attributes of a primitive; of other values, such as
     functions, it sees only that they are there.
+
+    Args:
+        name: the name of the pass among ``passes``.
+        rewrite: returns the graph rewritten, or this very graph if there is nothing to rewrite.
+        estimate: returns how many seconds a request that is alone ends sooner with the graph
+            rewritten (its second argument) than with the graph before (its first), negative for a
+            loss; None if nothing is known. A pass without an estimate runs by default. A pass with
+            one runs by default where it is above 0 and the request is alone.
     """
 
     name: str
     rewrite: Rewrite
+    estimate: Estimate | None = None
 
 
 STATIC_PASSES: Final = (
     Pass("prune_dependencies", prune_dependencies),
     Pass("split_prefill", split_prefill),
-    Pass("rerank_by_source", rerank_by_source),
-    Pass("decompose_stages", decompose_stages),
-    Pass("pipeline_decoding", pipeline_decoding),
+    Pass("rerank_by_source", rerank_by_source, estimate_slices),
+    Pass("decompose_stages", decompose_stages, estimate_cuts),
+    Pass("pipeline_decoding", pipeline_decoding, estimate_items),
     Pass("join_prefill", join_prefill),
 )
 """What is applied before a region starts, in this order."""
@@ -80,9 +92,6 @@ def static_passes() -> tuple[Pass, ...]:
 RUNTIME_PASSES: Final = ("split_nodes", EARLY_PREFILL)
 """What rewrites no graph: ``passes/split_nodes.py`` and ``passes/early_prefill.py``."""
 
-OFF_BY_DEFAULT: Final = frozenset({"decompose_stages", "pipeline_decoding", "rerank_by_source"})
-"""What costs more than it brings where several requests come at once (``bench ablation``)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -92,11 +101,14 @@ class Plan:
         graph: what is executed.
         journal: what each pass changed, in the order in which they ran.
         freed: by primitive what had surely ended before it began, and need not have now.
+        estimates: seconds saved, or None if unknown, by each estimated pass that has something to
+            change; whatever is not above 0 was not applied.
     """
 
     graph: PrimitiveGraph
     journal: tuple[Change, ...]
     freed: Freed
+    estimates: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
 
 
 def run_passes(
@@ -112,7 +124,9 @@ def run_passes(
         GraphError: if the graph is no valid p-graph.
         PassError: if a pass breaks a rule of e-graphs.
     """
-    chosen = _chosen(context.enabled, static_passes() if passes is None else passes)
+    there_are = static_passes() if passes is None else passes
+    enabled = context.enabled
+    chosen = _chosen(None if enabled is None else enabled | context.estimated, there_are)
     if not chosen:
         return Plan(graph, (), {})
     key = _Key(
@@ -121,6 +135,7 @@ def run_passes(
         _named_engines(graph, context),
         context.reduced,
         chosen,
+        context.estimated,
     )
     plan = _kept_plan(key) if _is_hashable(key) else _plan(key)
     return replace(plan, graph=_with_values(plan.graph, graph))
@@ -134,7 +149,7 @@ def passes_named(text: str) -> frozenset[str] | None:
     """
     match [name.strip() for name in text.split(",") if name.strip()]:
         case ["default"]:
-            return frozenset(_known(static_passes())) - OFF_BY_DEFAULT
+            return frozenset(_known(static_passes())) - passes_estimated(text)
         case ["all"]:
             return None
         case ["none"]:
@@ -143,6 +158,13 @@ def passes_named(text: str) -> frozenset[str] | None:
             enabled = frozenset(names)
             _chosen(enabled, static_passes())
             return enabled
+
+
+def passes_estimated(text: str) -> frozenset[str]:
+    """Read which passes are on only where they are expected to save time; see ``passes_named``."""
+    if text.strip(" ,") != "default":
+        return frozenset()
+    return frozenset(pass_.name for pass_ in static_passes() if pass_.estimate is not None)
 
 
 def _known(passes: tuple[Pass, ...]) -> list[str]:
@@ -174,6 +196,7 @@ class _Key:
     engines: tuple[tuple[str, EngineProfile | BorrowedEngine], ...]
     reduced: frozenset[ValueName]
     passes: tuple[Pass, ...]
+    estimated: frozenset[str]
 
 
 def _plan(key: _Key) -> Plan:
@@ -181,12 +204,18 @@ def _plan(key: _Key) -> Plan:
     before = graph = PrimitiveGraph(key.primitives, key.external)
     verify(graph, "p-graph", context.engines)
     journal: list[Change] = []
+    estimates: dict[str, float | None] = {}
     for pass_ in key.passes:
         rewritten = pass_.rewrite(graph, context)
         _check(pass_, rewritten, context)
-        journal.append(change_between(pass_.name, graph, rewritten))
+        change = change_between(pass_.name, graph, rewritten)
+        if pass_.name in key.estimated and pass_.estimate and change != Change(pass_.name):
+            saved_s = estimates[pass_.name] = pass_.estimate(graph, rewritten, context)
+            if saved_s is None or saved_s <= 0:
+                continue
+        journal.append(change)
         graph = rewritten
-    return Plan(graph, tuple(journal), freed_from(before, graph))
+    return Plan(graph, tuple(journal), freed_from(before, graph), estimates)
 
 
 _kept_plan = lru_cache(PLANS_KEPT)(_plan)

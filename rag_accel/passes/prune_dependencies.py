@@ -11,21 +11,23 @@ a user could notice that it is gone:
 
 - Of one value, writing stays before or after reading and writing. A reduced value is the
   exception: its parts are folded in the order of the stages, so its writers need none.
-- User code keeps its place among everything: functions, conditions, borrowed engines,
-  the reducer of a value that is read, a user's object that is iterated for its documents.
+- User code keeps its place among everything: functions that are not declared pure, conditions,
+  borrowed engines, the reducer of a value that is read, a user's object that is iterated, for its
+  documents or by a pure function.
   It may change what others read (an index, a list in place), and it must neither run after a
   failure nor be left out because a later node would have failed.
 - An ingestion keeps its place too: it changes what is found.
 - Work of one engine that is not pure stays in order: its results may depend on it.
 - What may stream to the caller waits for all it waited for: no text is seen before a failure.
 
-What is left to reorder is work of owned engines. Turning a value into text counts as free of
-effects, and where two primitives without an order both fail, either error may end the request.
+What is left to reorder is work of owned engines and pure functions. Turning a value into text
+counts as free of effects, and where two primitives without an order both fail, either error may
+end the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from rag_accel.engine_api.kinds import PrimitiveKind
@@ -48,11 +50,10 @@ def prune_dependencies(graph: PrimitiveGraph, context: PassContext) -> Primitive
     very graph if nothing can be dropped.
     """
     earlier = all_earlier(graph)
-    fixed = {
-        primitive.name
-        for primitive in graph.primitives
-        if not _is_movable(primitive, graph, earlier, context)
-    }
+    fixed: set[PrimitiveName] = set()
+    for name in earlier:
+        if not _is_movable(graph.by_name[name], graph, earlier, fixed, context):
+            fixed.add(name)
     needed: dict[PrimitiveName, frozenset[PrimitiveName]] = {}
     for primitive in graph.primitives:
         needed[primitive.name] = earlier[primitive.name]
@@ -69,25 +70,28 @@ def prune_dependencies(graph: PrimitiveGraph, context: PassContext) -> Primitive
 
 
 def _is_movable(
-    primitive: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
+    primitive: Primitive,
+    graph: PrimitiveGraph,
+    earlier: Earlier,
+    fixed: Set[PrimitiveName],
+    context: PassContext,
 ) -> bool:
-    """Tell whether an owned engine executes it without any user code."""
-    if context.owned(primitive) is None or primitive.kind is PrimitiveKind.INGESTION:
-        return False
+    """Tell whether it runs no user code; ``fixed`` are all primitives before it that may."""
     if primitive.reads_all or not context.reduced.isdisjoint(primitive.inputs):
         return False
-    return primitive.kind is not PrimitiveKind.RERANKING or _are_found(
-        primitive, graph, earlier, context
-    )
-
-
-def _are_found(
-    primitive: Primitive, graph: PrimitiveGraph, earlier: Earlier, context: PassContext
-) -> bool:
-    """Tell whether owned engines found the documents it is given; another's may be an iterator."""
+    if primitive.attribute("pure") is not None:
+        written = (writer.name for value in primitive.inputs for writer in graph.writers(value))
+        return fixed.isdisjoint(earlier[primitive.name].intersection(written))
+    if context.owned(primitive) is None or primitive.kind is PrimitiveKind.INGESTION:
+        return False
+    if primitive.kind is not PrimitiveKind.RERANKING:
+        return True
+    # Documents of others may be an iterator.
     writers = graph.writers(primitive.inputs[-1])
     return any(writer.name in earlier[primitive.name] for writer in writers) and all(
-        writer.kind in FINDS_DOCUMENTS and context.owned(writer) is not None for writer in writers
+        (writer.kind in FINDS_DOCUMENTS and context.owned(writer) is not None)
+        or (writer.attribute("union") is not None and writer.name not in fixed)
+        for writer in writers
     )
 
 
@@ -105,8 +109,8 @@ def _must_keep_order(first: Primitive, then: Primitive, context: PassContext) ->
 
 
 def _share_an_impure_engine(first: Primitive, then: Primitive, context: PassContext) -> bool:
-    assert first.engine is not None, "only work of engines is movable"
-    assert then.engine is not None, "only work of engines is movable"
+    if first.engine is None or then.engine is None:
+        return False
     one_engine, other = context.engines[first.engine], context.engines[then.engine]
     # Two names may stand for one engine; equal profiles are all that tells.
     return one_engine == other and not one_engine.pure

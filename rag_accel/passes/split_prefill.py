@@ -67,7 +67,12 @@ def split_prefill(graph: PrimitiveGraph, context: PassContext) -> PrimitiveGraph
     earlier = all_earlier(pruned)
     put: list[Primitive] = []
     for whole in wholes:
-        waited = earlier[whole.name].intersection(pruned.by_name)
+        # Pure functions take too little time for a step beside them.
+        waited = {
+            name
+            for name in earlier[whole.name].intersection(pruned.by_name)
+            if pruned.by_name[name].attribute("pure") is None
+        }
         ahead = [draft for draft in cuts[whole.name] if not waited <= earlier[draft.name]]
         if ahead:
             put += _cut(whole, pruned.by_name[ahead[-1].name])

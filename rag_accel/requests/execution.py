@@ -16,7 +16,7 @@ from rag_accel.graph.ragraph import RAGraph
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.early_beginnings import Count
 from rag_accel.leaves.identity import RequestIdentity
-from rag_accel.passes.manager import passes_named
+from rag_accel.passes.manager import passes_estimated, passes_named
 from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import AsyncHost, PoolHost, SyncHost, WeakHost
 from rag_accel.requests.plan import GraphPlan
@@ -133,6 +133,7 @@ class Execution:
         self._jitter = jitter
         self._identify = identify
         self._passes = passes_named(options.passes)
+        self._estimated = passes_estimated(options.passes)
 
     def run(
         self,
@@ -255,7 +256,7 @@ class Execution:
         outputs: Sequence[str] | None = None,
         stream: bool = False,
     ) -> GraphRequest:
-        plan = self.plan(graph)
+        plan = self.plan(graph, is_alone=self._driver.num_live == 0)
         plan.check_fields()
         inputs = _complete(plan.graph, inputs)
         plan.check_options(inputs)
@@ -271,19 +272,28 @@ class Execution:
             jitter=self._jitter,
         )
 
-    def plan(self, graph: Graph) -> GraphPlan:
+    def plan(self, graph: Graph, *, is_alone: bool = False) -> GraphPlan:
         """Return the graph as it is compiled for the engines there are now; kept with the graph.
+
+        Args:
+            graph: what is compiled.
+            is_alone: whether no other request lives. Only then are passes on that overlap work of
+                one request: where several live, the engines have work of the others to overlap.
 
         Raises:
             GraphError: if the graph breaks a rule, or these engines cannot run it.
         """
         frozen = graph.freeze()
         engines = self._engines(frozen)
-        plan: GraphPlan | None = frozen.made.get(self)
-        if plan is None or plan.given is not engines:
-            plan = GraphPlan(frozen, engines, self._options.max_loops, self._passes)
+        estimated = self._estimated if is_alone else frozenset[str]()
+        plans: dict[frozenset[str], GraphPlan] = frozen.made.setdefault(self, {})
+        if any(plan.given is not engines for plan in plans.values()):
+            plans.clear()
+        plan = plans.get(estimated)
+        if plan is None:
+            plan = GraphPlan(frozen, engines, self._options.max_loops, self._passes, estimated)
             plan.check()
-            frozen.made[self] = plan
+            plans[estimated] = plan
         return plan
 
     def _start(self, run: GraphRequest, deadline_s: float | None, on_full: OnFull) -> None:
@@ -351,7 +361,8 @@ class CompiledGraph:
     """
 
     def __init__(self, execution: Execution, graph: FrozenRAGraph) -> None:
-        execution.plan(graph).start()
+        for is_alone in (False, True):
+            execution.plan(graph, is_alone=is_alone).start()
         self._execution = execution
         self.graph = graph
 

@@ -94,6 +94,7 @@ class GraphPlan:
         engines: those it may name; constant. A callable without a kind does what its stages need.
         max_loops: how often a stage may run in one request.
         passes: the static passes that rewrite what is grown; by default all there are.
+        estimated: further passes that do so where they are expected to save time.
     """
 
     def __init__(
@@ -102,13 +103,14 @@ class GraphPlan:
         engines: Engines,
         max_loops: int,
         passes: frozenset[str] | None = None,
+        estimated: frozenset[str] = frozenset(),
     ) -> None:
         self.graph = graph
         self.given = engines
         self.engines = engines = with_asked_kinds(graph, engines)
         profiles = {name: named.profile for name, named in engines.items()}
         reduced = frozenset(output for output, _ in graph.reducers)
-        self._context = PassContext(profiles, reduced, passes)
+        self._context = PassContext(profiles, reduced, passes, estimated)
         self._max_loops = max_loops
         self._start: Region | None = None
         self._num_regions = 0

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast, get_args
 from rag_accel.engine_api import Message
 from rag_accel.engine_api.payloads import Role
 from rag_accel.errors import ConfigError, DocumentError
-from rag_accel.graph.list_functions import TextFunction
+from rag_accel.graph.list_functions import PureFunction, TextFunction
 from rag_accel.graph.nodes import START
 from rag_accel.graph.prompt import placeholders
 from rag_accel.graph.ragraph import RAGraph
@@ -21,7 +21,7 @@ ABOUT_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation(TextFunction):
+class Conversation(TextFunction, PureFunction):
     """A function that writes the turns of a conversation as they stand in a prompt."""
 
     __name__: ClassVar[str] = CONVERSATION

@@ -2,7 +2,8 @@
 
 They are values: equal ones compare equal, so equal workflows are equal graphs. A graph reads whole
 values only, so taking one item of a list, joining two texts or reading a list off a text is a
-Function stage.
+Function stage. All of them but conditions are declared pure, so that passes may let work of engines
+go ahead of them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ from typing import Any, ClassVar
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.errors import ConfigError
 from rag_accel.graph.item_lists import ItemReader, read_items
-from rag_accel.graph.list_functions import ItemFunction, ListFunction, UnionFunction
+from rag_accel.graph.list_functions import (
+    ItemFunction,
+    ListFunction,
+    PureFunction,
+    UnionFunction,
+    pure,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(PureFunction):
     """A function that reads at most ``limit`` items off a text: lines or JSON.
 
     Bullets, numbers and repeats are dropped.
@@ -33,7 +40,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class Questions(PureFunction):
     """A function that reads at most ``limit`` questions off a plan."""
 
     limit: int
@@ -80,7 +87,7 @@ class Nth(ItemFunction):
 
 
 @dataclass(frozen=True, slots=True)
-class NthAlone:
+class NthAlone(PureFunction):
     """A function that takes the item at ``place``, counted from 0, as a list of one.
 
     A list of one prints like a list.
@@ -130,39 +137,47 @@ def wants_search(verdict: str) -> bool:
     return re.match(r"\W*answer\b", verdict, re.IGNORECASE) is None
 
 
+@pure
 def as_it_is(value: Any) -> Any:
     return value
 
 
+@pure
 def joined(one: str, other: str) -> str:
     """Return two texts on lines of their own."""
     return f"{one}\n{other}"
 
 
+@pure
 def paragraphs(one: str, other: str) -> str:
     """Return two texts with an empty line between them."""
     return f"{one}\n\n{other}"
 
 
+@pure
 def no_notes() -> tuple[str, ...]:
     """Return the notes before the first round."""
     return ()
 
 
+@pure
 def next_question(questions: Sequence[str], notes: Sequence[str]) -> str:
     """Return the first question that no note answers yet."""
     return questions[len(notes)]
 
 
+@pure
 def noted(notes: Sequence[str], question: str, reply: str) -> tuple[str, ...]:
     return (*notes, f"Question: {question}\nAnswer: {reply}")
 
 
+@pure
 def first_of(items: Sequence[Any]) -> tuple[Any, ...]:
     """Return the first item as a list of one, or of none."""
     return tuple(items[:1])
 
 
+@pure
 def rest_of(items: Sequence[Any]) -> tuple[Any, ...]:
     """Return the items after the first."""
     return tuple(items[1:])

@@ -84,14 +84,14 @@ def test_a_pass_that_does_not_exist_is_an_option_error():
 
 
 NAMES = [one.name for one in STATIC_PASSES]
-OFF = {"decompose_stages", "pipeline_decoding", "rerank_by_source"}
+ESTIMATED = {"decompose_stages", "pipeline_decoding", "rerank_by_source"}
 
 
 @pytest.mark.parametrize(
     ("text", "enabled"),
     [
         ("all", None),
-        ("default", frozenset({*NAMES, "split_nodes", "early_prefill"} - OFF)),
+        ("default", frozenset({*NAMES, "split_nodes", "early_prefill"} - ESTIMATED)),
         (" none", frozenset()),
         ("prune_dependencies", frozenset({"prune_dependencies"})),
         ("prune_dependencies, ", frozenset({"prune_dependencies"})),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from idle_accelerators import soon_idle
 
 from rag_accel import Accelerator, RAGraph, workflows
 from rag_accel.engine_api import Document, GenerationInput, GenerationOutput
 from rag_accel.testing import FakeEngine, compute
+from rag_accel.workflows.synthesis import SynthesisMode
 
 PATIENCE_S = 20.0
 """How long a test waits for what has to happen; never how long something may take."""
@@ -91,3 +92,13 @@ WORKFLOWS: dict[str, Callable[[], RAGraph]] = {
     "naive_document_qa": lambda: workflows.naive_document_qa(ingest),
     "advanced_document_qa": lambda: workflows.advanced_document_qa(ingest),
 }
+
+
+def ready_made() -> dict[str, RAGraph]:
+    """Return each workflow as it comes, and document QA in each mode with and without upload."""
+    made = {name: make() for name, make in WORKFLOWS.items() if "document_qa" not in name}
+    for make in (workflows.naive_document_qa, workflows.advanced_document_qa):
+        for mode in get_args(SynthesisMode):
+            for uploads in (False, True):
+                made[f"{make.__name__}, {mode}, {uploads}"] = make(uploads, synthesis=mode)
+    return made

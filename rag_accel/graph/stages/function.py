@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.graph.list_functions import ItemFunction, ListFunction, TextFunction, UnionFunction
+from rag_accel.graph.list_functions import (
+    ItemFunction,
+    ListFunction,
+    TextFunction,
+    UnionFunction,
+    is_pure,
+)
 from rag_accel.graph.nodes import NO_OUTPUT, StageName
 from rag_accel.graph.prompt import ValueName
 from rag_accel.graph.stages.kind import (
@@ -63,6 +69,11 @@ class Function:
         """Return how many tokens its text has, about, if it tells."""
         return self.fn.about_tokens if isinstance(self.fn, TextFunction) else None
 
+    @property
+    def pure(self) -> int | None:
+        """Return 1 if it is declared pure."""
+        return 1 if is_pure(self.fn) else None
+
 
 def _written(stage: Function, counts: Counts) -> int:
     # What is made of documents is mostly all of them: merged, filtered, reordered.
@@ -75,7 +86,7 @@ register_stage(
         lambda stage, engines, counts: (Step(PrimitiveKind.FUNCTION),),
         engines=(),
         line={"fn": write_function("fn"), **RECOVERY},
-        of_last=("fn", "items", "item", "union", "tokens"),
+        of_last=("fn", "items", "item", "union", "tokens", "pure"),
         written=_written,
     )
 )

@@ -232,18 +232,19 @@ class Driver:
             return None
         return BegunCall(self._calls, request, name, engine, kind, arrived_at, now)
 
+    @property
+    def num_live(self) -> int:
+        """Return how many requests and calls live that the scheduler knows of.
+
+        It is read without a turn: whatever comes or ends meanwhile may count or not.
+        """
+        calls = self._calls
+        return self._handler.state.live + len(calls.running) + len(calls.programs)
+
     def _is_half_full(self) -> bool:
         """Tell whether ``max_requests`` is half used, as seen from this thread."""
-        state = self._handler.state
-        calls = self._calls
-        live = (
-            len(state.requests)
-            + len(state.pending)
-            + len(calls.mailbox.messages)
-            + len(calls.running)
-            + len(calls.programs)
-        )
-        return 2 * live >= state.options.max_requests
+        live = self.num_live + len(self._calls.mailbox.messages)
+        return 2 * live >= self._handler.state.options.max_requests
 
     def begin_program(
         self, request: RequestId, program: str, arrived_at: float, deadline: float | None
