@@ -117,7 +117,9 @@ class GraphPlan:
         self._filters = filters(graph, engines)
         calls = (getattr(stage, "fn", None) for stage in graph.stages)
         #: the name of the program that the graph is made of
-        self.program = next((fn.program for fn in calls if isinstance(fn, FrameworkCall)), None)
+        self.program = next(
+            (fn.program for fn in calls if issubclass(type(fn), FrameworkCall)), None
+        )
         #: stages whose options each request sets
         self._asking = tuple(stage for stage in graph.stages if any(named_inputs(stage)))
         #: values whose documents are hinted at as soon as they are there, and to which engines
