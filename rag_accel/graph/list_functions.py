@@ -36,7 +36,7 @@ def pure(function: _Function) -> _Function:
 
 def is_pure(function: Any) -> bool:
     """Tell whether a function is declared pure."""
-    cls: type = type(function)  # asks nothing of the function itself
+    cls: type[Any] = type(function)  # asks nothing of the function itself
     return function in _PURE if cls is FunctionType else issubclass(cls, PureFunction)
 
 

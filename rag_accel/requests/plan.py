@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rag_accel.engine_api.kinds import PrimitiveKind
-from rag_accel.graph.framework_calls import FrameworkCall
+from rag_accel.graph.framework_calls import is_framework_call
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.growth import StageInstance, choose, grow, is_past_limit, stage_of
 from rag_accel.graph.nodes import END, START, StageName
@@ -117,9 +117,7 @@ class GraphPlan:
         self._filters = filters(graph, engines)
         calls = (getattr(stage, "fn", None) for stage in graph.stages)
         #: the name of the program that the graph is made of
-        self.program = next(
-            (fn.program for fn in calls if issubclass(type(fn), FrameworkCall)), None
-        )
+        self.program = next((fn.program for fn in calls if is_framework_call(fn)), None)
         #: stages whose options each request sets
         self._asking = tuple(stage for stage in graph.stages if any(named_inputs(stage)))
         #: values whose documents are hinted at as soon as they are there, and to which engines

@@ -11,7 +11,7 @@ import numpy as np
 
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.errors import RequestCancelledError
-from rag_accel.graph.framework_calls import FrameworkCall
+from rag_accel.graph.framework_calls import FrameworkCall, is_framework_call
 from rag_accel.graph.primitives import Primitive
 from rag_accel.leaves.identity import RequestIdentity, current_request, leaf_depth
 from rag_accel.requests.engines import NamedEngine
@@ -130,7 +130,7 @@ def user_call(
     if primitive.kind is PrimitiveKind.FUNCTION:
         gather = everything if primitive.reads_all else inputs
         fn = primitive.attribute("fn")
-        if issubclass(type(fn), FrameworkCall):  # asks nothing of the function itself
+        if is_framework_call(fn):
             return LeavesCall(fn, gather, is_wanted, identity, primitive.depth)
         return UserCall(fn, gather, is_wanted)
     assert primitive.engine is not None, "only user code has no engine"

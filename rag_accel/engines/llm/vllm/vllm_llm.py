@@ -65,7 +65,7 @@ class VllmModel:
 class VllmLLM:
     """A language model that vLLM runs for this process, for ``Accelerator(llm=...)``.
 
-    ``ChatRagAccel(VllmLLM(...))`` and ``RagAccelLLM(VllmLLM(...))`` hold one, too. Those that name
+    ``ChatRagAccel(model=VllmLLM(...))`` and ``RagAccelLLM(VllmLLM(...))`` hold one, too. Those that name
     the same model and bounds share an engine on an accelerator, with its stages.
 
     Args:
