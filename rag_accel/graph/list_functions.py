@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from types import FunctionType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from rag_accel.graph.item_lists import ItemReader
 
@@ -34,9 +34,9 @@ def pure(function: _Function) -> _Function:
     return function
 
 
-def is_pure(function: Any) -> bool:
-    """Tell whether a function is declared pure."""
-    cls: type[Any] = type(function)  # asks nothing of the function itself
+def is_pure(function: object) -> bool:
+    """Tell whether a function is declared pure; asks nothing of the function itself."""
+    cls = type(function)
     return function in _PURE if cls is FunctionType else issubclass(cls, PureFunction)
 
 

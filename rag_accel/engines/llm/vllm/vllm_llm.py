@@ -65,8 +65,8 @@ class VllmModel:
 class VllmLLM:
     """A language model that vLLM runs for this process, for ``Accelerator(llm=...)``.
 
-    ``ChatRagAccel(model=VllmLLM(...))`` and ``RagAccelLLM(VllmLLM(...))`` hold one, too. Those that name
-    the same model and bounds share an engine on an accelerator, with its stages.
+    ``ChatRagAccel(model=VllmLLM(...))`` and ``RagAccelLLM(VllmLLM(...))`` hold one, too. Those that
+    name the same model and bounds share an engine on an accelerator, with its stages.
 
     Args:
         model: a folder, or a name on the hub.
