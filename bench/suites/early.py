@@ -13,8 +13,8 @@ then never idle, and nothing is to be begun early.
 
 The list is a program in which the model writes four lines of 20 tokens; each is searched (100 ms)
 and the 16 documents found for each are reranked (12 ms a pair, one lane). Engines other than the
-model sleep as the script says. Arms are the default
-passes and these with ``pipeline_decoding`` and ``rerank_by_source``; the script allows 0.65.
+model sleep as the script says. Arms are the default passes, and
+these without ``pipeline_decoding`` and ``rerank_by_source``; the script allows 0.65.
 
 All answers must be equal in both arms.
 
