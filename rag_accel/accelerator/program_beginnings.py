@@ -47,7 +47,7 @@ class ProgramBeginnings:
         recorded = self.programs.get(identity.program)
         if recorded is None:
             while len(self.programs) >= MOST_PROGRAMS:
-                self.programs.pop(next(iter(self.programs)), None)
+                self.programs.pop(next(iter(list(self.programs))), None)
             recorded = self.programs.setdefault(identity.program, RecordedPrompts())
         run = RunBeginnings(
             *(self.driver, self.namespace, identity.request, identity.program),

@@ -6,7 +6,6 @@ import atexit
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rag_accel.accelerator.program_beginnings import ProgramBeginnings
@@ -132,7 +131,7 @@ class ProgramRequests:
         if not identity.program or not self._beginnings.are_begun_by(engine):
             return None
         run = identity.beginnings or self._beginnings.attach(identity)
-        return partial(run.note_answer, run.note_prompt(messages, engine))
+        return run.note_prompt(messages, engine)
 
     def left_s(self, identity: RequestIdentity) -> float | None:
         """Return the seconds until a run's deadline, at least 0; None without one."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
+from functools import partial
 from typing import Final, Protocol
 
 from rag_accel.engine_api import (
@@ -53,8 +53,11 @@ class EarlyBeginning:
     use: PromptUse | None = None
 
     def settle(self, whole: Sequence[Message], stage: str, count: Count) -> bool:
-        """Count whether a prompt goes on with it, and tell; ``early_hits``, ``early_misses``,
-        and the tokens that were computed for nothing, ``early_wasted_tokens``."""
+        """Count whether a prompt goes on with it, and tell.
+
+        Counted are ``early_hits``, ``early_misses``, and ``early_wasted_tokens``: the tokens that
+        were computed for nothing.
+        """
         is_hit = is_beginning(self.messages, whole)
         if self.has_begun:
             count("early_hits" if is_hit else "early_misses", stage)
@@ -95,6 +98,8 @@ def num_characters(messages: Sequence[Message]) -> int:
 class RunBeginnings:
     """The prompts of one run of a program, recorded and begun early. Thread-safe.
 
+    An error of its own is logged, and concerns neither the run nor its calls.
+
     Args:
         driver, namespace: of the accelerator.
         request, program: of the run.
@@ -110,11 +115,10 @@ class RunBeginnings:
     recorded: RecordedPrompts
     given: Callable[[], Values]
     count: Count
-    _lock: Lock = field(default_factory=Lock)
     _values: dict[str, str | tuple[Message, ...]] | None = None
     _num_prompts: int = 0
-    #: where the last prompts were computed, which the next ones may be as well
-    _engine: EngineName | None = None
+    #: the place that was tried last, and how much was known then
+    _tried: tuple[int, int] = (-1, 0)
     _begun: dict[int, EarlyBeginning] = field(default_factory=dict[int, EarlyBeginning])
     _num_begun: int = 0
 
@@ -123,28 +127,44 @@ class RunBeginnings:
         if not self.recorded.engines:
             return
         try:
-            with self._lock:
-                self._begin(self._num_prompts)
+            with self.recorded.lock:
+                due = self._due(self._num_prompts)
+            if due is not None:
+                self.driver.submit_early(*due)
         except Exception:  # nobody waits for it, so nobody is to fail with it
-            _log.exception("a prompt of %s could not be begun early", self.program)
+            self._log_failure()
 
-    def _begin(self, place: int) -> None:
+    def _due(self, place: int) -> tuple[EarlyArrived, EarlyBeginning] | None:
+        """Return a beginning to prefill, if more of it is known than before."""
+        known = self._known()
+        if self._tried == (place, len(known)):
+            return None
+        self._tried = (place, len(known))
         engine, record = self.recorded.engines.get(place), self.recorded.at(place)
         if engine is None or record is None:
-            return
-        messages = record.beginning(self._known())
+            return None
+        messages = record.beginning(known)
         before = self._begun.get(place)
         least = LEAST_CHARACTERS + (num_characters(before.messages) if before else 0)
         if num_characters(messages) < least:
-            return
+            return None
         self._begun[place] = client = EarlyBeginning(messages, self.namespace)
         self._num_begun += 1
         node = NodeKey(self.request, f"early{self._num_begun}")
-        self.driver.submit_early(EarlyArrived(node, engine), client)
+        return EarlyArrived(node, engine), client
 
-    def note_prompt(self, messages: Sequence[Message], engine: EngineName) -> int:
-        """Record a prompt that is about to be computed; return its place."""
-        with self._lock:
+    def note_prompt(
+        self, messages: Sequence[Message], engine: EngineName
+    ) -> Callable[[str], None] | None:
+        """Record a prompt that is about to be computed; return what takes its answer."""
+        try:
+            return partial(self.note_answer, self._recorded_at(messages, engine))
+        except Exception:
+            self._log_failure()
+            return None
+
+    def _recorded_at(self, messages: Sequence[Message], engine: EngineName) -> int:
+        with self.recorded.lock:
             place, self._num_prompts = self._num_prompts, self._num_prompts + 1
             record, begun = self.recorded.at(place), self._begun.pop(place, None)
             if record is not None:
@@ -156,22 +176,22 @@ class RunBeginnings:
 
     def note_answer(self, place: int, text: str) -> None:
         """Keep what a prompt was answered with, which later ones may hold."""
-        with self._lock:
+        with self.recorded.lock:
             self._known()[f"answer {place}"] = text
 
     def close(self) -> None:
         """Count what no prompt went on with; the run is over."""
-        with self._lock:
+        with self.recorded.lock:
             begun, self._begun = self._begun, {}
-        for place, client in begun.items():
-            is_hit = client.settle((), self.program, self.count)
-            if (record := self.recorded.at(place)) is not None:
-                record.judge(is_hit)
+            for place, client in begun.items():
+                is_hit = client.settle((), self.program, self.count)
+                if (record := self.recorded.at(place)) is not None:
+                    record.judge(is_hit)
+
+    def _log_failure(self) -> None:
+        _log.exception("a prompt of %s could not be recorded or begun early", self.program)
 
     def _known(self) -> dict[str, str | tuple[Message, ...]]:
         if self._values is None:
             self._values = dict(self.given())
         return self._values
-
-
-NOTHING_GIVEN: Mapping[str, str] = {}

@@ -9,13 +9,15 @@ that a record holds no text that only one run had.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from rag_accel.engine_api import Message, Role
 from rag_accel.scheduler.messages import EngineName
+from rag_accel.system.locks import RenewedLock
 
 #: What a run knows by name: texts, and turns of a conversation.
 Values: TypeAlias = Mapping[str, "str | tuple[Message, ...]"]
@@ -30,6 +32,8 @@ LEAST_HITS: Final = 0.8
 """A record is dropped once its beginnings come true less often."""
 MOST_PLACES: Final = 64
 """Prompts of a run that are recorded; what comes later is not."""
+MOST_ITEMS: Final = 1024
+"""Literals and slots of a prompt that are recorded."""
 _TRIALS, _RESTS = 8, 6
 _BLOCK = 16
 
@@ -82,7 +86,7 @@ class RecordedPrompt:
         if self._resting:
             self._resting -= 1
             return
-        items = tuple(_read(messages, values))
+        items = tuple(islice(_read(messages, values), MOST_ITEMS))
         if self._shape is not None:
             self._shape = tuple(_common(self._shape, items))
             return
@@ -133,13 +137,22 @@ class RecordedPrompt:
             self._hits, self._trials = 0.0, 0
 
 
-@dataclass(slots=True)
 class RecordedPrompts:
-    """The prompts of one program on one accelerator, by their place among those of a run."""
+    """The prompts of one program on one accelerator, by their place among those of a run.
 
-    places: dict[int, RecordedPrompt] = field(default_factory=dict[int, RecordedPrompt])
-    #: where each was computed last, if prompts can be begun there
-    engines: dict[int, EngineName] = field(default_factory=dict[int, EngineName])
+    Attributes:
+        engines: where each was computed last, if prompts can be begun there.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[int, RecordedPrompt] = {}
+        self.engines: dict[int, EngineName] = {}
+        self._lock = RenewedLock()
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Return what is to be held while runs read and write records; reentrant."""
+        return self._lock.lock
 
     def at(self, place: int) -> RecordedPrompt | None:
         """Return the record of the prompt of a place; None beyond the bound."""
@@ -178,7 +191,7 @@ def _read(messages: Sequence[Message], values: Values) -> Iterator[_Item]:
 
 
 def _stand_at(told: Sequence[Message], messages: Sequence[Message], at: int) -> bool:
-    return tuple(messages[at : at + len(told)]) == tuple(told)
+    return messages[at] == told[0] and tuple(messages[at : at + len(told)]) == tuple(told)
 
 
 def _ordered(

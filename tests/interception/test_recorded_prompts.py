@@ -118,6 +118,14 @@ def test_of_a_megabyte_only_the_beginning_is_read() -> None:
     assert len(message.content) <= recorded_prompts.MOST_CHARACTERS + len("the ferry")
 
 
+def test_a_text_that_stands_everywhere_is_read_within_bounds() -> None:
+    found = RecordedPrompt()
+    for question in ("aaa", "aba"):
+        found.learn([Message("user", question * 20_000)], {"question": question})
+    (message,) = found.beginning({"question": "xyz"})
+    assert len(message.content) <= 3 * recorded_prompts.MOST_ITEMS
+
+
 @settings(max_examples=200)
 @given(
     literals=st.lists(TEXTS, min_size=2, max_size=5),
