@@ -21,6 +21,7 @@ from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
     CallMade,
+    EngineName,
     Event,
     Fact,
     LeafArrived,
@@ -270,7 +271,10 @@ class SchedulerObserver:
         outcome = "early_done" if command.outcome == "done" else "early_dropped"
         if command.outcome == "failed":
             outcome = "early_failed"
-        self._metrics.counter("engines", command.engine, outcome).add()
+        engine = command.engine
+        if engine not in state.engines:  # its own counters are gone, and are not to come back
+            engine = EngineName(f"{engine.partition('#')[0]}#left")
+        self._metrics.counter("engines", engine, outcome).add()
 
     def _node_retried(self, command: RetryNode, now: float, state: SchedulerState) -> None:
         if trace.NodeRetried in self._tracer.wanted:
