@@ -100,22 +100,29 @@ def test_the_text_is_that_of_the_graph_without_passes(make: Callable[[], RAGraph
     assert optimised.held_bytes == 0
 
 
-def started_early(make: Callable[[], RAGraph], runs: int = 1) -> Watched:
-    """Run a workflow, whose search ends only after a prompt's beginning was computed."""
-    engine, is_computed = Watched(), threading.Event()
-    step = engine.step
+def told(engine: Watched, is_due: Callable[[Any], bool]) -> threading.Event:
+    """Return what is set once a step of the engine has returned such outputs."""
+    has_come, step = threading.Event(), engine.step
 
     def watched(budget: StepBudget) -> Any:
         outputs = step(budget)
-        if any(one.handle is not None for one in outputs):
-            is_computed.set()
+        if is_due(outputs):
+            has_come.set()
         return outputs
+
+    engine.step = watched
+    return has_come
+
+
+def started_early(make: Callable[[], RAGraph], runs: int = 1) -> Watched:
+    """Run a workflow, whose search ends only after a prompt's beginning was computed."""
+    engine = Watched()
+    is_computed = told(engine, lambda outputs: any(one.handle is not None for one in outputs))
 
     def search(payload: Any) -> Any:
         assert is_computed.wait(PATIENCE_S), "nothing of the prompt was computed meanwhile"
         return compute(payload)
 
-    engine.step = watched
     graph = make()
     others = {"index": FakeEngine(compute=search), "embedder": FakeEngine()}
     with Accelerator(llm=engine, **others) as accelerator:
@@ -175,20 +182,13 @@ def answered(
 
 
 def test_a_beginning_behind_user_code_is_prefilled_while_a_store_of_the_user_s_searches() -> None:
-    engine, is_computed = Watched(), threading.Event()
-    step = engine.step
-
-    def watched(budget: StepBudget) -> Any:
-        outputs = step(budget)
-        if any(one.handle is not None for one in outputs):
-            is_computed.set()
-        return outputs
+    engine = Watched()
+    is_computed = told(engine, lambda outputs: any(one.handle is not None for one in outputs))
 
     def search(query: str, top_k: int) -> list[str]:
         assert is_computed.wait(PATIENCE_S), "nothing of the prompt was computed meanwhile"
         return ["3776 metres", "12389 feet"]
 
-    engine.step = watched
     text, hits = answered(engine, search)
     assert hits == {"answer": 1}
     assert engine.kinds() == ["PARTIAL_PREFILLING", "DECODING"]
@@ -203,19 +203,13 @@ def test_a_beginning_behind_user_code_is_prefilled_while_a_store_of_the_user_s_s
 
 
 def test_a_beginning_that_is_cut_short_is_gone_on_with() -> None:
-    engine, has_begun = Watched(), threading.Event()
-    step = engine.step
-
-    def watched(budget: StepBudget) -> Any:
-        outputs = step(budget)
-        has_begun.set()
-        return outputs
+    engine = Watched()
+    has_begun = told(engine, lambda outputs: True)
 
     def search(query: str, top_k: int) -> list[str]:
         assert has_begun.wait(PATIENCE_S), "nothing of the prompt was begun meanwhile"
         return ["3776 metres"]
 
-    engine.step = watched
     text, hits = answered(engine, search)
     assert hits == {"answer": 1}
     value = engine.ended[engine.asked[1].id].value
