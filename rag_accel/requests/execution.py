@@ -287,10 +287,8 @@ class Execution:
         engines = self._engines(frozen)
         estimated = self._estimated if is_alone else frozenset[str]()
         plans: dict[frozenset[str], GraphPlan] = frozen.made.setdefault(self, {})
-        if any(plan.given is not engines for plan in plans.values()):
-            plans.clear()
-        plan = plans.get(estimated)
-        if plan is None:
+        plan = plans.get(estimated)  # other threads add plans meanwhile
+        if plan is None or plan.given is not engines:
             plan = GraphPlan(frozen, engines, self._options.max_loops, self._passes, estimated)
             plan.check()
             plans[estimated] = plan
