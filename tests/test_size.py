@@ -88,6 +88,16 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "calls that user code makes one after the other are answered together",
+        "separate notes of prompts and answers by each kind of call",
+        {
+            "rag_accel/adoption": 50,
+            "rag_accel/leaves": 300,
+            "rag_accel/scheduler": 50,
+            "tests": 500,
+        },
+    ),
+    *_raises(
         "servers get beginnings of prompts early, where they are named for it",
         "keys of whole messages by which prompts were placed",
         {"bench": 500, "rag_accel/engines/llm": 200, "tests": 500},

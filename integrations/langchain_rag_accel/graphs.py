@@ -12,10 +12,12 @@ from contextlib import aclosing
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from langchain_rag_accel.given_values import values_of
 from langchain_rag_accel.program import Program
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import is_twin, twin
 from rag_accel.interception.wrappers import astepped, stepped
+from rag_accel.leaves.recorded_prompts import Values
 
 #: of each accelerated graph; one made of another has that one's
 _programs: WeakKeyDictionary[Any, Program] = WeakKeyDictionary()
@@ -43,14 +45,17 @@ def graph_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
     """Return the methods in which an accelerated graph differs from a graph of class ``cls``."""
     plain: Any = cls  # a compiled graph's class
 
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
+        return values_of(args[0] if args else kwargs.get("input"))
+
     @functools.wraps(plain.stream)
     def stream(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        with _program_of(self, own).run() as scope:
+        with _program_of(self, own).run(functools.partial(given, args, kwargs)) as scope:
             yield from stepped(iter(plain.stream(self, *args, **kwargs)), scope)
 
     @functools.wraps(plain.astream)
     async def astream(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        with _program_of(self, own).run() as scope:
+        with _program_of(self, own).run(functools.partial(given, args, kwargs)) as scope:
             chunks = aiter(plain.astream(self, *args, **kwargs))
             async with aclosing(astepped(chunks, scope)) as items:
                 async for item in items:

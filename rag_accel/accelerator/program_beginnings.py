@@ -51,7 +51,7 @@ class ProgramBeginnings:
             recorded = self.programs.setdefault(identity.program, RecordedPrompts())
         run = RunBeginnings(
             *(self.driver, self.namespace, identity.request, identity.program),
-            *(recorded, identity.given, self.count),
+            *(recorded, identity.given, identity.retrieved, self.count),
         )
         identity.beginnings = identity.beginnings or run
         return identity.beginnings

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rag_accel.accelerator.program_beginnings import ProgramBeginnings
 from rag_accel.config import Options
-from rag_accel.engine_api import Message
+from rag_accel.leaves.early_answers import AskedPrompt
+from rag_accel.leaves.early_beginnings import NotedPrompt
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.recorded_prompts import Values
 from rag_accel.scheduler.driver import Driver
@@ -121,17 +122,15 @@ class ProgramRequests:
         """Tell whether an engine's prompts are begun before they are known as a whole."""
         return self._beginnings.are_begun_by(engine)
 
-    def note_prompt(
-        self, identity: RequestIdentity, engine: EngineName, messages: Sequence[Message]
-    ) -> Callable[[str], None] | None:
-        """Record a prompt that is about to be computed; return what takes its answer.
+    def note_prompt(self, identity: RequestIdentity, asked: AskedPrompt) -> NotedPrompt | None:
+        """Record a prompt that is about to be computed.
 
         None where no prompt of the engine can be begun before it is known as a whole.
         """
-        if not identity.program or not self._beginnings.are_begun_by(engine):
+        if not identity.program or not self._beginnings.are_begun_by(asked.engine):
             return None
         run = identity.beginnings or self._beginnings.attach(identity)
-        return run.note_prompt(messages, engine)
+        return run.note_prompt(asked)
 
     def left_s(self, identity: RequestIdentity) -> float | None:
         """Return the seconds until a run's deadline, at least 0; None without one."""

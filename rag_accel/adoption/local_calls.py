@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar, cast
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt
-from rag_accel.engine_api import GenerationInput, GenerationOutput, PrimitiveKind
+from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, PrimitiveKind
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
-from rag_accel.engines.llm.remote.remote_llm import RemoteLLM
+from rag_accel.engines.llm.remote.early_prompts import have_refused
+from rag_accel.engines.llm.remote.remote_llm import RemoteLLM, RemoteModel
 from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
 from rag_accel.errors import ConfigError
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
 from rag_accel.kv.prompt_chunks import locate_chunks
+from rag_accel.leaves.early_answers import AskedPrompt
+from rag_accel.leaves.early_beginnings import NotedPrompt
 from rag_accel.leaves.submitted_work import SubmittedWork
 from rag_accel.scheduler.messages import EngineName
 
@@ -97,9 +100,9 @@ class LocalCalls:
     def generate(self, request: GenerationInput) -> GenerationOutput:
         identity = self._identity()
         work = self._work(identity, request)
-        answered = _note_prompt(identity, work)
-        found: GenerationOutput = identity.accelerator.leaves.compute(identity, work)
-        return answered(found)
+        prompt = self._note_prompt(identity, work)
+        found: GenerationOutput = identity.accelerator.leaves.compute(identity, work, prompt)
+        return _take(prompt, found)
 
     def submit(self, request: GenerationInput) -> SubmittedWork:
         """Submit a completion that is waited for later, as the only one."""
@@ -110,23 +113,44 @@ class LocalCalls:
         """Do as ``generate`` without blocking the loop."""
         identity = self._identity()
         work = await self._awork(identity, request)
-        answered = _note_prompt(identity, work)
+        prompt = self._note_prompt(identity, work)
         leaves = identity.accelerator.leaves
-        return answered(cast("GenerationOutput", await leaves.acompute(identity, work)))
+        found = cast("GenerationOutput", await leaves.acompute(identity, work, prompt))
+        return _take(prompt, found)
 
     def stream(self, request: GenerationInput) -> Iterator[str | GenerationOutput]:
         """Yield the text of a completion as it comes, and the completion last."""
         identity = self._identity()
         work = self._work(identity, request)
-        answered = _note_prompt(identity, work)
-        return _taken(answered, identity.accelerator.leaves.stream(identity, work))
+        prompt = self._note_prompt(identity, work, is_streamed=True)
+        return _taken(partial(_take, prompt), identity.accelerator.leaves.stream(identity, work))
 
     async def astream(self, request: GenerationInput) -> AsyncIterator[str | GenerationOutput]:
         """Do as ``stream`` without blocking the loop."""
         identity = self._identity()
         work = await self._awork(identity, request)
-        answered = _note_prompt(identity, work)
-        return _ataken(answered, identity.accelerator.leaves.astream(identity, work))
+        prompt = self._note_prompt(identity, work, is_streamed=True)
+        return _ataken(partial(_take, prompt), identity.accelerator.leaves.astream(identity, work))
+
+    def _note_prompt(
+        self, identity: RequestIdentity, work: Work, *, is_streamed: bool = False
+    ) -> NotedPrompt | None:
+        """Record a program's prompt; None where none of the engine's is begun early."""
+        call: GenerationInput = work.payload
+        model = identity.accelerator.local_llms.model(self.llm)
+        servers = model.servers if isinstance(model, RemoteModel) else ()
+        may_be_early = not (is_streamed or call.chunk_spans) and self._is_settled(call)
+        urls = tuple(server.base_url for server in servers)
+        remake = partial(_remade, replace(call, messages=()), urls) if may_be_early else None
+        asked = AskedPrompt(work.engine, call.messages, call, remake)
+        return identity.accelerator.note_prompt(identity, asked)
+
+    def _is_settled(self, call: GenerationInput) -> bool:
+        """Tell whether a call's answer is no matter of chance."""
+        temperature = call.options.get("temperature")
+        if call.options.get("seed") is not None or temperature == 0:
+            return True
+        return temperature is None and isinstance(self.llm, LocalLLM)
 
     def _identity(self) -> RequestIdentity:
         identity = identity_for(self.accelerator)
@@ -157,16 +181,18 @@ class LocalCalls:
 T = TypeVar("T")
 
 
-def _note_prompt(identity: RequestIdentity, work: Work) -> Callable[[T], T]:
-    """Record a program's prompt; return what takes, and returns, its answer or pieces of one."""
-    answered = identity.accelerator.note_prompt(identity, work.engine, work.payload.messages)
+def _remade(
+    call: GenerationInput, servers: tuple[str, ...], messages: tuple[Message, ...]
+) -> GenerationInput | None:
+    """Return a call of another prompt; None where its servers have no room for it."""
+    return None if have_refused(servers) else replace(call, messages=messages)
 
-    def take(found: T) -> T:
-        if answered is not None and isinstance(found, GenerationOutput):
-            answered(found.text)
-        return found
 
-    return take
+def _take(prompt: NotedPrompt | None, found: T) -> T:
+    """Return an answer, or a piece of one, which a program's later prompts may hold."""
+    if prompt is not None and isinstance(found, GenerationOutput):
+        prompt.take(found.text)
+    return found
 
 
 def _taken(answered: Callable[[T], T], pieces: Iterator[T]) -> Iterator[T]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -11,17 +11,22 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
 from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.config import AdoptLLM
-from rag_accel.engine_api import Engine, GenerationOutput, PrimitiveKind
+from rag_accel.engine_api import Engine, Message, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.interception.fallback import CALLER_ERRORS, fail_open, with_fallback
 from rag_accel.kv.prompt_chunks import LEAST_CHARACTERS
+from rag_accel.leaves.early_answers import AskedPrompt
+from rag_accel.leaves.early_beginnings import NotedPrompt
 from rag_accel.recognition.generation import GreedyCall, TokenStream
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.system.locks import RenewedLock
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from rag_accel.engines.llm.local.text.tokens import TokenInput, TokenOutput
     from rag_accel.engines.llm.local.work import ReusablePrompt
 
 _WHERE = "llm"
@@ -74,7 +79,13 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
         return _streamed(identity, work_items, local.bounds, call, call.stream)
 
     def owned() -> Any:
-        outputs = accelerator.leaves.compute_all(identity, work_items())
+        works = work_items()
+        prompts = _noted_prompts(identity, call, works)
+        if len(works) == 1:
+            outputs = [accelerator.leaves.compute(identity, works[0], prompts[0])]
+        else:
+            outputs = accelerator.leaves.compute_all(identity, works)
+        _take_answers(call, prompts, outputs)
         call.note([local.bounds.notes(output) or None for output in outputs])
         return call.result([output.tokens for output in outputs])
 
@@ -150,6 +161,44 @@ def _parts(
         least_tokens=bounds.least_chunk_tokens,
         least_characters=LEAST_CHARACTERS,
     )
+
+
+def _noted_prompts(
+    identity: RequestIdentity, call: GreedyCall, works: Sequence[Work]
+) -> list[NotedPrompt | None]:
+    """Record a program's prompts by their texts; None for each that is not recorded."""
+    accelerator, tokenizer = identity.accelerator, call.tokenizer
+    if tokenizer is None or not identity.program or not accelerator.begins_prompts(works[0].engine):
+        return [None] * len(works)
+    from tokenizers import Tokenizer
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        return [None] * len(works)
+    noted: list[NotedPrompt | None] = []
+    for work in works:
+        messages = (Message("user", backend.decode(work.payload.ids, skip_special_tokens=False)),)
+        is_single = len(works) == 1 and call.stream is None and work.payload.segments is None
+        remake = partial(_remade, replace(work.payload, ids=()), backend) if is_single else None
+        asked = AskedPrompt(work.engine, messages, work.payload, remake, has_beginnings=False)
+        noted.append(accelerator.note_prompt(identity, asked))
+    return noted
+
+
+def _remade(call: TokenInput, tokenizer: Tokenizer, messages: tuple[Message, ...]) -> TokenInput:
+    """Return a call of another prompt, as its tokenizer makes tokens of the text."""
+    (message,) = messages
+    ids = tokenizer.encode(message.content, add_special_tokens=False).ids
+    return replace(call, ids=tuple(ids))
+
+
+def _take_answers(
+    call: GreedyCall, prompts: Sequence[NotedPrompt | None], outputs: Sequence[TokenOutput]
+) -> None:
+    """Keep answers' texts, which later prompts of a program may hold."""
+    for prompt, output in zip(prompts, outputs, strict=True):
+        if prompt is not None:
+            prompt.take(call.tokenizer.decode(output.tokens, skip_special_tokens=True))
 
 
 def why_plain(accelerator: Accelerator, model: Any) -> str | None:
@@ -302,10 +351,14 @@ def _streamed(
     """Give out tokens as they come; after an error of the engine, the plain call goes on."""
     tokens: list[int] = []
     try:
-        (work,) = work_items()
-        for token in _tokens(
-            identity, work, lambda output: call.note([bounds.notes(output) or None])
-        ):
+        (work,) = works = work_items()
+        prompts = _noted_prompts(identity, call, works)
+
+        def note(output: TokenOutput) -> None:
+            _take_answers(call, prompts, [output])
+            call.note([bounds.notes(output) or None])
+
+        for token in _tokens(identity, work, note):
             if not tokens:
                 stream.begin()
             stream.put(token)
@@ -345,7 +398,7 @@ def _is_whole(call: GreedyCall, tokens: Sequence[int]) -> bool:
 
 
 def _tokens(
-    identity: RequestIdentity, work: Work, note: Callable[[GenerationOutput], None]
+    identity: RequestIdentity, work: Work, note: Callable[[TokenOutput], None]
 ) -> Iterator[int]:
     for piece in identity.accelerator.leaves.stream(identity, work):
         if isinstance(piece, str):

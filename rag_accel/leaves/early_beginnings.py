@@ -1,12 +1,15 @@
-"""The beginnings of prompts, prefilled before they are asked for (``scheduler/early.py``)."""
+"""The prompts of a program's runs, begun before they are asked for.
+
+Their beginnings are prefilled while the rest is not known (``scheduler/early.py``), and those that
+are known as a whole are answered (``early_answers.py``).
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from rag_accel.engine_api import (
     EngineOutput,
@@ -17,13 +20,27 @@ from rag_accel.engine_api import (
     PromptUse,
     WorkId,
 )
+from rag_accel.leaves.early_answers import MOST_AHEAD, AskedPrompt, EarlyAnswer
 from rag_accel.leaves.recorded_prompts import RecordedPrompts, Values, is_beginning
+from rag_accel.leaves.retrieved_documents import RetrievedDocuments
 from rag_accel.passes.split_prefill import CHARACTERS_PER_TOKEN, LEAST_TOKENS
 from rag_accel.scheduler.driver import Driver, Result
-from rag_accel.scheduler.messages import EarlyArrived, EngineName, NodeKey, Outcome, RequestId
+from rag_accel.scheduler.messages import (
+    EarlyArrived,
+    EarlyAsked,
+    EngineName,
+    NodeCancelled,
+    NodeKey,
+    Outcome,
+    RequestId,
+)
 
 LEAST_CHARACTERS: Final = LEAST_TOKENS * CHARACTERS_PER_TOKEN
 """A shorter beginning costs more than it brings."""
+MOST_DOCUMENTS: Final = 32
+"""Texts that a run's searches have found of which prompts are known to be made."""
+
+BeginAnswer: TypeAlias = "Callable[[EngineName, GenerationInput], EarlyAnswer]"
 
 _log = logging.getLogger("rag_accel.leaves")
 
@@ -105,7 +122,8 @@ class RunBeginnings:
         request, program: of the run.
         recorded: what runs of the program have shown.
         given: returns what the run was given; asked once, when it is needed.
-        count: told what became of beginnings.
+        retrieved: the documents that the run has found.
+        count: told what became of early work.
     """
 
     driver: Driver
@@ -114,13 +132,19 @@ class RunBeginnings:
     program: str
     recorded: RecordedPrompts
     given: Callable[[], Values]
+    retrieved: RetrievedDocuments
     count: Count
     _values: dict[str, str | tuple[Message, ...]] | None = None
+    #: results of searches whose texts are among the values, and these texts
+    _num_results: int = 0
+    _documents: set[str] = field(default_factory=set[str])
     _num_prompts: int = 0
     #: the place that was tried last, and how much was known then
     _tried: tuple[int, int] = (-1, 0)
     _begun: dict[int, EarlyBeginning] = field(default_factory=dict[int, EarlyBeginning])
     _num_begun: int = 0
+    #: by place; those that were asked for are gone
+    _answers: dict[int, EarlyAnswer] = field(default_factory=dict[int, EarlyAnswer])
 
     def leaf_begins(self) -> None:
         """Begin the run's next prompt as far as it is known; a leaf is about to begin."""
@@ -132,7 +156,7 @@ class RunBeginnings:
             if due is not None:
                 self.driver.submit_early(*due)
         except Exception:  # nobody waits for it, so nobody is to fail with it
-            self._log_failure()
+            self.log_failure()
 
     def _due(self, place: int) -> tuple[EarlyArrived, EarlyBeginning] | None:
         """Return a beginning to prefill, if more of it is known than before."""
@@ -143,6 +167,8 @@ class RunBeginnings:
         engine, record = self.recorded.engines.get(place), self.recorded.at(place)
         if engine is None or record is None:
             return None
+        if place in self.recorded.remakes and record.whole(known):
+            return None  # the calls before it begin its answer
         messages = record.beginning(known)
         before = self._begun.get(place)
         least = LEAST_CHARACTERS + (num_characters(before.messages) if before else 0)
@@ -153,26 +179,83 @@ class RunBeginnings:
         node = NodeKey(self.request, f"early{self._num_begun}")
         return EarlyArrived(node, engine), client
 
-    def note_prompt(
-        self, messages: Sequence[Message], engine: EngineName
-    ) -> Callable[[str], None] | None:
-        """Record a prompt that is about to be computed; return what takes its answer."""
+    def note_prompt(self, asked: AskedPrompt) -> NotedPrompt | None:
+        """Record a prompt that is about to be computed; None where that fails."""
         try:
-            return partial(self.note_answer, self._recorded_at(messages, engine))
+            with self.recorded.lock:
+                return self._noted(asked)
         except Exception:
-            self._log_failure()
+            self.log_failure()
             return None
 
-    def _recorded_at(self, messages: Sequence[Message], engine: EngineName) -> int:
+    def _noted(self, asked: AskedPrompt) -> NotedPrompt:
+        place, self._num_prompts = self._num_prompts, self._num_prompts + 1
+        record, begun = self.recorded.at(place), self._begun.pop(place, None)
+        answer = self._answer_to(asked, place)
+        if record is not None:
+            if begun is not None:
+                record.judge(begun.settle(asked.messages, self.program, self.count))
+            record.learn(asked.messages, self._known())
+            if asked.has_beginnings:
+                self.recorded.engines[place] = asked.engine
+            if asked.remake is not None:
+                self.recorded.remakes[place] = asked.engine, asked.remake
+            else:
+                self.recorded.remakes.pop(place, None)
+        return NotedPrompt(self, place, answer)
+
+    def _answer_to(self, asked: AskedPrompt, place: int) -> EarlyAnswer | None:
+        """Return what was begun early for this very call; what was begun in its place is dropped.
+
+        Calls that threads make at the same time may come in another order.
+        """
+        for at, answer in self._answers.items():
+            if answer.payload == asked.payload:
+                del self._answers[at]
+                if asked.remake is None:  # such as that it is streamed now
+                    self.driver.post(NodeCancelled(answer.key))
+                    return None
+                if (record := self.recorded.at(at)) is not None:
+                    record.judge(True)
+                return answer
+        if (missed := self._answers.pop(place, None)) is not None:
+            self._drop(place, missed)
+        return None
+
+    def _drop(self, place: int, answer: EarlyAnswer) -> None:
+        self.driver.post(NodeCancelled(answer.key))
+        if (record := self.recorded.at(place)) is not None:
+            record.judge(False)
+        if answer.has_begun:
+            self.count("early_misses", self.program)
+            self.count("early_wasted_tokens", self.program, answer.num_tokens)
+
+    def answers_due(self, place: int) -> list[tuple[int, EngineName, GenerationInput]]:
+        """Return the calls behind a place that are known as a whole and were not begun yet.
+
+        What comes behind one that is not known may hang on its answer.
+        """
+        due: list[tuple[int, EngineName, GenerationInput]] = []
+        if not self.recorded.remakes or not self.driver.may_be_alone(self.request):
+            return due
         with self.recorded.lock:
-            place, self._num_prompts = self._num_prompts, self._num_prompts + 1
-            record, begun = self.recorded.at(place), self._begun.pop(place, None)
-            if record is not None:
-                if begun is not None:
-                    record.judge(begun.settle(messages, self.program, self.count))
-                record.learn(messages, self._known())
-                self.recorded.engines[place] = engine
-        return place
+            for later in range(place + 1, place + 1 + MOST_AHEAD):
+                record, known = self.recorded.places.get(later), self.recorded.remakes.get(later)
+                if record is None or known is None:
+                    break
+                if later in self._answers:
+                    continue
+                messages = record.whole(self._known())
+                payload = known[1](messages) if messages else None
+                if payload is None:
+                    break
+                due.append((later, known[0], payload))
+        return due
+
+    def keep_answer(self, place: int, answer: EarlyAnswer) -> None:
+        """Keep what was begun early until its call is made."""
+        with self.recorded.lock:
+            self._answers[place] = answer
 
     def note_answer(self, place: int, text: str) -> None:
         """Keep what a prompt was answered with, which later ones may hold."""
@@ -187,11 +270,60 @@ class RunBeginnings:
                 is_hit = client.settle((), self.program, self.count)
                 if (record := self.recorded.at(place)) is not None:
                     record.judge(is_hit)
+            answers, self._answers = self._answers, {}
+            for place, answer in answers.items():
+                self._drop(place, answer)
 
-    def _log_failure(self) -> None:
+    def log_failure(self) -> None:
+        """Log an error that concerns no call."""
         _log.exception("a prompt of %s could not be recorded or begun early", self.program)
 
     def _known(self) -> dict[str, str | tuple[Message, ...]]:
         if self._values is None:
             self._values = dict(self.given())
+        for number, texts in self.retrieved.later(self._num_results):
+            self._num_results = number + 1
+            for place, text in enumerate(texts[:MOST_DOCUMENTS]):
+                if len(self._documents) < MOST_DOCUMENTS and text not in self._documents:
+                    self._documents.add(text)
+                    self._values[f"document {number}.{place}"] = text
         return self._values
+
+
+@dataclass(frozen=True, slots=True)
+class NotedPrompt:
+    """A prompt of a run that was recorded and is computed now.
+
+    Args:
+        run: whose it is.
+        place: among the prompts of the run.
+        answer: what was begun early for this call.
+    """
+
+    run: RunBeginnings
+    place: int
+    answer: EarlyAnswer | None
+
+    def begin_next(self, begin: BeginAnswer) -> None:
+        """Begin the answers of the calls that follow; this call has been handed over."""
+        try:
+            for place, engine, payload in self.run.answers_due(self.place):
+                self.run.keep_answer(place, begin(engine, payload))
+        except Exception:  # nobody waits for them
+            self.run.log_failure()
+
+    def ask(self) -> EarlyAnswer | None:
+        """Return what was begun early for this call, which is waited for from now on."""
+        if self.answer is not None:
+            self.run.driver.post(EarlyAsked(self.answer.key))
+        return self.answer
+
+    def use(self, answer: EarlyAnswer) -> Any:
+        """Return the value of an early answer that has ended; None if it has not ended well."""
+        if answer.found is not None:
+            self.run.count("early_hits", self.run.program)
+        return answer.found
+
+    def take(self, text: str) -> None:
+        """Keep the answer, which later prompts may hold."""
+        self.run.note_answer(self.place, text)

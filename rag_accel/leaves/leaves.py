@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rag_accel.config import Options
-from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
+from rag_accel.engine_api import EngineRequest, GenerationInput, PrimitiveKind, WorkId
+from rag_accel.leaves.early_answers import EarlyAnswer
+from rag_accel.leaves.early_beginnings import NotedPrompt
 from rag_accel.leaves.held_up_loops import wait_beside
 from rag_accel.leaves.identity import RequestIdentity, current_depth
 from rag_accel.leaves.submitted_work import SubmittedWork, value_of
@@ -52,6 +55,13 @@ class Work:
     share: Hashable | None = None
 
 
+Call = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Leaves:
     """The leaves submitted to one driver; each caller waits in its own thread or task."""
 
@@ -82,13 +92,43 @@ class Leaves:
         """Return a permit of a borrowed engine for one call, to hold while a block runs."""
         return Permit(self, identity, engine, kind)
 
-    def compute(self, identity: RequestIdentity, work: Work) -> Any:
-        """Return the value an owned engine computes; raises what it raised."""
-        (value,) = self.compute_all(identity, [work])
+    def compute(
+        self, identity: RequestIdentity, work: Work, prompt: NotedPrompt | None = None
+    ) -> Any:
+        """Return the value an owned engine computes; raises what it raised.
+
+        Args:
+            identity: the run it belongs to.
+            work: the work to compute.
+            prompt: its prompt, if that was recorded: it may have been answered early, and those
+                that follow are.
+        """
+        if prompt is None:
+            (value,) = self.compute_all(identity, [work])
+            return value
+        then = partial(prompt.begin_next, partial(self._begin_answer, identity))
+        if (answer := prompt.ask()) is not None:
+            then()
+            try:
+                self.wait(identity, answer, answer.key)
+            except BaseException:
+                self.driver.post(NodeCancelled(answer.key))
+                raise
+            if (found := prompt.use(answer)) is not None:
+                return found
+        (value,) = self.compute_all(identity, [work], then)
         return value
 
-    def compute_all(self, identity: RequestIdentity, work_items: Sequence[Work]) -> list[Any]:
-        """Return the values of several work items, all submitted before the first is waited for."""
+    def compute_all(
+        self, identity: RequestIdentity, work_items: Sequence[Work], then: Call = _nothing
+    ) -> list[Any]:
+        """Return the values of several work items, all submitted before the first is waited for.
+
+        Args:
+            identity: the run they belong to.
+            work_items: the work to compute.
+            then: called once they are submitted; must not raise.
+        """
         waiting: deque[tuple[SyncLeaf, NodeKey, EngineName]] = deque()
         values: list[Any] = []
         try:
@@ -97,6 +137,7 @@ class Leaves:
                 leaf = SyncLeaf(self._builder(identity, work, event))
                 self.driver.submit(event, leaf)
                 waiting.append((leaf, key, work.engine))
+            then()
             while waiting:
                 leaf, key, engine = waiting[0]
                 self.wait(identity, leaf, key)
@@ -107,7 +148,7 @@ class Leaves:
                 self.driver.post(NodeCancelled(key))
         return values
 
-    def wait(self, identity: RequestIdentity, leaf: SyncLeaf, key: NodeKey) -> None:
+    def wait(self, identity: RequestIdentity, leaf: SyncLeaf | KeptLeaf, key: NodeKey) -> None:
         """Wait in this thread for a leaf, which is let in if that holds up its run's loop."""
         loop = None if runs_in_loop() else identity.loop
         wait_beside(loop, leaf.wait, lambda: self.driver.post(LoopHeldUp(key)))
@@ -120,13 +161,45 @@ class Leaves:
             self.driver.post(NodeCancelled(key))
             raise
 
-    async def acompute(self, identity: RequestIdentity, work: Work) -> Any:
-        """Return the value an owned engine computes, without blocking the loop."""
+    async def acompute(
+        self, identity: RequestIdentity, work: Work, prompt: NotedPrompt | None = None
+    ) -> Any:
+        """Do as ``compute`` without blocking the loop."""
+        begin = partial(self._begin_answer, identity, together=True)
+        if prompt is not None and (answer := prompt.ask()) is not None:
+            prompt.begin_next(begin)
+            try:
+                await answer.wait_on_loop()
+            except BaseException:  # cancelled, or closed with its loop
+                self.driver.post(NodeCancelled(answer.key))
+                raise
+            if (found := prompt.use(answer)) is not None:
+                return found
         event, key = self._owned(identity, work)
         leaf = AsyncLeaf(self.driver.later, self._builder(identity, work, event))
         self.driver.submit_together(event, leaf)
+        if prompt is not None:
+            prompt.begin_next(begin)
         await self.settle(leaf, key)
         return value_of(leaf, work.engine)
+
+    def _begin_answer(
+        self,
+        identity: RequestIdentity,
+        engine: EngineName,
+        payload: GenerationInput,
+        *,
+        together: bool = False,
+    ) -> EarlyAnswer:
+        """Begin the answer of a call that a program has not made yet."""
+        work = Work(engine, PrimitiveKind.DECODING, payload)
+        spec = NodeSpec(identity.next_leaf(), engine, work.kind, depth=current_depth(), early=True)
+        event = LeafArrived(identity.request, spec, identity.arrived_at, identity.deadline)
+        # Streamed, so that what is dropped midway can be counted.
+        build = self._builder(identity, work, event, stream=True)
+        answer = EarlyAnswer(payload, build, NodeKey(identity.request, spec.name))
+        (self.driver.submit_together if together else self.driver.submit)(event, answer)
+        return answer
 
     def submit(
         self, identity: RequestIdentity, work_items: Sequence[Work], *, together: bool = False

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from rag_accel.engine_api import Message, Role
+from rag_accel.leaves.early_answers import Remake
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.system.locks import RenewedLock
 
@@ -75,6 +76,8 @@ class RecordedPrompt:
     _digest: bytes = b""
     #: once two runs have agreed
     _shape: tuple[_Item, ...] | None = None
+    #: the shape is that of whole prompts, which have not differed at any place
+    _is_whole: bool = False
     _hits: float = 0.0
     _trials: int = 0
     #: how often it was dropped, and how many runs it is not recorded for
@@ -88,22 +91,39 @@ class RecordedPrompt:
             return
         items = tuple(islice(_read(messages, values), MOST_ITEMS))
         if self._shape is not None:
-            self._shape = tuple(_common(self._shape, items))
+            self._narrow(self._shape, items)
             return
         digest = _digest_of(values)
         if self._first is None:
             self._first, self._digest = tuple(map(_without_text, items)), digest
+            self._is_whole = _is_read_whole(messages, items)
         elif digest != self._digest:
-            self._shape, self._first = tuple(_common(self._first, items)), None
+            self._narrow(self._first, items)
+            self._first = None
+
+    def _narrow(self, known: tuple[_Item, ...], items: tuple[_Item, ...]) -> None:
+        self._shape = tuple(_common(known, items))
+        self._is_whole = self._is_whole and self._shape == items and len(known) == len(items)
 
     def beginning(self, values: Values) -> tuple[Message, ...]:
         """Return the messages that a run's prompt will begin with, of the last one a beginning.
 
         Empty unless at least one value of the run is in it: all runs have the rest in common.
         """
+        return self._told(values)[0]
+
+    def whole(self, values: Values) -> tuple[Message, ...]:
+        """Return the prompt of a run, as a whole; empty where anything in it is not known."""
+        if not self._is_whole:
+            return ()
+        messages, is_whole = self._told(values)
+        return messages if is_whole else ()
+
+    def _told(self, values: Values) -> tuple[tuple[Message, ...], bool]:
+        """Return the messages as far as they are known, and whether that is all of the shape."""
         roles: list[Role] = []
         contents: list[list[str]] = []
-        has_value = False
+        has_value = is_all = False
         for item in self._shape or ():
             if isinstance(item, _Turn):
                 roles.append(item.role)
@@ -121,10 +141,12 @@ class RecordedPrompt:
             else:
                 break
             has_value = True
+        else:
+            is_all = True
         if not has_value:
-            return ()
+            return (), False
         told = zip(roles, contents, strict=True)
-        return tuple(Message(role, "".join(content)) for role, content in told)
+        return tuple(Message(role, "".join(content)) for role, content in told), is_all
 
     def judge(self, is_hit: bool) -> None:
         """Take into account whether a prompt began as foretold."""
@@ -142,11 +164,13 @@ class RecordedPrompts:
 
     Attributes:
         engines: where each was computed last, if prompts can be begun there.
+        remakes: what answers each early, and where, if its last call can be answered so.
     """
 
     def __init__(self) -> None:
         self.places: dict[int, RecordedPrompt] = {}
         self.engines: dict[int, EngineName] = {}
+        self.remakes: dict[int, tuple[EngineName, Remake]] = {}
         self._lock = RenewedLock()
 
     @property
@@ -170,6 +194,12 @@ def is_beginning(beginning: Sequence[Message], whole: Sequence[Message]) -> bool
         and beginning[last].role == whole[last].role
         and whole[last].content.startswith(beginning[last].content)
     )
+
+
+def _is_read_whole(messages: Sequence[Message], items: Sequence[_Item]) -> bool:
+    """Tell whether the bounds have left nothing of a prompt out."""
+    num_characters = sum(len(message.content) for message in messages)
+    return len(items) < MOST_ITEMS and num_characters < MOST_CHARACTERS
 
 
 def _read(messages: Sequence[Message], values: Values) -> Iterator[_Item]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command, EndNode, EndRequest
+from rag_accel.scheduler.early_answers import drop_unasked, may_begin_early
 from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -166,6 +167,9 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
             where=f"{event.request}/{event.node.name}",
             found=", ".join(event.node.after),
         )
+    if event.node.early and not may_begin_early(state, event):
+        out.append(EndNode(NodeKey(event.request, event.node.name), "cancelled"))
+        return
     run = state.find(event.request)
     if run is None:
         run = RequestRun(
@@ -179,9 +183,12 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         (node,) = append_nodes(state, run, (event.node,), leaf=True)
         if run.unfinished == 1:
             leave_idle(state, run)
-            learn_gap(state, run, event.node.engine, now)
+            if not event.node.early:
+                learn_gap(state, run, event.node.engine, now)
         if run.admitted:
             ready(state, node, now)
+    if event.node.early:
+        state.unasked[node.key] = None
     engine = state.engines[event.node.engine]
     if event.at_once and not engine.owned and node.state == "queued":
         engine.at_once[node.key] = None
@@ -242,6 +249,7 @@ def request_closed(
     if run is None:
         return
     run.open = False
+    drop_unasked(state, now, out)
     if run.unfinished == 0:
         leave_idle(state, run)
         state.forget(run.id)

@@ -9,6 +9,7 @@ from rag_accel.scheduler.batching import grant_threads, select_batch, select_cal
 from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
 from rag_accel.scheduler.completions import cancel_node, end_request
 from rag_accel.scheduler.early import drop_early, forget_early, paid_at, start_early
+from rag_accel.scheduler.early_answers import drop_unasked
 from rag_accel.scheduler.learning import COMPANY_S, bounded_budget_s
 from rag_accel.scheduler.messages import NodeKey, StepId, WorkSlice
 from rag_accel.scheduler.queueing import admit_pending
@@ -32,6 +33,8 @@ def dispatch(state: SchedulerState, now: float, out: list[Command]) -> None:
     _settle(state, now, out)
     if len(state.requests) > 1:
         state.company_at = now
+    if state.unasked and state.live > 1:
+        drop_unasked(state, now, out)
     for engine in state.owned.values():
         if engine.wait_until is not None and not may_still_come(state, engine.wait_for):
             state.dirty[engine.name] = None

@@ -43,6 +43,8 @@ class NodeSpec:
         backoffs_s: how long it waits before each further attempt, jitter included: as many
             attempts follow its first.
         fallback: what takes its place after its last attempt.
+        early: nobody waits for it yet, but its request's program is likely to ask for it: a leaf
+            that runs only while its request is alone (``early_answers.py``).
     """
 
     name: str
@@ -54,6 +56,7 @@ class NodeSpec:
     share: Hashable | None = None
     backoffs_s: tuple[float, ...] = ()
     fallback: Fallback | None = None
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,13 @@ class EarlyArrived:
 
     node: NodeKey
     engine: EngineName
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyAsked:
+    """A program has made the call that an early leaf was begun for, and waits for it now."""
+
+    node: NodeKey
 
 
 class CallMade(NamedTuple):
@@ -329,6 +339,7 @@ Event = (
     | RequestOpened
     | LeafArrived
     | EarlyArrived
+    | EarlyAsked
     | Reported
     | RequestClosed
     | ProgramLeft

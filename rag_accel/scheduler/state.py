@@ -164,6 +164,8 @@ class SchedulerState:
     dirty: dict[EngineName, None] = field(default_factory=dict[EngineName, None])
     #: engines that have early work
     early: dict[EngineName, None] = field(default_factory=dict[EngineName, None])
+    #: early leaves that no caller waits for (``early_answers.py``)
+    unasked: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
     deadlines: list[tuple[float, RequestId]] = field(default_factory=list[tuple[float, RequestId]])
     #: when nodes have their next attempt, as (at, node), a heap; those that ended may be among them
     retries: list[tuple[float, NodeKey]] = field(default_factory=list[tuple[float, NodeKey]])
@@ -211,6 +213,7 @@ class SchedulerState:
         self.log.append(Transition(self.events, node.key, node.state, state, why))
         node.state = state
         if state == "ended":
+            self.unasked.pop(node.key, None)
             self.unwant(node)
 
     def unwant(self, node: NodeRun) -> None:
@@ -280,4 +283,5 @@ class SchedulerState:
         """Tell whether nothing lives: no request, no queue, no running node, no flight."""
         busy = any(len(e.queue) or e.running or e.flights for e in self.engines.values())
         kept = self.requests or self.pending or self.idle or self.feeding or self.early
+        kept = kept or self.unasked
         return not (kept or busy)

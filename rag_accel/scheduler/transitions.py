@@ -29,11 +29,13 @@ from rag_accel.scheduler.commands import Command, WakeAt
 from rag_accel.scheduler.completions import cancel_node, end_node, end_request
 from rag_accel.scheduler.dispatch import dispatch, look_at_clock, next_wake
 from rag_accel.scheduler.early import early_arrived
+from rag_accel.scheduler.early_answers import early_asked
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
     CallEnded,
     Closing,
     EarlyArrived,
+    EarlyAsked,
     EngineLeft,
     Event,
     LeafArrived,
@@ -119,6 +121,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float, list[Command]], None
     RequestOpened: request_opened,
     LeafArrived: leaf_arrived,
     EarlyArrived: early_arrived,
+    EarlyAsked: early_asked,
     Reported: reported,
     ProgramLeft: program_left,
     RequestClosed: request_closed,

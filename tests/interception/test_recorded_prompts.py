@@ -159,3 +159,36 @@ def test_what_two_texts_have_in_common(one: str, other: str) -> None:
     length = recorded_prompts._common_length(one, other)
     assert one[:length] == other[:length]
     assert one[length : length + 1] != other[length : length + 1] or one == other
+
+
+def test_a_prompt_of_literals_and_values_alone_is_known_as_a_whole() -> None:
+    found = RecordedPrompt()
+    for text in ("one", "two"):
+        values = {"question": f"the {text}", "document 0.0": f"found {text}"}
+        found.learn(prompt(*values.values()), values)
+    known = {"question": "the ferry", "document 0.0": "found three"}
+    assert list(found.whole(known)) == prompt("the ferry", "found three")
+    assert found.whole({"question": "the ferry"}) == ()
+
+
+def test_a_prompt_that_ends_with_anything_else_is_not_known_as_a_whole() -> None:
+    found = recorded(("the tower", "one"), ("the bridge", "two"))
+    assert found.whole({"question": "the ferry", "history": turns("ferries")}) == ()
+
+
+def test_a_prompt_that_goes_on_once_is_not_known_as_a_whole_any_more() -> None:
+    found = RecordedPrompt()
+    for text, end in (("one", ""), ("two", ""), ("six", " and more")):
+        values = {"question": f"the {text}"}
+        found.learn([Message("user", f"Of the {text}{end}")], values)
+    assert found.whole({"question": "the ferry"}) == ()
+
+
+def test_a_prompt_beyond_the_bounds_is_not_known_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorded_prompts, "MOST_CHARACTERS", 8)
+    found = RecordedPrompt()
+    for text in ("one", "two"):
+        found.learn([Message("user", f"{text}, and then some")], {"question": text})
+    assert found.whole({"question": "six"}) == ()

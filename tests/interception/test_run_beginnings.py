@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engine_api import Message
+from rag_accel.engine_api import GenerationInput, Message
+from rag_accel.leaves.early_answers import AskedPrompt
 from rag_accel.leaves.early_beginnings import RunBeginnings
 from rag_accel.leaves.recorded_prompts import RecordedPrompts
+from rag_accel.leaves.retrieved_documents import RetrievedDocuments
 from rag_accel.scheduler.messages import EarlyArrived, EngineName, RequestId
 
 ENGINE = EngineName("llm")
@@ -40,8 +42,13 @@ def run_of(recorded: RecordedPrompts, driver: Driver, given: Any, counted: Any =
     def count(what: str, stage: str, amount: int = 1) -> None:
         (counted if counted is not None else {}).setdefault(what, []).append(amount)
 
-    request = RequestId(1)
-    return RunBeginnings(driver, "", request, "program", recorded, given, count)  # type: ignore[arg-type]
+    found = RetrievedDocuments()
+    named = (driver, "", RequestId(1), "program", recorded, given, found, count)
+    return RunBeginnings(*named)  # type: ignore[arg-type]
+
+
+def asked(*messages: Message) -> AskedPrompt:
+    return AskedPrompt(ENGINE, messages, GenerationInput(messages), None)
 
 
 def call(recorded: RecordedPrompts, driver: Driver, number: int, counted: Any = None) -> None:
@@ -49,9 +56,9 @@ def call(recorded: RecordedPrompts, driver: Driver, number: int, counted: Any = 
     run = run_of(recorded, driver, lambda: {"question": question(number)}, counted)
     run.leaf_begins()
     run.leaf_begins()
-    take = run.note_prompt(prompt(number), ENGINE)
-    assert take is not None
-    take(f"In {number}.")
+    noted = run.note_prompt(asked(*prompt(number)))
+    assert noted is not None
+    noted.take(f"In {number}.")
     run.close()
 
 
@@ -71,7 +78,7 @@ def test_runs_of_many_threads_share_records(caplog: pytest.LogCaptureFixture) ->
         run = run_of(recorded, driver, lambda: {"question": question(number)})
         run.leaf_begins()
         text = f"Version {number // 10}. {RULES}{question(number)}"
-        assert run.note_prompt([Message("user", text)], ENGINE) is not None
+        assert run.note_prompt(asked(Message("user", text))) is not None
         run.close()
 
     with caplog.at_level(logging.ERROR), ThreadPoolExecutor(16) as pool:
@@ -89,7 +96,7 @@ def test_values_that_cannot_be_read_reach_no_call(caplog: pytest.LogCaptureFixtu
 
     run = run_of(recorded, driver, given)
     run.leaf_begins()
-    assert run.note_prompt(prompt(2), ENGINE) is None
+    assert run.note_prompt(asked(*prompt(2))) is None
     run.close()
     assert len(caplog.records) == 2
     assert driver.taken == []

@@ -30,7 +30,17 @@ def _problems(state: SchedulerState) -> Iterator[str]:
         yield from _slot_problems(state, engine)
         yield from _flight_problems(state, engine)
         yield from _early_problems(state, engine)
+    yield from _unasked_problems(state)
     yield from _whole_problems(state)
+
+
+def _unasked_problems(state: SchedulerState) -> Iterator[str]:
+    if state.unasked and state.live > 1:
+        yield "early leaves live in company"
+    for key in state.unasked:
+        node = state.find_node(key)
+        if node is None or node.state == "ended" or not node.spec.early:
+            yield f"{key} is no living early leaf"
 
 
 def _request_problems(state: SchedulerState, run: RequestRun) -> Iterator[str]:

@@ -8,6 +8,7 @@ prints the commands of one seeded run.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ from rag_accel.scheduler.messages import (
     CallMade,
     Closing,
     EarlyArrived,
+    EarlyAsked,
     EngineName,
     Fallback,
     LeafArrived,
@@ -94,6 +96,25 @@ class Player(CoreModel):
         self.ids += 1
         self.early[node] = None
         self.send(EarlyArrived(node, rng.choice(owned)))
+
+    def begin_answer(self, rng: Random) -> None:
+        """Let a program, or one that is over, begin what it may ask for later."""
+        if not self.state.live:
+            self.open_program(rng)
+        request = rng.choice([*list(self.programs)[-3:], self._new_request()])
+        node = replace(self._spec(rng, f"ahead{self.ids}"), share=None, early=True)
+        node = replace(node, engine=rng.choice(list(self.state.owned)))
+        self.ids += 1
+        name = NodeKey(request, node.name)
+        self.specs[name] = node
+        self.leaves[name] = None
+        self.send(LeafArrived(request, node, self.now))
+
+    def ask_answer(self, rng: Random) -> None:
+        """Let a program ask for what it has begun, whatever has become of it."""
+        begun = [name for name in list(self.leaves)[-20:] if name.node.startswith("ahead")]
+        if begun:
+            self.send(EarlyAsked(rng.choice(begun)))
 
     def make_call(self, rng: Random) -> None:
         """Tell of a call that began and ended without asking, of a program, a graph or nobody."""
@@ -313,7 +334,9 @@ class Player(CoreModel):
         self.send(kind(engine.event.engine, step, *reports, self.now - engine.started, **parts))  # type: ignore[call-arg]
 
 
-ACTIONS = (
+Action = Callable[[Player, Random], None]
+
+ACTIONS: tuple[tuple[Action, int], ...] = (
     (Player.let_time_pass, 20),
     (Player.bring_leaf, 15),
     (Player.make_call, 5),
@@ -331,10 +354,31 @@ ACTIONS = (
 )
 
 
-def play(player: Player, rng: Random, num_requests: int, hang_every: int = 5000) -> None:
+#: what may happen where hardly more than one request lives
+FEW_ACTIONS: tuple[tuple[Action, int], ...] = (
+    (Player.let_time_pass, 20),
+    (Player.begin_answer, 20),
+    (Player.ask_answer, 5),
+    (Player.bring_leaf, 2),
+    (Player.end_step, 20),
+    (Player.end_call, 5),
+    (Player.fail_step, 2),
+    (Player.close_program, 3),
+    (Player.cancel_node, 3),
+    (Player.cancel_request, 1),
+)
+
+
+def play(
+    player: Player,
+    rng: Random,
+    num_requests: int,
+    hang_every: int = 5000,
+    chosen: Sequence[tuple[Action, int]] = ACTIONS,
+) -> None:
     """Play until so many requests have arrived, then let everything end."""
-    actions = [action for action, _ in ACTIONS]
-    weights = [weight for _, weight in ACTIONS]
+    actions = [action for action, _ in chosen]
+    weights = [weight for _, weight in chosen]
     turn = 0
     while len(player.graphs) + len(player.leaves) < num_requests:
         rng.choices(actions, weights)[0](player, rng)

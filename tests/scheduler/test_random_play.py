@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from core_model import ENGINES
-from core_player import Player, play
+from core_player import FEW_ACTIONS, Player, play
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -44,6 +44,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(rng=CHOICES)
     def bring_early(self, rng: Random) -> None:
         self.player.bring_early(rng)
+
+    @rule(rng=CHOICES)
+    def begin_answer(self, rng: Random) -> None:
+        self.player.begin_answer(rng)
+
+    @rule(rng=CHOICES)
+    def ask_answer(self, rng: Random) -> None:
+        self.player.ask_answer(rng)
 
     @rule(rng=CHOICES)
     def bring_graph(self, rng: Random) -> None:
@@ -110,6 +118,14 @@ def test_a_long_seeded_play_keeps_every_promise(seed: int) -> None:
     for kind in ("StartStep", "StartCall", "EndNode", "EndRequest", "CancelWork", "InterruptStep"):
         assert player.counts[kind] > 0
     assert set(player.ended.values()) >= {"done", "failed", "cancelled", "deadline", "lost"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_play_of_few_requests_keeps_every_promise(seed: int) -> None:
+    player = Player(max_requests=2)
+    play(player, Random(seed), num_requests=250, hang_every=200, chosen=FEW_ACTIONS)
+    begun = [node for node in player.started if node.node.startswith("ahead")]
+    assert {player.ended[node] for node in begun} >= {"done", "cancelled"}
 
 
 @pytest.mark.parametrize("together", [2, 7])

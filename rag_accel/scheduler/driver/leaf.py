@@ -156,11 +156,14 @@ class KeptLeaf(_Leaf):
         """Tell whether the outcome is known."""
         return self._over.done()
 
-    def wait(self) -> None:
-        """Return once the outcome is known; Ctrl-C interrupts."""
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Return once the outcome is known, or False after a time; Ctrl-C interrupts."""
         while not self._over.done():
             with suppress(TimeoutError):
-                self._over.result(SIGNAL_S)
+                self._over.result(SIGNAL_S if timeout_s < 0 else timeout_s)
+            if timeout_s >= 0:
+                break
+        return self._over.done()
 
     async def wait_on_loop(self) -> None:
         """Do as ``wait`` without blocking the loop; cancelling the task ends only its wait."""

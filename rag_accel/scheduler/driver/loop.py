@@ -241,6 +241,15 @@ class Driver:
         calls = self._calls
         return self._handler.state.live + len(calls.running) + len(calls.programs)
 
+    def may_be_alone(self, request: RequestId) -> bool:
+        """Tell whether no other request than this one may live; the core knows it for certain.
+
+        It is read without a turn, so that one which has just ended may count still.
+        """
+        state, programs = self._handler.state, self._calls.programs
+        others = state.live - (state.find(request) is not None)
+        return others + len(programs) - (request in programs) <= 1
+
     def _is_half_full(self) -> bool:
         """Tell whether ``max_requests`` is half used, as seen from this thread."""
         live = self.num_live + len(self._calls.mailbox.messages)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import EngineRequest, GenerationInput, Message, PrimitiveKind
 from rag_accel.engines.http.endpoints import PROCESS_ENDPOINTS
 from rag_accel.engines.llm.remote.servers import SERVERS, is_provider
@@ -70,6 +71,13 @@ def early_request(request: EngineRequest) -> EngineRequest:
 def is_early(request: EngineRequest) -> bool:
     """Tell whether work of a server is early: passes make no other beginnings for one."""
     return request.kind is PrimitiveKind.PARTIAL_PREFILLING
+
+
+def have_refused(base_urls: Iterable[str]) -> bool:
+    """Tell whether one of these servers has refused a request within ``REFUSED_S``."""
+    now = MonotonicClock().now()
+    found = [SERVERS.get(url) for url in base_urls]
+    return any(server is not None and now - server.refused_at < REFUSED_S for server in found)
 
 
 def require_free(base_url: str, is_busy: bool, now: float) -> None:

@@ -1,0 +1,32 @@
+"""Early leaves: calls that a lone request's program will likely make, begun with its present one.
+
+Unlike early work (``early.py``) they join the steps of their engine, since together such calls take
+less time than one after the other. So they are begun only by a request that is alone, and end as
+soon as another one lives, unless the program has asked for them by then.
+"""
+
+from __future__ import annotations
+
+from rag_accel.scheduler.commands import Command
+from rag_accel.scheduler.completions import cancel_node, end_node
+from rag_accel.scheduler.messages import EarlyAsked, LeafArrived
+from rag_accel.scheduler.state import SchedulerState
+
+
+def may_begin_early(state: SchedulerState, event: LeafArrived) -> bool:
+    """Tell whether a request may begin an early leaf: it is there, and no other one is."""
+    return event.request in state.requests and state.live == 1
+
+
+def early_asked(state: SchedulerState, event: EarlyAsked, now: float, out: list[Command]) -> None:
+    """Let an early leaf be as any other from now on; nothing if it has ended."""
+    state.unasked.pop(event.node, None)
+
+
+def drop_unasked(state: SchedulerState, now: float, out: list[Command]) -> None:
+    """End the early leaves that nobody waits for: their request ends, or is not alone."""
+    for key in list(state.unasked):
+        node = state.find_node(key)
+        assert node is not None, "an early leaf outlived its request"
+        cancel_node(state, node, out)
+        end_node(state, node, "cancelled", now, out)
