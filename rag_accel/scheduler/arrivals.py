@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command, EndNode, EndRequest
+from rag_accel.scheduler.deadlines import enter_place, learn_rests
 from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import (
     BorrowedEngineAdded,
@@ -177,6 +178,7 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         if event.at_once and not run.admitted:
             admit_at_once(state, run, now)
         (node,) = append_nodes(state, run, (event.node,), leaf=True)
+        enter_place(run, node, now)
         if run.unfinished == 1:
             leave_idle(state, run)
             learn_gap(state, run, event.node.engine, now)
@@ -242,6 +244,7 @@ def request_closed(
     if run is None:
         return
     run.open = False
+    learn_rests(state, run, event.closed_at)
     if run.unfinished == 0:
         leave_idle(state, run)
         state.forget(run.id)

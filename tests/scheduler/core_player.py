@@ -269,6 +269,7 @@ class Player(CoreModel):
             depth=rng.randint(1, 4),
             size=rng.choice((1, 1, 1, 2, 3, 9)),
             share=rng.choice((None, None, "k", "l", "m")),
+            kind=PrimitiveKind.RERANKING,  # cut into parts, and in no cache
         )
 
     def _least_s(self, rng: Random) -> float | None:
