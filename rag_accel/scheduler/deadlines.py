@@ -20,8 +20,8 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.commands import TooLate
 from rag_accel.scheduler.learning import LeastTime, running_mean
 from rag_accel.scheduler.messages import NodeKey
-from rag_accel.scheduler.runs import NodeRun, Place, RequestRun
-from rag_accel.scheduler.state import EngineState, PlaceTimes, SchedulerState
+from rag_accel.scheduler.runs import NodeRun, LeafPlace, RequestRun
+from rag_accel.scheduler.state import EngineState, LeafTimes, SchedulerState
 
 #: an embedder may have the vectors already
 _MAY_BE_CACHED = frozenset({PrimitiveKind.EMBEDDING})
@@ -81,7 +81,7 @@ def enter_place(run: RequestRun, node: NodeRun, now: float) -> None:
     if not run.program or len(run.places) >= MOST_PLACES:
         return
     engine = node.spec.engine
-    node.place = Place(engine, sum(place.engine == engine for place in run.places))
+    node.place = LeafPlace(engine, sum(place.engine == engine for place in run.places))
     run.places[node.place] = now
 
 
@@ -93,11 +93,11 @@ def learn_rests(state: SchedulerState, run: RequestRun, now: float) -> None:
     for place, arrived_at in run.places.items():
         if place not in places and len(places) >= MOST_PLACES:
             continue
-        times = places.setdefault(place, PlaceTimes())
+        times = places.setdefault(place, LeafTimes())
         times.rest_s = running_mean(times.rest_s, max(0.0, now - arrived_at))
 
 
-def _place_times(state: SchedulerState, run: RequestRun, node: NodeRun) -> PlaceTimes | None:
+def _place_times(state: SchedulerState, run: RequestRun, node: NodeRun) -> LeafTimes | None:
     program = state.programs.get(run.program) if node.place is not None else None
     return program.places.get(node.place) if program is not None and node.place else None
 

@@ -32,7 +32,7 @@ from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, 
 NodeState = Literal["waiting", "queued", "following", "running", "retrying", "ended"]
 
 
-class Place(NamedTuple):
+class LeafPlace(NamedTuple):
     """The place of a leaf in its program: the so-manieth on an engine."""
 
     engine: EngineName
@@ -49,7 +49,7 @@ class NodeRun:
     arrived_at: float
     #: an intercepted call: it ends by itself, and harms no other node of its request
     leaf: bool = False
-    place: Place | None = None
+    place: LeafPlace | None = None
     #: None only until its request is admitted
     state: NodeState | None = None
     #: primitives it still waits for; 0 iff not waiting
@@ -117,7 +117,7 @@ class RequestRun:
     last_engine: EngineName | None = None
     idle_since: float = 0.0
     #: the arrivals of its first leaves
-    places: dict[Place, float] = field(default_factory=dict[Place, float])
+    places: dict[LeafPlace, float] = field(default_factory=dict[LeafPlace, float])
 
 
 @dataclass(slots=True)

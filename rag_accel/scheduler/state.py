@@ -18,7 +18,7 @@ from rag_accel.scheduler.runs import (
     NodeQueue,
     NodeRun,
     NodeState,
-    Place,
+    LeafPlace,
     RequestRun,
 )
 
@@ -31,7 +31,7 @@ Gaps = dict[EngineName | None, dict[EngineName, float]]
 
 
 @dataclass(slots=True)
-class PlaceTimes:
+class LeafTimes:
     """The learned times of one leaf of a program."""
 
     #: mean seconds from the leaf's arrival to the end of the run; 0 before the first
@@ -45,7 +45,7 @@ class ProgramTimes:
 
     #: seconds between a leaf on one engine and the next on another
     gaps: Gaps = field(default_factory=Gaps)
-    places: dict[Place, PlaceTimes] = field(default_factory=dict[Place, PlaceTimes])
+    places: dict[LeafPlace, LeafTimes] = field(default_factory=dict[LeafPlace, LeafTimes])
 
 
 @dataclass(slots=True)

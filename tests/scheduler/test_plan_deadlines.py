@@ -22,7 +22,7 @@ from rag_accel.scheduler.commands import (
 from rag_accel.scheduler.deadlines import MOST_PLACES
 from rag_accel.scheduler.learning import FEWEST_TIMES, LATELY_S, LeastTime
 from rag_accel.scheduler.messages import EngineName, Fallback, LeafArrived, NodeSpec, RequestId
-from rag_accel.scheduler.runs import Place
+from rag_accel.scheduler.runs import LeafPlace
 
 
 def started(commands: list[Command]) -> list[tuple[int, str]]:
@@ -118,7 +118,7 @@ def test_the_rest_of_a_program_is_learned_from_its_runs() -> None:
     core.open(2, "long", at=10.2, deadline=40)
     core.leaf(2, "a", at=10.2)
     assert order(core, 2, at=11) == [2, 1]
-    assert core.state.programs["long"].places[Place(EngineName("e"), 0)].rest_s == 9.0
+    assert core.state.programs["long"].places[LeafPlace(EngineName("e"), 0)].rest_s == 9.0
 
 
 def test_each_leaf_of_a_program_has_a_rest_of_its_own() -> None:

@@ -465,7 +465,7 @@ class EndpointGate:
         urgency: returns that of the call that begins.
         deadline: returns until when it may wait, in seconds of ``time.monotonic``; None for ever.
         endpoints: where the calls go.
-        is_cut: whether a call must have ended by then, too; not of one that others share.
+        is_cut: whether a call must have ended by then, too; shared calls go on for the others.
     """
 
     urgency: Callable[[], Urgency] = _ordinary
