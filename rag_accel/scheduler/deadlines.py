@@ -20,7 +20,7 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.scheduler.commands import TooLate
 from rag_accel.scheduler.learning import LeastTime, running_mean
 from rag_accel.scheduler.messages import NodeKey
-from rag_accel.scheduler.runs import NodeRun, LeafPlace, RequestRun
+from rag_accel.scheduler.runs import LeafPlace, NodeRun, RequestRun
 from rag_accel.scheduler.state import EngineState, LeafTimes, SchedulerState
 
 #: an embedder may have the vectors already

@@ -15,10 +15,10 @@ from rag_accel.scheduler.learning import LeastTime, ReturnRateLearner, StepCosts
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, RequestId, StepId
 from rag_accel.scheduler.runs import (
     EarlyWorks,
+    LeafPlace,
     NodeQueue,
     NodeRun,
     NodeState,
-    LeafPlace,
     RequestRun,
 )
 

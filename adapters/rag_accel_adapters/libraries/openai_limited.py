@@ -11,10 +11,11 @@ import asyncio
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace
+from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace, Endpoints
 
 _ASYNC = frozenset({"AsyncAPIClient", "AsyncAPIResource"})
 _RETRY_COUNT = "x-stainless-retry-count"
@@ -36,6 +37,16 @@ def limited_resource(resource: Any, gate: EndpointGate) -> Any:
     vars(other)["_post"] = partial(send, gate, resource._client, resource._post)
     vars(other)["is_limited"] = True
     return other
+
+
+def ending_in_time(resource: Any, gate: EndpointGate) -> Any:
+    """Return a resource whose calls end by the deadline of a gate, and wait for nobody's turn.
+
+    It is for servers that are chosen among several: what one refuses, another answers.
+    """
+    if gate.deadline() is None:
+        return resource
+    return limited_resource(resource, replace(gate, endpoints=Endpoints()))
 
 
 def is_limited(sender: Any) -> bool:

@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator, DeadlineError
+from rag_accel.engines import RemoteLLM
 
 SOON_S = 0.4
 SILENCE_S = 3.0
@@ -109,8 +110,22 @@ def test_a_nested_program_has_the_deadline_of_the_outer_one() -> None:
 
 def test_a_call_outside_any_program_has_its_own_deadline() -> None:
     with LimitedServer(answer_s=SILENCE_S) as server, due(SOON_S) as accelerator:
+        fast = accelerate(model(server), accelerator=accelerator)
         with pytest.raises(DeadlineError):
-            accelerate(model(server), accelerator=accelerator).invoke("a")
+            fast.invoke("a")
+
+
+@anyhow
+def test_a_call_that_goes_to_any_of_several_servers_ends_at_the_deadline(call: Call) -> None:
+    with LimitedServer(answer_s=SILENCE_S) as first, LimitedServer(answer_s=SILENCE_S) as second:
+        llm = RemoteLLM([first.base_url, second.base_url], "m", api_key="k")
+        with due(SOON_S, llm=llm) as accelerator:
+            fast = accelerate(chain(first), accelerator=accelerator)
+            began = time.monotonic()
+            with pytest.raises(DeadlineError):
+                call(fast, {"question": "a"})
+            assert time.monotonic() - began < SILENCE_S
+        assert first.num_calls + second.num_calls == 1
 
 
 @pytest.mark.parametrize("count", [1, 200])
