@@ -10,7 +10,7 @@ from accel_harness import PATIENCE_S, Gate, function_graph, opened
 from rag_accel import DeadlineError, RAGraph
 from rag_accel.scheduler.learning import FEWEST_TIMES
 
-TAKES_S = 0.15
+TAKES_S = 0.3
 
 
 def slow(calls: list[str]) -> RAGraph:

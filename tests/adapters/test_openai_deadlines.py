@@ -124,7 +124,7 @@ def test_a_call_that_others_share_is_not_cut(way: Ask) -> None:
 def test_a_stream_that_falls_silent_ends_at_the_deadline() -> None:
     with LimitedServer() as server, openai.OpenAI(api_key="k", base_url=server.base_url) as client:
         server.streams_end = False
-        resource = limited_resource(client.chat.completions, gate_of(0.5))
+        resource = limited_resource(client.chat.completions, gate_of(1.0))
         texts: list[str] = []
         with pytest.raises(DeadlineError), resource.create(**ASKED, stream=True) as stream:
             texts += [chunk.choices[0].delta.content for chunk in stream]
@@ -135,7 +135,7 @@ async def test_a_stream_of_a_loop_that_falls_silent_ends_at_the_deadline() -> No
     with LimitedServer() as server:
         server.streams_end = False
         async with openai.AsyncOpenAI(api_key="k", base_url=server.base_url) as client:
-            resource = limited_resource(client.chat.completions, gate_of(0.5))
+            resource = limited_resource(client.chat.completions, gate_of(1.0))
             texts: list[str] = []
             stream = await resource.create(**ASKED, stream=True)
 

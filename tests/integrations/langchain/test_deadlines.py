@@ -95,11 +95,11 @@ def test_the_users_object_is_as_it_was() -> None:
 
 
 def test_a_nested_program_has_the_deadline_of_the_outer_one() -> None:
-    with LimitedServer(answer_s=0.3) as server, due(0.5) as accelerator:
+    with LimitedServer(answer_s=0.6) as server, due(1.0) as accelerator:
         inner = accelerate(chain(server), accelerator=accelerator)
 
         def ask_twice(question: str) -> str:
-            inner.invoke({"question": question})  # takes 0.3 of the 0.5 seconds
+            inner.invoke({"question": question})  # takes 0.6 of the 1.0 seconds
             return inner.invoke({"question": question})
 
         outer = accelerate(RunnableLambda(ask_twice), accelerator=accelerator)
