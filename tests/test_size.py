@@ -88,6 +88,16 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "requests with a deadline go by the time left for their plan, and begin nothing too late",
+        "a second record of what programs take, and a second constant of patience",
+        {
+            "rag_accel/engine_api": 50,
+            "rag_accel/engines/http": 50,
+            "rag_accel/scheduler": 300,
+            "tests": 700,
+        },
+    ),
+    *_raises(
         "calls that user code makes one after the other are answered together",
         "separate notes of prompts and answers by each kind of call",
         {

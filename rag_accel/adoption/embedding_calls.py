@@ -144,7 +144,8 @@ class EmbeddingCall:
         if hosted is not None:
             make = partial(adopted.make, accelerator.options)
             engine = accelerator.own(adopted.model, "hosted-embedding", make)
-            shared, gate = accelerator.hosted_texts, gate_for(self.identity, self.holder)
+            shared = accelerator.hosted_texts
+            gate = gate_for(self.identity, self.holder, is_cut=False)
             work = ServerTexts(
                 tuple(texts),
                 role,

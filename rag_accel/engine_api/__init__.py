@@ -9,6 +9,7 @@ Nothing here executes anything, and nothing here imports the scheduler or an eng
 """
 
 from rag_accel.engine_api.engine import (
+    PATIENCE_S,
     AdmittingEngine,
     CompositeEngine,
     CountingEngine,
@@ -53,6 +54,7 @@ from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfi
 __all__ = [
     "KINDS",
     "MOST_NUMBER",
+    "PATIENCE_S",
     "ROLES",
     "AdmittingEngine",
     "BorrowedEngine",

@@ -14,6 +14,10 @@ Handle = NewType("Handle", str)
 
 OutputKind = Literal["progress", "partial", "final", "error"]
 
+#: Seconds after its arrival at which a request without a deadline counts as due, so that requests
+#: with one never keep it waiting for ever.
+PATIENCE_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:

@@ -102,7 +102,12 @@ def is_refusal(error: BaseException) -> bool:
     """Tell whether a server takes no more for now: HTTP 429 or 503, or no answer in time."""
     if (status := _status(error)) is not None:
         return status in (429, 503)
-    return any("Timeout" in base.__name__ for base in _mro(error))
+    return is_timeout(error)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Tell whether a client gave up because no answer came in time."""
+    return _status(error) is None and any("Timeout" in base.__name__ for base in _mro(error))
 
 
 def is_doubtful(error: BaseException) -> bool:

@@ -55,16 +55,20 @@ class EarlyAnswer(KeptLeaf):
     Args:
         payload: the call.
         build: builds the work.
-        key: of its leaf.
+        key, engine: of its leaf.
     """
 
-    __slots__ = ("_num_pieces", "has_begun", "key", "payload")
+    __slots__ = ("_num_pieces", "engine", "has_begun", "key", "payload")
 
     def __init__(
-        self, payload: GenerationInput, build: Callable[[NodeKey], EngineRequest], key: NodeKey
+        self,
+        payload: GenerationInput,
+        build: Callable[[NodeKey], EngineRequest],
+        key: NodeKey,
+        engine: EngineName,
     ) -> None:
         super().__init__(build)
-        self.payload, self.key = payload, key
+        self.payload, self.key, self.engine = payload, key, engine
         self.has_begun = False
         self._num_pieces = 0
 

@@ -315,7 +315,7 @@ class NotedPrompt:
     def ask(self) -> EarlyAnswer | None:
         """Return what was begun early for this call, which is waited for from now on."""
         if self.answer is not None:
-            self.run.driver.post(EarlyAsked(self.answer.key))
+            self.run.driver.post(EarlyAsked(self.answer.key, self.answer.engine))
         return self.answer
 
     def use(self, answer: EarlyAnswer) -> Any:

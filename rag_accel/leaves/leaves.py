@@ -197,7 +197,7 @@ class Leaves:
         event = LeafArrived(identity.request, spec, identity.arrived_at, identity.deadline)
         # Streamed, so that what is dropped midway can be counted.
         build = self._builder(identity, work, event, stream=True)
-        answer = EarlyAnswer(payload, build, NodeKey(identity.request, spec.name))
+        answer = EarlyAnswer(payload, build, NodeKey(identity.request, spec.name), engine)
         (self.driver.submit_together if together else self.driver.submit)(event, answer)
         return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command, EndNode, EndRequest
+from rag_accel.scheduler.deadlines import enter_place, learn_rests
 from rag_accel.scheduler.early_answers import drop_unasked, may_begin_early
 from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import (
@@ -181,14 +182,16 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         if event.at_once and not run.admitted:
             admit_at_once(state, run, now)
         (node,) = append_nodes(state, run, (event.node,), leaf=True)
+        if event.node.early:
+            state.unasked[node.key] = None
+        else:
+            node.place = enter_place(run, event.node.engine, now)
         if run.unfinished == 1:
             leave_idle(state, run)
             if not event.node.early:
                 learn_gap(state, run, event.node.engine, now)
         if run.admitted:
             ready(state, node, now)
-    if event.node.early:
-        state.unasked[node.key] = None
     engine = state.engines[event.node.engine]
     if event.at_once and not engine.owned and node.state == "queued":
         engine.at_once[node.key] = None
@@ -250,6 +253,7 @@ def request_closed(
         return
     run.open = False
     drop_unasked(state, now, out)
+    learn_rests(state, run, event.closed_at)
     if run.unfinished == 0:
         leave_idle(state, run)
         state.forget(run.id)

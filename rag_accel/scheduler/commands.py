@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_accel.scheduler.messages import (
     EngineName,
@@ -73,18 +73,26 @@ class StartCall(_Matching):
     engine: EngineName
 
 
+class TooLate(NamedTuple):
+    """The least time that a node takes, and the time that its deadline left, in seconds."""
+
+    takes_s: float
+    left_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class EndNode(_Matching):
     """A node's outcome is delivered to its client; ``leader`` holds the result if it was shared.
 
     One that was ``rejected`` for an engine that would be late may try again ``retry_after_s``
-    later.
+    later. One that was not begun because it could not end in time says why: ``late``.
     """
 
     node: NodeKey
     outcome: Outcome
     leader: NodeKey | None = None
     retry_after_s: float = 0.0
+    late: TooLate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def _finish(
     run = state.requests.get(node.key.request) or state.pending[node.key.request]
     state.move(node, "ended", outcome)
     run.unfinished -= 1
-    out.append(EndNode(node.key, outcome, leader))
+    out.append(EndNode(node.key, outcome, leader, late=node.late))
     if node.leaf:
         del run.nodes[node.key.node]
         run.last_engine, run.idle_since = node.spec.engine, now

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rag_accel.scheduler.batching import grant_threads, select_batch, select_calls, step_time_s
 from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
 from rag_accel.scheduler.completions import cancel_node, end_request
+from rag_accel.scheduler.deadlines import pop_too_late
 from rag_accel.scheduler.early import drop_early, forget_early, paid_at, start_early
 from rag_accel.scheduler.early_answers import drop_unasked
 from rag_accel.scheduler.learning import COMPANY_S, bounded_budget_s
@@ -62,11 +63,20 @@ def _drop(state: SchedulerState, engine: EngineState, out: list[Command]) -> Non
 
 
 def _settle(state: SchedulerState, now: float, out: list[Command]) -> None:
-    """Admit waiting requests, and end nodes queued for lost engines: each may lead to the other."""
+    """Admit waiting requests, and end queued nodes that are not to begin: each may lead to others.
+
+    Those are nodes that cannot end in time, and nodes of lost engines.
+    """
     if state.pending:
         admit_pending(state, now)
-    while (engine := _lost_with_work(state)) is not None:
-        _lose_queue(state, engine, now, out)
+    while True:
+        if (node := pop_too_late(state, now)) is not None:
+            cancel_node(state, node, out)
+            fall_back(state, node, "deadline", now, out)
+        elif (engine := _lost_with_work(state)) is not None:
+            _lose_queue(state, engine, now, out)
+        else:
+            return
         admit_pending(state, now)
 
 
@@ -192,6 +202,8 @@ def next_wake(state: SchedulerState, now: float) -> float | None:
     times: list[float] = []
     if state.deadlines:
         times.append(state.deadlines[0][0])
+    if state.latest_starts:
+        times.append(state.latest_starts[0][0])
     if state.retries:
         times.append(state.retries[0][0])
     if state.early and (at := paid_at(state, now)) is not None:

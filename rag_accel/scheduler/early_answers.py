@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rag_accel.scheduler.commands import Command
 from rag_accel.scheduler.completions import cancel_node, end_node
+from rag_accel.scheduler.deadlines import enter_place
 from rag_accel.scheduler.messages import EarlyAsked, LeafArrived
 from rag_accel.scheduler.state import SchedulerState
 
@@ -19,8 +20,10 @@ def may_begin_early(state: SchedulerState, event: LeafArrived) -> bool:
 
 
 def early_asked(state: SchedulerState, event: EarlyAsked, now: float, out: list[Command]) -> None:
-    """Let an early leaf be as any other from now on; nothing if it has ended."""
+    """Let an early leaf, unless it has ended, be as any other from now on."""
     state.unasked.pop(event.node, None)
+    if (run := state.find(event.node.request)) is not None:
+        enter_place(run, event.engine, now)
 
 
 def drop_unasked(state: SchedulerState, now: float, out: list[Command]) -> None:

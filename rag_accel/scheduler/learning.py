@@ -12,7 +12,7 @@ Everything is learned from the times that events carry, so equal events give equ
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 
 from rag_accel.engine_api.line_fit import LineFit
 
@@ -128,6 +128,51 @@ class IdleTime:
     def spend(self, now: float, seconds: float) -> None:
         """Count a step of early work, during which the engine was idle for all others."""
         self.seconds, self.until = max(-MOST_IDLE_S, self.at(now) - seconds), now
+
+
+#: Fewer times than these show no least time, nor does any after so many seconds without another:
+#: what is not begun is not measured, so that an old time would stand for ever.
+FEWEST_TIMES = 8
+LATELY_S = 60.0
+#: a time counts among this many newer ones at least, and twice as many at most
+_GENERATION = 32
+
+
+@dataclass(slots=True)
+class LeastTime:
+    """The least time that works of one kind have taken lately, in seconds.
+
+    It bounds from below how long another one takes: a mean would condemn half of them.
+    """
+
+    #: of this generation and of the one before: how many, the least, and the items of that work
+    count: int = 0
+    least: tuple[float, int] = (inf, 0)
+    count_before: int = 0
+    least_before: tuple[float, int] = (inf, 0)
+    latest_at: float = -inf
+
+    def add(self, took_s: float, items: int, now: float) -> None:
+        """Take the time of a work that has just ended into account."""
+        if now - self.latest_at > LATELY_S:
+            self.count = self.count_before = 0
+            self.least = self.least_before = (inf, 0)
+        elif self.count == _GENERATION:
+            self.count_before, self.least_before = self.count, self.least
+            self.count, self.least = 0, (inf, 0)
+        self.count += 1
+        self.least = min(self.least, (took_s, items))
+        self.latest_at = now
+
+    def of(self, items: int, now: float) -> float | None:
+        """Return the least time of a work of ``items`` items; None if too little is known.
+
+        A work smaller than the quickest may be quicker still.
+        """
+        if self.count + self.count_before < FEWEST_TIMES or now - self.latest_at > LATELY_S:
+            return None
+        least_s, size = min(self.least, self.least_before)
+        return least_s if items >= size else None
 
 
 @dataclass(slots=True)

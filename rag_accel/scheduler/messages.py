@@ -183,6 +183,7 @@ class EarlyAsked:
     """A program has made the call that an early leaf was begun for, and waits for it now."""
 
     node: NodeKey
+    engine: EngineName
 
 
 class CallMade(NamedTuple):

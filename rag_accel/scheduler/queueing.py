@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command, EndNode, EndRequest
+from rag_accel.scheduler.deadlines import set_turn
 from rag_accel.scheduler.messages import NodeKey, NodeSpec
 from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import SchedulerState
@@ -147,5 +148,6 @@ def ready(state: SchedulerState, node: NodeRun, now: float) -> None:
         return
     if share is not None:
         engine.flights[share] = node.key
+    set_turn(state, node, now)
     engine.queue.add(node)
     state.move(node, "queued", "ready")

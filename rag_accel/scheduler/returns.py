@@ -5,6 +5,7 @@ from __future__ import annotations
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.commands import Command
 from rag_accel.scheduler.completions import end_node, forget_parts, leave_engine
+from rag_accel.scheduler.deadlines import learn_time
 from rag_accel.scheduler.early import early_step_over
 from rag_accel.scheduler.learning import running_mean
 from rag_accel.scheduler.messages import CallEnded, StepEnded, StepFailed
@@ -40,6 +41,8 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
         leave_engine(state, engine, node)
         engine.node_mean_s = running_mean(engine.node_mean_s, now - node.started_at)
         engine.costs.learn_service(node.served_s, node.spec.size)
+        if report.kind == "final":
+            learn_time(state, engine, node, now)
         if node.abandoned:
             continue
         if report.kind == "final":
@@ -143,6 +146,8 @@ def call_ended(state: SchedulerState, event: CallEnded, now: float, out: list[Co
     appended = _append(state, event, node)
     leave_engine(state, engine, node)
     engine.node_mean_s = running_mean(engine.node_mean_s, now - node.started_at)
+    if event.ok:
+        learn_time(state, engine, node, now)
     state.dirty[engine.name] = None
     if event.ok and not node.abandoned:
         end_node(state, node, "done", now, out)

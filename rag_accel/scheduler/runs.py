@@ -23,12 +23,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from rag_accel.scheduler.commands import TooLate
 from rag_accel.scheduler.learning import IdleTime
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, OnFull, RequestId, WorkSlice
 
 NodeState = Literal["waiting", "queued", "following", "running", "retrying", "ended"]
+
+
+class LeafPlace(NamedTuple):
+    """The place of a leaf in its program: the so-manieth on an engine."""
+
+    engine: EngineName
+    ordinal: int
 
 
 @dataclass(slots=True)
@@ -41,12 +49,15 @@ class NodeRun:
     arrived_at: float
     #: an intercepted call: it ends by itself, and harms no other node of its request
     leaf: bool = False
+    place: LeafPlace | None = None
     #: None only until its request is admitted
     state: NodeState | None = None
     #: primitives it still waits for; 0 iff not waiting
     blockers: int = 0
     dependents: list[str] = field(default_factory=list[str])
     queued_at: float = 0.0
+    #: its turn in the queue: when it should begin at the latest
+    due: float = 0.0
     started_at: float = 0.0
     #: items whose parts have ended, and items that its owned engine holds now
     taken: int = 0
@@ -66,6 +77,8 @@ class NodeRun:
     abandoned: bool = False
     #: let in although its borrowed engine was full
     beyond: bool = False
+    #: why it was not begun
+    late: TooLate | None = None
     #: nodes that get this node's result, in the order in which they came
     followers: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
 
@@ -103,6 +116,8 @@ class RequestRun:
     #: where its last leaf ran and when that ended; what comes next is learned from these
     last_engine: EngineName | None = None
     idle_since: float = 0.0
+    #: the arrivals of its first leaves
+    places: dict[LeafPlace, float] = field(default_factory=dict[LeafPlace, float])
 
 
 @dataclass(slots=True)
@@ -126,20 +141,23 @@ class EarlyWorks:
 OVERDUE_LEVELS = 10
 
 _Level = dict[NodeKey, NodeRun]
+_Turn = tuple[float, float, RequestId]
 
 
 class NodeQueue:
     """The queued nodes of one engine in the order of Teola Algorithm 2; a change costs O(log n)."""
 
-    __slots__ = ("_levels", "_line", "items", "nodes")
+    __slots__ = ("_levels", "_line", "_turns", "items", "nodes")
 
     def __init__(self) -> None:
         #: by the time they were queued
         self.nodes: dict[NodeKey, NodeRun] = {}
         #: of each request, its nodes by depth
         self._levels: dict[RequestId, dict[int, _Level]] = {}
-        #: requests with a node here as (arrived_at, id), oldest first
-        self._line: list[tuple[float, RequestId]] = []
+        #: requests with a node here as (due, arrived_at, id), the least first; of several that
+        #: its nodes have had since it came here, a request keeps the earliest
+        self._line: list[_Turn] = []
+        self._turns: dict[RequestId, _Turn] = {}
         #: sum of the items that the nodes have left
         self.items = 0
 
@@ -162,11 +180,14 @@ class NodeQueue:
         """Append a node that is not here yet."""
         self.nodes[node.key] = node
         self.items += node.spec.size - node.taken
-        levels = self._levels.get(node.key.request)
-        if levels is None:
-            levels = self._levels[node.key.request] = {}
-            insort(self._line, (node.arrived_at, node.key.request))
-        levels.setdefault(node.spec.depth, {})[node.key] = node
+        request = node.key.request
+        self._levels.setdefault(request, {}).setdefault(node.spec.depth, {})[node.key] = node
+        turn, own = (node.due, node.arrived_at, request), self._turns.get(request)
+        if own is None or turn < own:
+            if own is not None:
+                del self._line[bisect_left(self._line, own)]
+            self._turns[request] = turn
+            insort(self._line, turn)
 
     def discard(self, key: NodeKey) -> None:
         """Remove a node if it is here."""
@@ -182,12 +203,13 @@ class NodeQueue:
         del levels[node.spec.depth]
         if not levels:
             del self._levels[key.request]
-            del self._line[bisect_left(self._line, (node.arrived_at, key.request))]
+            del self._line[bisect_left(self._line, self._turns.pop(key.request))]
 
     def by_urgency(self, now: float, ageing_s: float) -> Iterator[NodeRun]:
         """Yield the nodes that may start now, most urgent first; do not change the queue meanwhile.
 
-        Oldest request first. Of each request only the nodes of its greatest depth: they unblock
+        The request that is due first comes first, which is the oldest where none has a deadline
+        (``deadlines.py``). Of each request only the nodes of its greatest depth: they unblock
         most. A shallower one joins once it has waited ``ageing_s`` for each level it lacks, and
         the longest waiting node precedes everything once it has waited ten levels, so that
         nothing starves behind an old request that never ends. (Differs: the paper has no ageing.)
@@ -195,7 +217,7 @@ class NodeQueue:
         overdue = self._overdue(now - OVERDUE_LEVELS * ageing_s)
         if overdue is not None:
             yield overdue
-        for _, request in self._line:
+        for _, _, request in self._line:
             for node in self._eligible(request, now, ageing_s):
                 if node is not overdue:
                     yield node

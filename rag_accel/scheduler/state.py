@@ -11,15 +11,41 @@ from dataclasses import dataclass, field
 from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.engine_api.transient import RetryBudget
 from rag_accel.errors import InvalidTransitionError
-from rag_accel.scheduler.learning import ReturnRateLearner, StepCosts
+from rag_accel.scheduler.learning import LeastTime, ReturnRateLearner, StepCosts
 from rag_accel.scheduler.messages import EngineName, NodeKey, NodeSpec, RequestId, StepId
-from rag_accel.scheduler.runs import EarlyWorks, NodeQueue, NodeRun, NodeState, RequestRun
+from rag_accel.scheduler.runs import (
+    EarlyWorks,
+    LeafPlace,
+    NodeQueue,
+    NodeRun,
+    NodeState,
+    RequestRun,
+)
 
 STORY_LENGTH = 2048
 #: further attempts on an engine before any of its works has ended well
 MOST_RETRIES = 64
+MAX_PROGRAMS = 4096
 
 Gaps = dict[EngineName | None, dict[EngineName, float]]
+
+
+@dataclass(slots=True)
+class LeafTimes:
+    """The learned times of one leaf of a program."""
+
+    #: mean seconds from the leaf's arrival to the end of the run; 0 before the first
+    rest_s: float = 0.0
+    least: LeastTime = field(default_factory=LeastTime)
+
+
+@dataclass(slots=True)
+class ProgramTimes:
+    """The times that earlier runs of a program have shown."""
+
+    #: seconds between a leaf on one engine and the next on another
+    gaps: Gaps = field(default_factory=Gaps)
+    places: dict[LeafPlace, LeafTimes] = field(default_factory=dict[LeafPlace, LeafTimes])
 
 
 @dataclass(slots=True)
@@ -69,6 +95,7 @@ class EngineState:
     step_mean_s: float = 0.0
     #: running mean of a node's time on this engine in seconds; 0 before the first
     node_mean_s: float = 0.0
+    least: dict[PrimitiveKind, LeastTime] = field(default_factory=dict[PrimitiveKind, LeastTime])
     #: not None iff the engine is idle on purpose, for a newcomer of the request ``wait_for``, or
     #: for callers that are about to come back
     wait_until: float | None = None
@@ -150,8 +177,8 @@ class SchedulerState:
     engines: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
     #: those of ``engines`` that are stepped by us; few, while borrowed ones may be many
     owned: dict[EngineName, EngineState] = field(default_factory=dict[EngineName, EngineState])
-    #: of each program, seconds between its leaf on one engine and its next on another, learned
-    gaps: dict[str, Gaps] = field(default_factory=dict[str, Gaps])
+    #: of each program, learned
+    programs: dict[str, ProgramTimes] = field(default_factory=dict[str, ProgramTimes])
     #: open programs without a leaf by program and last engine, as (idle since, request), sorted
     idle: dict[tuple[str, EngineName | None], list[tuple[float, RequestId]]] = field(
         default_factory=dict[tuple[str, EngineName | None], list[tuple[float, RequestId]]]
@@ -167,6 +194,8 @@ class SchedulerState:
     #: early leaves that no caller waits for (``early_answers.py``)
     unasked: dict[NodeKey, None] = field(default_factory=dict[NodeKey, None])
     deadlines: list[tuple[float, RequestId]] = field(default_factory=list[tuple[float, RequestId]])
+    #: when nodes can no longer end in time unless they have begun, as (at, node), a heap
+    latest_starts: list[tuple[float, NodeKey]] = field(default_factory=list[tuple[float, NodeKey]])
     #: when nodes have their next attempt, as (at, node), a heap; those that ended may be among them
     retries: list[tuple[float, NodeKey]] = field(default_factory=list[tuple[float, NodeKey]])
     log: deque[Transition] = field(default_factory=lambda: deque[Transition](maxlen=STORY_LENGTH))
@@ -230,6 +259,12 @@ class SchedulerState:
             for t in self.log
             if t.node == key
         )
+
+    def times_of(self, program: str) -> ProgramTimes:
+        """Return the times of a program, for which that of the oldest is forgotten if need be."""
+        if program not in self.programs and len(self.programs) >= MAX_PROGRAMS:
+            del self.programs[next(iter(self.programs))]
+        return self.programs.setdefault(program, ProgramTimes())
 
     def add_deadline(self, run: RequestRun) -> None:
         """Remember a request's deadline; forget those of requests long gone."""

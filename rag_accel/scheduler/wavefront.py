@@ -22,7 +22,6 @@ from rag_accel.scheduler.runs import NodeRun, RequestRun
 from rag_accel.scheduler.state import EngineState, SchedulerState
 
 WAIT_SHARE = 0.05
-MAX_PROGRAMS = 4096
 #: running nodes of one engine that are looked at to find one that leads here
 LOOKAHEAD = 64
 
@@ -70,27 +69,27 @@ def learn_gap(state: SchedulerState, run: RequestRun, engine: EngineName, now: f
     """
     if not run.program or engine not in state.owned:
         return
-    if run.program not in state.gaps and len(state.gaps) >= MAX_PROGRAMS:
-        del state.gaps[next(iter(state.gaps))]
-    gaps = state.gaps.setdefault(run.program, {}).setdefault(run.last_engine, {})
+    gaps = state.times_of(run.program).gaps.setdefault(run.last_engine, {})
     gaps[engine] = running_mean(gaps.get(engine, 0.0), now - run.idle_since)
 
 
 def forget_gaps(state: SchedulerState, engine: EngineName) -> None:
-    """Forget how long programs took to and from an engine that is gone."""
-    for program, places in list(state.gaps.items()):
-        places.pop(engine, None)
-        for place, gaps in list(places.items()):
+    """Forget how long programs took to, on and from an engine that is gone."""
+    for program, times in list(state.programs.items()):
+        times.gaps.pop(engine, None)
+        for origin, gaps in list(times.gaps.items()):
             gaps.pop(engine, None)
             if not gaps:
-                del places[place]
-        if not places:
-            del state.gaps[program]
+                del times.gaps[origin]
+        for place in [place for place in times.places if place.engine == engine]:
+            del times.places[place]
+        if not (times.gaps or times.places):
+            del state.programs[program]
 
 
 def forget_program(state: SchedulerState, program: str) -> None:
-    """Forget how long a program took from engine to engine."""
-    state.gaps.pop(program, None)
+    """Forget how long a program took."""
+    state.programs.pop(program, None)
 
 
 def enter_idle(state: SchedulerState, run: RequestRun) -> None:
@@ -165,7 +164,8 @@ def _from_programs(
 ) -> list[Newcomer]:
     found: list[Newcomer] = []
     for (program, last_engine), line in state.idle.items():
-        gap = state.gaps.get(program, {}).get(last_engine, {}).get(engine.name)
+        times = state.programs.get(program)
+        gap = times.gaps.get(last_engine, {}).get(engine.name) if times is not None else None
         if gap is None:
             continue
         first = bisect_right(line, now - gap, key=itemgetter(0))

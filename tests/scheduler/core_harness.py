@@ -16,6 +16,7 @@ from rag_accel.scheduler.messages import (
     Closing,
     EngineName,
     Event,
+    Fallback,
     LeafArrived,
     LoopHeldUp,
     NodeCancelled,
@@ -51,11 +52,12 @@ def spec(
     depth: int = 1,
     size: int = 1,
     share: Hashable | None = None,
+    kind: PrimitiveKind = PrimitiveKind.EMBEDDING,
+    fallback: Fallback | None = None,
 ) -> NodeSpec:
-    """Describe a node; whatever it is, the core treats all kinds alike."""
-    return NodeSpec(
-        name, EngineName(engine), PrimitiveKind.EMBEDDING, after, depth, size=size, share=share
-    )
+    """Describe a node."""
+    where = EngineName(engine)
+    return NodeSpec(name, where, kind, after, depth, size, share, fallback=fallback)
 
 
 class Core:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rag_accel.engine_api import PATIENCE_S
 from rag_accel.errors import InvalidTransitionError
 from rag_accel.scheduler.dispatch import next_wake
 from rag_accel.scheduler.early import MOST_WORKS
@@ -93,11 +94,27 @@ def _queue_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]
             yield f"{node.key} is {node.state} in the queue of {engine.name}"
     if engine.queue.items != sum(node.left for node in engine.queue):
         yield f"the queue of {engine.name} counts {engine.queue.items} items"
+    yield from _turn_problems(state, engine)
     ordered = list(engine.queue.by_urgency(float("inf"), 1.0))
     if len(ordered) != len(engine.queue) or {n.key for n in ordered} != {
         n.key for n in engine.queue
     }:
         yield f"the order of {engine.name} differs from its queue"
+
+
+def _turn_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:
+    queue = engine.queue
+    if queue._line != sorted(queue._turns.values()):
+        yield f"the turns of {engine.name} are out of order"
+    if queue._turns.keys() != {node.key.request for node in queue}:
+        yield f"{engine.name} has turns of requests without a node in its queue"
+    for node in queue:
+        run = state.requests.get(node.key.request)
+        latest = run.arrived_at + PATIENCE_S if run is not None else node.due
+        if node.due > latest or (run is not None and run.deadline is None and node.due != latest):
+            yield f"{node.key} is due at {node.due}, and at {latest} at the latest"
+        if node.due < queue._turns[node.key.request][0]:
+            yield f"{node.key} is due before the turn of its request"
 
 
 def _slot_problems(state: SchedulerState, engine: EngineState) -> Iterator[str]:

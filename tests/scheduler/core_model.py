@@ -302,6 +302,11 @@ class CoreModel:
         node = command.node
         self._check_alive(node)
         self.ended[node] = command.outcome
+        if command.late is not None:
+            assert command.outcome == "deadline"
+            assert node not in self.started or node in self.attempts, f"{node} had begun"
+            assert command.late.takes_s + 1e-9 >= command.late.left_s >= 0
+            self.counts["late"] = self.counts.get("late", 0) + 1
         if command.leader is not None:
             assert command.outcome == "done"
             mine, theirs = self.specs[node], self.specs[command.leader]

@@ -114,7 +114,8 @@ class Player(CoreModel):
         """Let a program ask for what it has begun, whatever has become of it."""
         begun = [name for name in list(self.leaves)[-20:] if name.node.startswith("ahead")]
         if begun:
-            self.send(EarlyAsked(rng.choice(begun)))
+            asked = rng.choice(begun)
+            self.send(EarlyAsked(asked, self.specs[asked].engine))
 
     def make_call(self, rng: Random) -> None:
         """Tell of a call that began and ended without asking, of a program, a graph or nobody."""
@@ -290,6 +291,7 @@ class Player(CoreModel):
             depth=rng.randint(1, 4),
             size=rng.choice((1, 1, 1, 2, 3, 9)),
             share=rng.choice((None, None, "k", "l", "m")),
+            kind=PrimitiveKind.RERANKING,  # cut into parts, and in no cache
         )
 
     def _least_s(self, rng: Random) -> float | None:

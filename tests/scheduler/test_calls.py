@@ -23,7 +23,7 @@ def test_a_program_has_been_where_it_made_its_last_call() -> None:
     core.open(1, at=0.0)
     core.made(1, 0.25, 1.0)
     core.leaf(1, "a", at=1.5)
-    assert core.state.gaps["p"] == {"b": {"e": 0.5}}
+    assert core.state.programs["p"].gaps == {"b": {"e": 0.5}}
 
 
 def test_of_calls_made_beside_each_other_the_one_that_ended_last_counts() -> None:
@@ -36,7 +36,7 @@ def test_of_calls_made_beside_each_other_the_one_that_ended_last_counts() -> Non
     core.made(1, 0.5, 1.0)
     assert core.state.requests[RequestId(1)].idle_since == 2.0
     core.leaf(1, "a", at=2.5)
-    assert core.state.gaps["p"] == {"c": {"e": 0.5}}
+    assert core.state.programs["p"].gaps == {"c": {"e": 0.5}}
 
 
 def test_a_call_made_beside_owned_work_leaves_its_request_busy() -> None:
@@ -57,7 +57,7 @@ def test_a_call_made_for_a_program_that_waits_to_be_admitted_teaches_nothing() -
     core.open(1)
     core.open(2)
     assert core.made(2, 0.5, 1.0) == []
-    assert not core.state.gaps
+    assert not core.state.programs
     assert 2 in core.state.pending
 
 
@@ -69,7 +69,7 @@ def test_a_program_that_has_left_is_forgotten() -> None:
     core.close_program(1)
     core.send(ProgramLeft("p"))
     core.send(ProgramLeft("unknown"))
-    assert not core.state.gaps
+    assert not core.state.programs
 
 
 def test_an_unbounded_engine_never_holds_a_call_back() -> None:

@@ -52,7 +52,7 @@ def test_once_asked_for_it_is_as_any_other() -> None:
     core = alone()
     ahead(core, "b")
     core.end_step(at=0.01, silent=[])
-    core.send(EarlyAsked(key(1, "b")), 0.02)
+    core.send(EarlyAsked(key(1, "b"), EngineName("e")), 0.02)
     core.leaf(2, "x", at=0.03)
     assert key(1, "b") in core.engine().running
     assert ended("b", "done") in core.end_step(at=0.04, final=[key(1, "b")])
@@ -86,7 +86,7 @@ def test_what_ended_before_it_is_asked_for_stays_ended() -> None:
     ahead(core, "b")
     core.end_step(at=0.01, silent=[])
     core.end_step(at=0.02, final=[key(1, "b")])
-    assert core.send(EarlyAsked(key(1, "b")), 0.03) == []
+    assert core.send(EarlyAsked(key(1, "b"), EngineName("e")), 0.03) == []
 
 
 def test_no_gap_is_learned_from_it() -> None:
@@ -94,4 +94,12 @@ def test_no_gap_is_learned_from_it() -> None:
     core.own(**LLM)
     core.open(1, program="p")
     ahead(core, "b", at=0.5)
-    assert core.state.gaps == {}
+    assert core.state.programs == {}
+
+
+def test_it_is_a_leaf_of_its_program_once_it_is_asked_for() -> None:
+    core = alone()
+    ahead(core, "b")
+    assert len(core.state.requests[RequestId(1)].places) == 1
+    core.send(EarlyAsked(key(1, "b"), EngineName("e")), 0.01)
+    assert len(core.state.requests[RequestId(1)].places) == 2

@@ -67,9 +67,11 @@ def test_what_was_learned_about_it_is_forgotten() -> None:
         core.leaf(round_, "b", "f", at=round_ + 0.3)
         core.end_step("f", at=round_ + 0.4)
         core.close_program(round_)
-    assert len(core.state.gaps["p"]) == 2
+    assert len(core.state.programs["p"].gaps) == 2
     core.send(LEFT)
-    assert not core.state.gaps
+    times = core.state.programs["p"]
+    assert not times.gaps
+    assert [place.engine for place in times.places] == ["f"]
 
 
 def test_an_engine_stays_while_a_live_request_still_wants_it() -> None:

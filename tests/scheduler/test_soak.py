@@ -7,6 +7,8 @@ from random import Random
 import pytest
 from core_player import Player, play
 
+from rag_accel.scheduler.deadlines import MOST_PLACES
+
 
 @pytest.mark.parametrize(
     "num_requests", [2_000, pytest.param(20_000, marks=pytest.mark.slow)], ids=str
@@ -18,8 +20,11 @@ def test_everything_is_over_and_forgotten_at_the_end(num_requests: int) -> None:
     assert state.is_empty()
     assert not state.dirty
     assert len(state.deadlines) <= 65
-    assert set(state.gaps) <= {"p", "q"}
-    assert all(len(places) <= len(state.engines) + 1 for places in state.gaps.values())
+    assert set(state.programs) <= {"p", "q"}
+    assert len(state.latest_starts) <= 65
+    for times in state.programs.values():
+        assert len(times.gaps) <= len(state.engines) + 1
+        assert len(times.places) <= MOST_PLACES
     for engine in state.engines.values():
         assert engine.step is None
         assert engine.threads == 0

@@ -6,7 +6,7 @@ import pytest
 from core_harness import Core, key, spec
 
 from rag_accel.scheduler.commands import EndNode, StartCall, StartStep
-from rag_accel.scheduler.wavefront import MAX_PROGRAMS
+from rag_accel.scheduler.state import MAX_PROGRAMS, ProgramTimes
 
 
 def learned(step_s: float = 0.1, gap_s: float = 0.002, **options: float) -> Core:
@@ -111,7 +111,7 @@ def test_the_latency_model_counts_items_until_a_step_was_measured() -> None:
     for size, waits in ((1, False), (10, True)):
         core = Core()
         core.own("f", per_item_s=0.01)
-        core.state.gaps["p"] = {None: {core.engine("f").name: 0.002}}
+        core.state.programs["p"] = ProgramTimes({None: {core.engine("f").name: 0.002}})
         core.open(1, at=1)
         assert (core.leaf(2, "a", "f", at=1.0005, size=size) == []) == waits
 
@@ -119,7 +119,7 @@ def test_the_latency_model_counts_items_until_a_step_was_measured() -> None:
 def test_a_full_batch_does_not_wait() -> None:
     core = learned()
     core.own("small", max_batch=2)
-    core.state.gaps["p"][None][core.engine("small").name] = 0.002
+    core.state.programs["p"].gaps[None][core.engine("small").name] = 0.002
     core.engine("small").step_mean_s = 0.1
     core.open(1, at=1)
     assert core.leaf(2, "a", "small", at=1.001) == []
@@ -251,7 +251,7 @@ def test_gaps_move_an_eighth_of_the_way_to_what_is_seen() -> None:
     core = learned(gap_s=0.002)
     core.open(1, at=1)
     core.leaf(1, "a", at=1.010)
-    assert core.state.gaps["p"][None][core.engine().name] == pytest.approx(0.003)
+    assert core.state.programs["p"].gaps[None][core.engine().name] == pytest.approx(0.003)
 
 
 def test_gaps_are_learned_between_the_leaves_of_a_program() -> None:
@@ -261,17 +261,17 @@ def test_gaps_are_learned_between_the_leaves_of_a_program() -> None:
     core.end_step(at=1.1)
     core.leaf(1, "b", "f", at=1.105)
     last = core.engine().name
-    assert core.state.gaps["p"][last] == {core.engine("f").name: pytest.approx(0.005)}
+    assert core.state.programs["p"].gaps[last] == {core.engine("f").name: pytest.approx(0.005)}
 
 
 def test_learned_gaps_are_bounded() -> None:
     core = Core()
     core.own()
     for request in range(MAX_PROGRAMS + 10):
-        core.state.gaps[str(request)] = {}
+        core.state.programs[str(request)] = ProgramTimes()
     core.open(1)
     core.leaf(1, "a")
-    before = len(core.state.gaps)
+    before = len(core.state.programs)
     core.open(2)
     core.leaf(2, "a")
-    assert len(core.state.gaps) == before
+    assert len(core.state.programs) == before

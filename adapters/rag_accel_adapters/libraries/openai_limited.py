@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace
+from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace, Endpoints
 
 _ASYNC = frozenset({"AsyncAPIClient", "AsyncAPIResource"})
 _RETRY_COUNT = "x-stainless-retry-count"
@@ -35,6 +37,16 @@ def limited_resource(resource: Any, gate: EndpointGate) -> Any:
     vars(other)["_post"] = partial(send, gate, resource._client, resource._post)
     vars(other)["is_limited"] = True
     return other
+
+
+def ending_in_time(resource: Any, gate: EndpointGate) -> Any:
+    """Return a resource whose calls end by the deadline of a gate, and wait for nobody's turn.
+
+    It is for servers that are chosen among several: what one refuses, another answers.
+    """
+    if gate.deadline() is None:
+        return resource
+    return limited_resource(resource, replace(gate, endpoints=Endpoints()))
 
 
 def is_limited(sender: Any) -> bool:
@@ -92,7 +104,8 @@ def _send(
     options = _with_idempotency_key(client, options)
 
     def ask(place: EndpointPlace) -> Any:
-        answer = post(path, options=_of_attempt(options, place), **others)
+        with _in_time(place):
+            answer = post(path, options=_of_attempt(client, options, place), **others)
         _note(answer, place, "close", is_stream=others.get("stream"))
         return answer
 
@@ -108,7 +121,8 @@ async def _asend(
     options = _with_idempotency_key(client, options)
 
     async def ask(place: EndpointPlace) -> Any:
-        answer = await post(path, options=_of_attempt(options, place), **others)
+        with _in_time(place):
+            answer = await post(path, options=_of_attempt(client, options, place), **others)
         _note(answer, place, "aclose", is_stream=others.get("stream"))
         return answer
 
@@ -137,12 +151,66 @@ def _with_idempotency_key(client: Any, options: Any) -> dict[str, Any]:
     return sent
 
 
-def _of_attempt(options: dict[str, Any], place: EndpointPlace) -> dict[str, Any]:
-    """Return the options of one attempt, which the client does not repeat."""
-    if not place.num_retries:
-        return {**options, "max_retries": 0}
-    headers = {_RETRY_COUNT: str(place.num_retries), **(options.get("headers") or {})}
-    return {**options, "max_retries": 0, "headers": headers}
+def _of_attempt(client: Any, options: dict[str, Any], place: EndpointPlace) -> dict[str, Any]:
+    """Return the options of one attempt, which the client does not repeat, nor outlives its time.
+
+    Raises:
+        DeadlineError: there is no time left for it.
+    """
+    sent = {**options, "max_retries": 0}
+    if place.num_retries:
+        sent["headers"] = {_RETRY_COUNT: str(place.num_retries), **(options.get("headers") or {})}
+    left_s = place.left_s()
+    if left_s is not None:
+        own = options.get("timeout", client.timeout)
+        sent["timeout"] = shortened(own if is_given(own) else client.timeout, left_s)
+    return sent
+
+
+def is_given(timeout: Any) -> bool:
+    """Tell whether a caller has set a timeout, if only to None."""
+    return type(timeout).__name__ not in ("NotGiven", "Omit")
+
+
+def shortened(own: Any, left_s: float) -> Any:
+    """Return a timeout of at most ``left_s`` seconds; the client's own where that is shorter.
+
+    Args:
+        own: seconds, a ``Timeout`` of httpx or httpx2, or None for ever.
+        left_s: seconds.
+    """
+    if own is None:
+        return left_s
+    if isinstance(own, int | float):
+        return min(own, left_s)
+    parts = {part: getattr(own, part) for part in ("connect", "read", "write", "pool")}
+    least = {part: left_s if s is None else min(s, left_s) for part, s in parts.items()}
+    return own if least == parts else type(own)(**least)
+
+
+@contextmanager
+def _in_time(place: EndpointPlace) -> Iterator[None]:
+    """Turn the timeout of a client that fires at its call's deadline into a DeadlineError."""
+    try:
+        yield
+    except Exception as error:
+        if (late := place.late(error)) is not None:
+            raise late from error
+        raise
+
+
+def _read_in_time(place: EndpointPlace, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    with _in_time(place):
+        yield from chunks
+
+
+async def _aread_in_time(
+    place: EndpointPlace, chunks: AsyncGenerator[bytes, None]
+) -> AsyncIterator[bytes]:
+    with _in_time(place):
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
 
 
 def _note(answer: Any, place: EndpointPlace, close: str, *, is_stream: Any) -> None:
@@ -161,6 +229,12 @@ def _note(answer: Any, place: EndpointPlace, close: str, *, is_stream: Any) -> N
         return close_own()
 
     vars(response)[close] = close_and_release
+    if place.deadline is not None:
+        name, read = "iter_bytes", _read_in_time
+        if close == "aclose":
+            name, read = "aiter_bytes", _aread_in_time
+        chunks = getattr(response, name)
+        vars(response)[name] = lambda *size: read(place, chunks(*size))
     place.keep(response)
 
 

@@ -17,6 +17,7 @@ from rag_accel.recognition.served_models import (
     ServedReports,
     TextsOfPrompt,
 )
+from rag_accel_adapters.libraries.openai_limited import ending_in_time
 from rag_accel_adapters.libraries.openai_places import (
     arguments_at,
     client_at,
@@ -68,7 +69,7 @@ def telling_resource(
             return getattr(resource, method)(*args, **kwargs)
         place = _place(resource, ask, prompt, kwargs)
         while True:
-            target = resource if place is None else resource_at(resource, place)
+            target = resource if place is None else _resource_at(resource, place, ask)
             there = prompt if place is None else _prompt_at(prompt, place, get_client)
             try:
                 texts = ask.texts_of(there)
@@ -86,7 +87,7 @@ def telling_resource(
             return await getattr(resource, method)(*args, **kwargs)
         place = _place(resource, ask, prompt, kwargs)
         while True:
-            target = resource if place is None else resource_at(resource, place)
+            target = resource if place is None else _resource_at(resource, place, ask)
             there = prompt if place is None else _prompt_at(prompt, place, get_client)
             try:
                 texts = await ask.atexts_of(there)
@@ -150,6 +151,12 @@ def _place(
 ) -> ServedPlace | None:
     """Return the server of a call; None where only the program's own may be sent it."""
     return ask.place_of(prompt, kwargs.get("model")) if may_be_sent_elsewhere(resource) else None
+
+
+def _resource_at(resource: Any, place: ServedPlace, ask: AskServed) -> Any:
+    """Return a resource that asks a server, by the deadline of its request."""
+    found, gate = resource_at(resource, place), ask.gate()
+    return found if gate is None else ending_in_time(found, gate)
 
 
 def _prompt_at(

@@ -20,7 +20,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from rag_accel.clock import SIGNAL_S
-from rag_accel.engine_api.transient import is_refusal
+from rag_accel.engine_api.transient import is_refusal, is_timeout
 from rag_accel.engines.http.endpoint_limit import EndpointCall, EndpointLimit, Urgency
 from rag_accel.engines.http.retry_after import (
     reset_s,
@@ -35,6 +35,8 @@ from rag_accel.system.locks import ForkedAnew
 MAX_ENDPOINTS = 256
 #: the most seconds for which a stream counts as a call in flight
 STREAM_S = 30.0
+#: seconds before a deadline at which a timeout that was to end there may fire: timers are coarse
+_TIMER_S = 0.01
 
 _Answer = TypeVar("_Answer")
 
@@ -90,6 +92,7 @@ class EndpointPlace:
         call: the state of it that its endpoint's limit keeps.
         attempts: all that the call may make.
         num_retries: attempts that failed before this one.
+        deadline: by when attempts must have ended, in the endpoint's seconds; None for never.
         error: that of the last one.
         patient_until: when the call's own client would send this one.
         headers: of the answer, if the caller's function sets them.
@@ -97,8 +100,11 @@ class EndpointPlace:
         is_left: whether nothing is left to be done about the place.
     """
 
-    def __init__(self, endpoint: Endpoint, call: EndpointCall, now: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, call: EndpointCall, now: float, deadline: float | None
+    ) -> None:
         self.call = call
+        self.deadline = deadline
         self.attempts = call.attempts
         self.num_retries = 0
         self.error: BaseException | None = None
@@ -106,6 +112,34 @@ class EndpointPlace:
         self.headers: Mapping[str, str] = {}
         self.is_kept = self.is_left = False
         self._endpoint = endpoint
+
+    def left_s(self) -> float | None:
+        """Return the seconds that an attempt may take; None for as long as its client lets it.
+
+        Raises:
+            DeadlineError: the deadline has passed.
+        """
+        if self.deadline is None:
+            return None
+        left_s = self.deadline - self._endpoint.now()
+        if left_s <= 0:
+            raise self._late() from self.error
+        return left_s
+
+    def late(self, error: BaseException) -> DeadlineError | None:
+        """Return what a client's timeout means that fired at the deadline; None for others."""
+        if self.deadline is None or isinstance(error, DeadlineError) or not is_timeout(error):
+            return None
+        is_late = self._endpoint.now() >= self.deadline - _TIMER_S
+        return self._late() if is_late else None
+
+    def _late(self) -> DeadlineError:
+        return DeadlineError(
+            "a call had no answer at the deadline of its request",
+            where="endpoint",
+            found=f"{self.num_retries} failed attempts before it",
+            hint="raise the deadline, or ask for a shorter answer",
+        )
 
     def keep(self, response: Any) -> None:
         """Keep the place until ``release``, or until the response goes or ``STREAM_S`` are over."""
@@ -152,6 +186,8 @@ class Endpoint(ForkedAnew):
         attempts: int = 1,
         urgency: Urgency = Urgency.ORDINARY,
         deadline: float | None = None,
+        *,
+        is_cut: bool = True,
     ) -> _Answer:
         """Return what ``ask`` returns, once it is the call's turn, trying again as a client does.
 
@@ -160,12 +196,14 @@ class Endpoint(ForkedAnew):
             attempts: how often it may be asked.
             urgency: the place among calls that wait.
             deadline: until when the call may wait, in the clock's seconds.
+            is_cut: whether its attempts must have ended by then, too (``EndpointPlace.left_s``).
 
         Raises:
             DeadlineError: the call waited until its deadline before its first attempt.
             Exception: what the last attempt raised.
         """
-        place = EndpointPlace(self, EndpointCall(urgency, attempts), self.now())
+        cut_at = deadline if is_cut else None
+        place = EndpointPlace(self, EndpointCall(urgency, attempts), self.now(), cut_at)
         is_outer = self._enter()
         # Else it would wait for calls that go on only after it.
         may_wait = is_outer and not loop_runs()
@@ -195,9 +233,12 @@ class Endpoint(ForkedAnew):
         attempts: int = 1,
         urgency: Urgency = Urgency.ORDINARY,
         deadline: float | None = None,
+        *,
+        is_cut: bool = True,
     ) -> _Answer:
         """Return what ``ask`` returns, as ``call`` does; for a task of an asyncio loop."""
-        place = EndpointPlace(self, EndpointCall(urgency, attempts), self.now())
+        cut_at = deadline if is_cut else None
+        place = EndpointPlace(self, EndpointCall(urgency, attempts), self.now(), cut_at)
         try:
             while True:
                 await self._await_turn(place, deadline)
@@ -290,11 +331,13 @@ class Endpoint(ForkedAnew):
         asked_s = delay_s = 0.0
         with suppress(Exception):  # an error of any class, whatever it calls headers
             asked_s, delay_s = _asked_s(error), retry_delay_s(error, place.num_retries)
-        is_refused = is_refusal(error)
+        is_refused = is_refusal(error) and not isinstance(error, DeadlineError)
         if is_refused:
             self.post(lambda: self.limit.refuse(call, now, asked_s))
         self.leave(call)
         if not delay_s or place.num_retries + 1 >= place.attempts:
+            return None
+        if place.deadline is not None and now + delay_s >= place.deadline:
             return None
         place.error, place.patient_until = error, now + delay_s
         place.num_retries += 1
@@ -422,25 +465,29 @@ class EndpointGate:
         urgency: returns that of the call that begins.
         deadline: returns until when it may wait, in seconds of ``time.monotonic``; None for ever.
         endpoints: where the calls go.
+        is_cut: whether a call must have ended by then, too; shared calls go on for the others.
     """
 
     urgency: Callable[[], Urgency] = _ordinary
     deadline: Callable[[], float | None] = _no_deadline
     endpoints: Endpoints = field(default=PROCESS_ENDPOINTS)
+    is_cut: bool = True
 
     def call(
         self, key: Hashable, ask: Callable[[EndpointPlace], _Answer], attempts: int
     ) -> _Answer:
         """Ask an endpoint; see ``Endpoint.call``."""
         endpoint = self.endpoints.of(key)
-        return endpoint.call(ask, attempts, self.urgency(), self.deadline())
+        deadline = self.deadline()
+        return endpoint.call(ask, attempts, self.urgency(), deadline, is_cut=self.is_cut)
 
     async def acall(
         self, key: Hashable, ask: Callable[[EndpointPlace], Awaitable[_Answer]], attempts: int
     ) -> _Answer:
         """Ask an endpoint from a task of an asyncio loop; see ``Endpoint.acall``."""
         endpoint = self.endpoints.of(key)
-        return await endpoint.acall(ask, attempts, self.urgency(), self.deadline())
+        deadline = self.deadline()
+        return await endpoint.acall(ask, attempts, self.urgency(), deadline, is_cut=self.is_cut)
 
 
 def _asked_s(error: Exception) -> float:

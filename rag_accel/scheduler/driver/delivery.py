@@ -73,6 +73,8 @@ class Delivery:
         result = self._results.get(command.leader or node)
         if command.retry_after_s > 0:
             result = late_result(command.retry_after_s, f"request {node.request}")
+        elif command.late is not None:
+            result = Result(late=command.late)
         if self.clients.end_node(node, command.outcome, result, shared):
             self.claimed.add(node)
 

@@ -55,8 +55,7 @@ from rag_accel.scheduler.messages import (
     StepEnded,
     StepFailed,
 )
-from rag_accel.scheduler.state import CoreOptions
-from rag_accel.scheduler.wavefront import MAX_PROGRAMS
+from rag_accel.scheduler.state import MAX_PROGRAMS, CoreOptions
 from rag_accel.system.forks import forks
 
 T = TypeVar("T")

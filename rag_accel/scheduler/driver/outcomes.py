@@ -14,16 +14,21 @@ from rag_accel.errors import (
     EngineLostError,
     RequestCancelledError,
 )
+from rag_accel.scheduler.commands import TooLate
 from rag_accel.scheduler.messages import NodeKey, NodeReport, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of one primitive: a value, or the exception it raised."""
+    """The outcome of one primitive: a value, or the exception it raised.
+
+    ``late`` says why it was not begun.
+    """
 
     value: Any = None
     error: BaseException | None = None
     handle: Handle | None = None
+    late: TooLate | None = None
 
 
 def late_result(retry_after_s: float, where: str) -> Result:
@@ -50,6 +55,14 @@ def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseExcept
         return result.error
     if outcome == "cancelled":
         return RequestCancelledError("the request was cancelled", where=where)
+    if outcome == "deadline" and result is not None and result.late is not None:
+        return DeadlineError(
+            "the stage was not begun, because it could not end before the request's deadline",
+            where=where,
+            found=f"{result.late.left_s:.3f} s left",
+            valid=f"the {result.late.takes_s:.3f} s that it has taken at the least lately, or more",
+            hint="raise deadline_s, or look at rag-accel doctor for a slow engine",
+        )
     if outcome == "deadline":
         return DeadlineError(
             "the request ran past its deadline",

@@ -9,6 +9,7 @@ from typing import Any
 
 from rag_accel.engine_api import (
     KINDS,
+    PATIENCE_S,
     EngineRequest,
     GenerationInput,
     PrimitiveKind,
@@ -25,8 +26,6 @@ from rag_accel.errors import EngineError
 from rag_accel.kv.reuse_request import ENTRY, ReuseRequest, namespace_salt
 from rag_accel.kv.segments import SegmentedPrompt
 
-#: Seconds after its arrival at which a request without a deadline counts as due.
-PATIENCE_S = 60.0
 #: Seconds by which each primitive that follows makes work due sooner.
 LEVEL_S = 0.05
 

@@ -1,0 +1,146 @@
+"""Deadlines: the turn of a node by the time that is left for its plan, and nodes not begun.
+
+A request is due at its deadline less what its node and all that follows it are expected to take:
+of a graph the longest path, of a program the mean time from this leaf to the end in earlier runs.
+All requests lose time equally fast, so the least slack is the earliest such time, and a queue never
+has to be sorted again. A request without a deadline is due ``PATIENCE_S`` after its arrival, and no
+other later than that, so that requests with a deadline keep none waiting for ever.
+
+A node that has not begun and cannot end in time, by the least time that its like have taken lately,
+ends with the outcome ``deadline`` at once: its engine is left to those that can. Embeddings and
+intercepted calls on borrowed engines always begin: a cache may have the answer already.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from rag_accel.engine_api import PATIENCE_S
+from rag_accel.engine_api.kinds import PrimitiveKind
+from rag_accel.scheduler.commands import TooLate
+from rag_accel.scheduler.learning import LeastTime, running_mean
+from rag_accel.scheduler.messages import EngineName, NodeKey
+from rag_accel.scheduler.runs import LeafPlace, NodeRun, RequestRun
+from rag_accel.scheduler.state import EngineState, LeafTimes, SchedulerState
+
+#: an embedder may have the vectors already
+_MAY_BE_CACHED = frozenset({PrimitiveKind.EMBEDDING})
+#: leaves of a program's run that are told apart
+MOST_PLACES = 64
+
+
+def set_turn(state: SchedulerState, node: NodeRun, now: float) -> None:
+    """Give a node that is about to be queued its turn, and the time after which it is too late."""
+    run = state.requests[node.key.request]
+    node.due = run.arrived_at + PATIENCE_S
+    if run.deadline is None:
+        return
+    node.due = min(node.due, run.deadline - rest_s(state, run, node))
+    least_s = _least_s(state, run, node, now)
+    if least_s is not None:
+        _remember(state, run.deadline - least_s, node.key)
+
+
+def rest_s(state: SchedulerState, run: RequestRun, node: NodeRun) -> float:
+    """Return the expected seconds of a node and the longest path behind it."""
+    learned = _place_times(state, run, node)
+    if learned is not None and learned.rest_s > 0:
+        return learned.rest_s
+    known: dict[str, float] = {}
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        children = [run.nodes[name] for name in top.dependents]
+        waiting = [child for child in children if child.state != "ended"]
+        unknown = [child for child in waiting if child.key.node not in known]
+        if unknown:
+            stack += unknown
+            continue
+        behind_s = max((known[child.key.node] for child in waiting), default=0.0)
+        known[stack.pop().key.node] = behind_s + _expected_s(state, top)
+    return known[node.key.node]
+
+
+def _expected_s(state: SchedulerState, node: NodeRun) -> float:
+    engine = state.engines[node.spec.engine]
+    return engine.node_mean_s or engine.base_s + engine.per_item_s * node.spec.size
+
+
+def learn_time(state: SchedulerState, engine: EngineState, node: NodeRun, now: float) -> None:
+    """Remember how long a node has taken that has ended well."""
+    took_s = now - node.started_at
+    engine.least.setdefault(node.spec.kind, LeastTime()).add(took_s, node.spec.size, now)
+    run = state.requests.get(node.key.request)
+    times = _place_times(state, run, node) if run is not None else None
+    if times is not None:
+        times.least.add(took_s, node.spec.size, now)
+
+
+def enter_place(run: RequestRun, engine: EngineName, now: float) -> LeafPlace | None:
+    """Note a program's call of an engine; return which leaf of its program that is."""
+    if not run.program or len(run.places) >= MOST_PLACES:
+        return None
+    place = LeafPlace(engine, sum(place.engine == engine for place in run.places))
+    run.places[place] = now
+    return place
+
+
+def learn_rests(state: SchedulerState, run: RequestRun, now: float) -> None:
+    """Remember how long a program took from each of its leaves to its end."""
+    if not run.places:
+        return
+    places = state.times_of(run.program).places
+    for place, arrived_at in run.places.items():
+        if place not in places and len(places) >= MOST_PLACES:
+            continue
+        times = places.setdefault(place, LeafTimes())
+        times.rest_s = running_mean(times.rest_s, max(0.0, now - arrived_at))
+
+
+def _place_times(state: SchedulerState, run: RequestRun, node: NodeRun) -> LeafTimes | None:
+    program = state.programs.get(run.program) if node.place is not None else None
+    return program.places.get(node.place) if program is not None and node.place else None
+
+
+def _least_s(state: SchedulerState, run: RequestRun, node: NodeRun, now: float) -> float | None:
+    """Return the least seconds that a node takes; None where it is to begin in any case."""
+    engine = state.engines[node.spec.engine]
+    if node.spec.kind in _MAY_BE_CACHED or (node.leaf and not engine.owned):
+        return None
+    times = _place_times(state, run, node)
+    found = times.least.of(node.spec.size, now) if times is not None else None
+    if found is not None:
+        return found
+    by_kind = engine.least.get(node.spec.kind)
+    return by_kind.of(node.spec.size, now) if by_kind is not None else None
+
+
+def _remember(state: SchedulerState, at: float, key: NodeKey) -> None:
+    """Remember when a node can no longer end in time; forget those that have begun."""
+    if len(state.latest_starts) > 64 and len(state.latest_starts) > 2 * state.live:
+        entries = state.latest_starts
+        state.latest_starts = [entry for entry in entries if _not_begun(state, entry[1])]
+        heapq.heapify(state.latest_starts)
+    heapq.heappush(state.latest_starts, (at, key))
+
+
+def _not_begun(state: SchedulerState, key: NodeKey) -> NodeRun | None:
+    node = state.find_node(key)
+    if node is None or node.state != "queued" or node.taken or node.solo:
+        return None
+    return node
+
+
+def pop_too_late(state: SchedulerState, now: float) -> NodeRun | None:
+    """Return a queued node that cannot end in time any more, with the reason; None if none is."""
+    while state.latest_starts and state.latest_starts[0][0] <= now:
+        node = _not_begun(state, heapq.heappop(state.latest_starts)[1])
+        run = state.requests.get(node.key.request) if node is not None else None
+        if node is None or run is None or run.deadline is None:
+            continue
+        # Others may have shown a shorter time meanwhile.
+        least_s = _least_s(state, run, node, now)
+        if least_s is not None and now + least_s >= run.deadline:
+            node.late = TooLate(least_s, max(0.0, run.deadline - now))
+            return node
+    return None

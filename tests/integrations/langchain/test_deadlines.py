@@ -1,0 +1,144 @@
+"""Programs with a deadline over models on servers: they end at it, and answer as without it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+from idle_accelerators import soon_idle
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from limited_server import LimitedServer
+from pydantic import SecretStr
+
+from langchain_rag_accel import accelerate
+from rag_accel import Accelerator, DeadlineError
+from rag_accel.engines import RemoteLLM
+
+SOON_S = 0.4
+SILENCE_S = 3.0
+Call = Callable[[Any, Any], Any]
+
+
+@contextmanager
+def due(deadline_s: float, **options: Any) -> Iterator[Accelerator]:
+    """Open an accelerator whose requests have a deadline; in the end nothing lives in it."""
+    with Accelerator(strict=True, deadline_s=deadline_s, **options) as made:
+        yield made
+        assert soon_idle(made)
+
+
+def model(server: LimitedServer, **settings: Any) -> ChatOpenAI:
+    return ChatOpenAI(base_url=server.base_url, api_key=SecretStr("k"), model="m", **settings)
+
+
+def chain(server: LimitedServer, **settings: Any) -> Any:
+    prompt = ChatPromptTemplate.from_template("{question}")
+    return prompt | model(server, **settings) | StrOutputParser()
+
+
+def invoke(program: Any, given: Any) -> Any:
+    return program.invoke(given)
+
+
+def ainvoke(program: Any, given: Any) -> Any:
+    return asyncio.run(program.ainvoke(given))
+
+
+def stream(program: Any, given: Any) -> Any:
+    return "".join(program.stream(given))
+
+
+anyhow = pytest.mark.parametrize("call", [invoke, ainvoke, stream])
+
+
+@anyhow
+def test_a_program_ends_at_its_deadline(call: Call) -> None:
+    with LimitedServer(answer_s=SILENCE_S) as server, due(SOON_S) as accelerator:
+        fast = accelerate(chain(server), accelerator=accelerator)
+        began = time.monotonic()
+        with pytest.raises(DeadlineError) as raised:
+            call(fast, {"question": "a"})
+        assert time.monotonic() - began < SILENCE_S
+        assert isinstance(raised.value.__cause__, openai.APITimeoutError)
+        assert server.num_calls == 1
+
+
+@anyhow
+def test_a_program_in_time_answers_as_without_a_deadline(call: Call) -> None:
+    with LimitedServer() as server, due(60.0) as accelerator:
+        fast = accelerate(chain(server), accelerator=accelerator)
+        plain = (stream if call is stream else invoke)(chain(server), {"question": "a"})
+        assert call(fast, {"question": "a"}) == plain
+
+
+def test_a_shorter_timeout_of_the_program_stays() -> None:
+    with LimitedServer(answer_s=SILENCE_S) as server, due(60.0) as accelerator:
+        settings: dict[str, Any] = {"timeout": 0.1, "max_retries": 0}
+        fast = accelerate(chain(server, **settings), accelerator=accelerator)
+        with pytest.raises(openai.APITimeoutError):
+            fast.invoke({"question": "a"})
+
+
+def test_the_users_object_is_as_it_was() -> None:
+    with LimitedServer() as server, due(60.0) as accelerator:
+        llm = model(server, timeout=77.0)
+        accelerate(llm, accelerator=accelerator).invoke("a")
+        assert llm.request_timeout == llm.root_client.timeout == 77.0
+
+
+def test_a_nested_program_has_the_deadline_of_the_outer_one() -> None:
+    with LimitedServer(answer_s=0.6) as server, due(1.0) as accelerator:
+        inner = accelerate(chain(server), accelerator=accelerator)
+
+        def ask_twice(question: str) -> str:
+            inner.invoke({"question": question})  # takes 0.6 of the 1.0 seconds
+            return inner.invoke({"question": question})
+
+        outer = accelerate(RunnableLambda(ask_twice), accelerator=accelerator)
+        assert inner.invoke({"question": "a"}) == "re: a"
+        with pytest.raises(DeadlineError):
+            outer.invoke("a")
+
+
+def test_a_call_outside_any_program_has_its_own_deadline() -> None:
+    with LimitedServer(answer_s=SILENCE_S) as server, due(SOON_S) as accelerator:
+        fast = accelerate(model(server), accelerator=accelerator)
+        with pytest.raises(DeadlineError):
+            fast.invoke("a")
+
+
+@anyhow
+def test_a_call_that_goes_to_any_of_several_servers_ends_at_the_deadline(call: Call) -> None:
+    with LimitedServer(answer_s=SILENCE_S) as first, LimitedServer(answer_s=SILENCE_S) as second:
+        llm = RemoteLLM([first.base_url, second.base_url], "m", api_key="k")
+        with due(SOON_S, llm=llm) as accelerator:
+            fast = accelerate(chain(first), accelerator=accelerator)
+            began = time.monotonic()
+            with pytest.raises(DeadlineError):
+                call(fast, {"question": "a"})
+            assert time.monotonic() - began < SILENCE_S
+        assert first.num_calls + second.num_calls == 1
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_embeddings_end_at_the_deadline(count: int) -> None:
+    with LimitedServer(answer_s=SILENCE_S) as server, due(SOON_S) as accelerator:
+        plain = OpenAIEmbeddings(
+            base_url=server.base_url,
+            api_key=SecretStr("k"),
+            model="m",
+            check_embedding_ctx_length=False,
+        )
+        fast = accelerate(plain, accelerator=accelerator)
+        began = time.monotonic()
+        with pytest.raises(DeadlineError):
+            fast.embed_documents([f"text {number}" for number in range(count)])
+        assert time.monotonic() - began < SILENCE_S

@@ -1,0 +1,329 @@
+"""Work with a deadline goes by the time left for its plan; a stage too late is not begun."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from core_harness import Core, key, spec
+from core_player import Player, play
+
+from rag_accel.engine_api import PATIENCE_S, PrimitiveKind
+from rag_accel.scheduler.commands import (
+    Command,
+    EndNode,
+    EndRequest,
+    StartCall,
+    StartFallback,
+    StartStep,
+    TooLate,
+)
+from rag_accel.scheduler.deadlines import MOST_PLACES
+from rag_accel.scheduler.learning import FEWEST_TIMES, LATELY_S, LeastTime
+from rag_accel.scheduler.messages import EngineName, Fallback, LeafArrived, NodeSpec, RequestId
+from rag_accel.scheduler.runs import LeafPlace
+
+
+def started(commands: list[Command]) -> list[tuple[int, str]]:
+    """Return the nodes that steps of engine "e" take up."""
+    steps = [command for command in commands if StartStep.match(engine="e") == command]
+    admitted = [node for step in steps if isinstance(step, StartStep) for node in step.admitted]
+    return [(node.request, node.node) for node in admitted]
+
+
+def busy(max_batch: int = 1, **engine: object) -> Core:
+    """Return a core whose engine "e" is in a step, so that work waits for it."""
+    core = Core()
+    core.own(max_batch=max_batch, **engine)
+    core.leaf(99, "first")
+    return core
+
+
+def order(core: Core, number: int, at: float = 1.0) -> list[int]:
+    """Return the requests in the order in which "e" takes them, a step each."""
+    found: list[int] = []
+    for _ in range(number):
+        found += [request for request, _ in started(core.end_step(at=at))]
+    return found
+
+
+def stage(*parts: Any, **named: Any) -> NodeSpec:
+    """Describe a node whose result no cache has."""
+    return spec(*parts, kind=PrimitiveKind.DECODING, **named)
+
+
+def leaf(core: Core, request: int, *parts: Any, **named: Any) -> list[Command]:
+    """Let such a call arrive."""
+    return core.leaf(request, *parts, kind=PrimitiveKind.DECODING, **named)
+
+
+def practised(took_s: float, times: int = FEWEST_TIMES, size: int = 1) -> Core:
+    """Return an idle core whose engine "e" has taken so long for each of its latest works."""
+    core = Core()
+    core.own(max_batch=8)
+    for number in range(times):
+        leaf(core, 100 + number, "a", size=size)
+        core.end_step(at=took_s, took=took_s)
+    return core
+
+
+# Order ------------------------------------------------------------------------------------------
+
+
+def test_a_later_request_with_less_time_left_goes_first() -> None:
+    core = busy()
+    core.leaf(1, "a", at=0.1, deadline=50)
+    core.leaf(2, "a", at=0.2, deadline=20)
+    assert order(core, 2) == [2, 1]
+
+
+def test_requests_without_a_deadline_go_by_arrival() -> None:
+    core = busy()
+    for request, at in ((1, 0.1), (2, 0.2), (3, 0.3)):
+        core.leaf(request, "a", at=at)
+    assert order(core, 3) == [1, 2, 3]
+
+
+def test_the_longer_rest_of_a_graph_goes_first_at_equal_deadlines() -> None:
+    core = busy()
+    core.own("slow", base_s=5.0)
+    core.own("quick", base_s=0.1)
+    core.graph(1, spec("a"), spec("b", "quick", "a"), at=0.1, deadline=30)
+    core.graph(2, spec("a"), spec("b", "slow", "a"), at=0.2, deadline=30)
+    assert order(core, 2) == [2, 1]
+
+
+def test_of_parallel_paths_the_longest_counts() -> None:
+    core = busy()
+    core.own("slow", base_s=4.0)
+    two_slow = (spec("b", "slow", "a"), spec("c", "slow", "b"))
+    three_beside = tuple(spec(f"b{number}", "slow", "a") for number in range(3))
+    core.graph(1, spec("a"), *three_beside, at=0.1, deadline=30)
+    core.graph(2, spec("a"), *two_slow, at=0.2, deadline=30)
+    assert order(core, 2) == [2, 1]
+
+
+def test_the_rest_of_a_program_is_learned_from_its_runs() -> None:
+    core = Core()
+    core.own(max_batch=1)
+    for run, program, rest_s in ((50, "short", 1.0), (51, "long", 9.0)):
+        core.open(run, program)
+        core.leaf(run, "a")
+        core.end_step(at=0.5)
+        core.close_program(run, at=rest_s)
+    core.leaf(99, "first", at=10)
+    core.open(1, "short", at=10.1, deadline=40)
+    core.leaf(1, "a", at=10.1)
+    core.open(2, "long", at=10.2, deadline=40)
+    core.leaf(2, "a", at=10.2)
+    assert order(core, 2, at=11) == [2, 1]
+    assert core.state.programs["long"].places[LeafPlace(EngineName("e"), 0)].rest_s == 9.0
+
+
+def test_each_leaf_of_a_program_has_a_rest_of_its_own() -> None:
+    core = Core()
+    core.own()
+    core.open(1)
+    for number, at in enumerate((0.0, 2.0)):
+        core.leaf(1, f"a{number}", at=at)
+        core.end_step(at=at + 1)
+    core.close_program(1, at=6)
+    places = core.state.programs["p"].places
+    assert {place.ordinal: times.rest_s for place, times in places.items()} == {0: 6.0, 1: 4.0}
+
+
+def test_only_so_many_leaves_of_a_program_are_told_apart() -> None:
+    core = Core()
+    core.own()
+    for run in range(2):
+        core.open(run)
+        for number in range(MOST_PLACES + 5):
+            core.leaf(run, f"a{number}")
+            core.end_step(at=1)
+        core.close_program(run, at=2)
+    assert len(core.state.programs["p"].places) == MOST_PLACES
+
+
+def test_a_request_keeps_the_turn_of_its_most_urgent_node() -> None:
+    core = busy()
+    core.own("slow", base_s=9.0)
+    core.leaf(1, "a", at=0.1, deadline=12)
+    core.graph(2, spec("a"), at=0.2, deadline=14)
+    core.graph(3, spec("a"), spec("b"), spec("c", "slow", "b"), at=0.3, deadline=14)
+    assert order(core, 3)[0] == 3
+
+
+def test_a_request_without_a_deadline_is_passed_for_a_minute_at_most() -> None:
+    core = Core(ageing_s=1e6)  # so that nothing else helps it
+    core.own(max_batch=1)
+    core.leaf(99, "first")
+    core.leaf(0, "patient", at=0.0)
+    at, passed = 0.0, 0
+    for request in range(1, 200):
+        at += 1.0
+        core.leaf(request, "a", at=at, deadline=at + 20)
+        if started(core.end_step(at=at)) == [(0, "patient")]:
+            break
+        passed += 1
+    assert 0 < at + 20 - PATIENCE_S <= 2
+    assert passed > 30
+
+
+def test_a_distant_deadline_is_no_disadvantage() -> None:
+    core = busy()
+    core.leaf(1, "a", at=0.1, deadline=1e6)
+    core.leaf(2, "a", at=0.2)
+    assert order(core, 2) == [1, 2]
+
+
+def test_calls_of_a_bounded_borrowed_engine_go_by_the_time_left() -> None:
+    core = Core()
+    core.borrow(limit=1)
+    core.leaf(99, "held", "b")
+    core.leaf(1, "a", "b", at=0.1, deadline=50)
+    core.leaf(2, "a", "b", at=0.2, deadline=20)
+    assert core.end_call(99, "held", at=1)[1:] == [StartCall(key(2, "a"), "b")]
+
+
+# Stages that cannot end in time ------------------------------------------------------------------
+
+
+def test_a_leaf_that_cannot_end_in_time_is_not_begun() -> None:
+    core = practised(took_s=2.0)
+    late = TooLate(2.0, 1.5)
+    ended = leaf(core, 1, "a", at=2.0, deadline=3.5)
+    assert ended == [EndNode(key(1, "a"), "deadline", late=late)]
+    assert core.state.is_empty()
+
+
+def test_a_graph_ends_with_its_stage_and_names_it() -> None:
+    core = practised(took_s=2.0)
+    core.own("f")
+    core.graph(1, stage("b", "f"), stage("a", "e", "b"), at=2.0, deadline=4.5)
+    assert core.end_step("f", at=3.0) == [
+        EndNode.match(node=key(1, "b"), outcome="done"),
+        EndNode(key(1, "a"), "deadline", late=TooLate(2.0, 1.5)),
+        EndRequest.match(request=1, outcome="deadline", node=key(1, "a")),
+    ]
+
+
+def test_queued_work_ends_when_it_becomes_too_late() -> None:
+    core = practised(took_s=2.0)
+    leaf(core, 99, "first", at=2.0, size=8)
+    assert leaf(core, 1, "a", at=2.0, deadline=9.0) == []
+    assert core.tick(6.9) == []
+    assert core.wakes[-1] == 7.0
+    assert core.tick(7.0) == [EndNode(key(1, "a"), "deadline", late=TooLate(2.0, 2.0))]
+
+
+@pytest.mark.parametrize("deadline", [None, 4.1])
+def test_what_can_just_end_in_time_begins(deadline: float | None) -> None:
+    core = practised(took_s=2.0)
+    assert started(leaf(core, 1, "a", at=2.0, deadline=deadline)) == [(1, "a")]
+
+
+def test_a_few_observations_condemn_nothing() -> None:
+    core = practised(took_s=2.0, times=FEWEST_TIMES - 1)
+    assert started(leaf(core, 1, "a", at=2.0, deadline=2.5)) == [(1, "a")]
+
+
+def test_a_work_smaller_than_any_seen_begins() -> None:
+    core = practised(took_s=2.0, size=4)
+    assert started(leaf(core, 1, "a", at=2.0, deadline=2.5, size=3)) == [(1, "a")]
+    assert leaf(core, 2, "a", at=2.0, deadline=2.5, size=4) == [
+        EndNode.match(node=key(2, "a"), outcome="deadline")
+    ]
+
+
+def test_the_least_time_counts_rather_than_the_mean() -> None:
+    core = practised(took_s=2.0)
+    leaf(core, 1, "quick", at=3.0)
+    core.end_step(at=3.1, took=0.1)
+    assert started(leaf(core, 2, "a", at=4.0, deadline=4.5)) == [(2, "a")]
+
+
+def test_old_times_condemn_nothing() -> None:
+    core = practised(took_s=2.0)
+    at = 2.0 + LATELY_S + 0.1
+    assert started(leaf(core, 1, "a", at=at, deadline=at + 1)) == [(1, "a")]
+
+
+def test_other_kinds_of_work_and_embeddings_are_not_judged() -> None:
+    core = practised(took_s=2.0)
+    other = spec("a", kind=PrimitiveKind.RERANKING)
+    core.send(LeafArrived(RequestId(1), other, 2.0, 2.5), 2.0)
+    assert key(1, "a") in core.engine().running
+    core = Core()
+    core.own()
+    vectors = spec("a", kind=PrimitiveKind.EMBEDDING)
+    for request in range(20):
+        core.send(LeafArrived(RequestId(request), vectors, 0.0), 0.0)
+        core.end_step(at=2.0)
+    core.send(LeafArrived(RequestId(50), vectors, 2.0, 2.5), 2.0)
+    assert key(50, "a") in core.engine().running
+
+
+def test_a_call_of_a_users_object_always_begins() -> None:
+    core = Core()
+    core.borrow(limit=1)
+    for request in range(20):
+        leaf(core, request, "a", "b")
+        core.end_call(request, "a", at=2.0)
+    assert leaf(core, 50, "a", "b", at=2.0, deadline=2.5) == [StartCall(key(50, "a"), "b")]
+
+
+def test_a_place_of_a_program_is_judged_by_its_own_times() -> None:
+    core = Core()
+    core.own()
+    for run in range(FEWEST_TIMES + 1):
+        core.open(run)
+        leaf(core, run, "short", at=0.0)
+        core.end_step(at=0.1)
+        leaf(core, run, "long", at=0.1)
+        core.end_step(at=3.1)
+        core.close_program(run, at=3.1)
+    core.open(50, at=4.0, deadline=6.0)
+    assert started(leaf(core, 50, "short", at=4.0)) == [(50, "short")]
+    core.end_step(at=4.1)
+    (ended,) = leaf(core, 50, "long", at=4.1)
+    assert isinstance(ended, EndNode)
+    assert ended.late is not None
+    assert ended.late == (pytest.approx(3.0), pytest.approx(1.9))
+    assert core.state.requests[RequestId(50)].open, "the program decides what follows"
+
+
+def test_a_stage_with_a_fallback_begins_that_instead() -> None:
+    core = practised(took_s=2.0)
+    core.own("f")
+    instead = Fallback("a", (), (stage("quick", "f"),))
+    commands = core.graph(1, stage("a", fallback=instead), at=2.0, deadline=3.0)
+    assert commands[0] == StartFallback(key(1, "a"), instead)
+    assert StartStep.match(engine="f", admitted=(key(1, "quick"),)) in commands
+    assert core.end_step("f", at=2.5)[-1] == EndRequest.match(request=1, outcome="done")
+
+
+def test_equal_work_of_others_goes_on_without_a_leader_that_is_too_late() -> None:
+    core = practised(took_s=2.0)
+    leaf(core, 99, "first", at=2.0, size=8)
+    leaf(core, 1, "a", at=2.0, deadline=6.0, share="s")
+    leaf(core, 2, "a", at=2.0, share="s")
+    assert core.tick(4.0) == [EndNode.match(node=key(1, "a"), outcome="deadline")]
+    assert list(core.engine().queue.nodes) == [key(2, "a")]
+
+
+def test_a_least_time_forgets_after_two_generations() -> None:
+    least = LeastTime()
+    least.add(0.1, 1, 0.0)
+    for _ in range(31 + 32):
+        least.add(2.0, 1, 1.0)
+    assert least.of(1, 1.0) == 0.1
+    least.add(2.0, 1, 1.0)
+    assert least.of(1, 1.0) == 2.0
+
+
+def test_random_play_leaves_late_stages_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeastTime, "of", lambda self, items, now: (None, 0.04, 0.5)[items % 3])
+    player = Player(validate_every=5, max_requests=12)
+    play(player, Random(7), 3000)
+    assert player.counts.get("late", 0) > 0
