@@ -15,8 +15,12 @@ from rag_accel.scheduler.state import SchedulerState
 
 
 def may_begin_early(state: SchedulerState, event: LeafArrived) -> bool:
-    """Tell whether a request may begin an early leaf: it is there, and no other one is."""
-    return event.request in state.requests and state.live == 1
+    """Tell whether a request may begin an early leaf: it is a program, and no other one lives.
+
+    A graph ends with its last node, which nothing is to hold up that nobody waits for.
+    """
+    run = state.requests.get(event.request)
+    return run is not None and not run.graph and state.live == 1
 
 
 def early_asked(state: SchedulerState, event: EarlyAsked, now: float, out: list[Command]) -> None:

@@ -71,6 +71,13 @@ def test_a_request_that_is_over_begins_none() -> None:
     assert core.state.is_empty()
 
 
+def test_a_graph_begins_none() -> None:
+    core = Core()
+    core.own(**LLM)
+    core.graph(1, spec("a"))
+    assert ahead(core, "b") == [ended("b", "cancelled")]
+
+
 def test_it_ends_with_its_program() -> None:
     core = alone()
     ahead(core, "b")
