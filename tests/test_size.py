@@ -101,6 +101,7 @@ RAISES = (
         "calls that user code makes one after the other are answered together",
         "separate notes of prompts and answers by each kind of call",
         {
+            "bench": 100,
             "rag_accel/adoption": 50,
             "rag_accel/leaves": 300,
             "rag_accel/scheduler": 50,

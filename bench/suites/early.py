@@ -16,6 +16,10 @@ and the 16 documents found for each are reranked (12 ms a pair, one lane). Engin
 model sleep as the script says. Arms are the default passes, and
 these without ``pipeline_decoding`` and ``rerank_by_source``; the script allows 0.65.
 
+The grader is a LangGraph program over SmolLM2 135M Instruct (float32, greedy) in this process: it
+grades each of four found documents by a call, one after the other, and answers. Arms are the
+default passes, and these without ``early_prefill``; both have had two questions before.
+
 All answers must be equal in both arms.
 
 Ratios:
@@ -28,6 +32,8 @@ Ratios:
     early_lists: against the same graph without ``pipeline_decoding`` and ``rerank_by_source``,
         which are on by default for a lone request: seconds of a request / without, one user (lower
         is better); median over pairs; wanted 0.8.
+    early_answers: against the same program without ``early_prefill``, which is on by default:
+        seconds of a request / without, one user (lower is better); median over pairs.
 """
 
 from __future__ import annotations
@@ -44,21 +50,27 @@ from typing import Any
 from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.early_server import ASKS_LINES, NUM_LINES
+from bench.graders import grading_graph
 from bench.loads import counted
 from bench.measure import Pairs, alternate, median, ratios
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.serving.processes import ServerProcess
+from bench.together.material import Material, real_material
+from bench.workflows.parts import embedders_of
+from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import Capability, Engine, LatencyModel, PrimitiveKind
 from rag_accel.engines import RemoteLLM
 from rag_accel.graph import FrozenRAGraph
+from rag_accel.passes.early_prefill import EARLY_PREFILL
 from rag_accel.passes.manager import passes_named
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
 from rag_accel.workflows import steps
 
 OFF, ON = "early off", "early on"
 LISTS_OFF, LISTS_ON = "whole list", "line by line"
+GRADES_OFF, GRADES_ON = "one by one", "together"
 DIFFERENT, TTFT, LATENCY = "different_answers", "ttft_ms", "latency_ms"
 LISTS = frozenset({"pipeline_decoding", "rerank_by_source"})
 
@@ -83,6 +95,9 @@ class Sizes:
         line_search_s: seconds of the search of a line.
         documents: found for a line.
         pair_s: seconds of a pair in the reranker.
+        grader_pairs: of requests of the grader.
+        texts, words: documents that it searches, and of each the most words.
+        tokens: most tokens of a grade, or an answer.
     """
 
     pairs: int = 15
@@ -98,17 +113,24 @@ class Sizes:
     line_search_s: float = 0.1
     documents: int = 16
     pair_s: float = 0.012
+    grader_pairs: int = 7
+    texts: int = 200
+    words: int = 60
+    tokens: int = 12
 
 
 QUICK = Sizes()
-FULL = Sizes(pairs=100, load_pairs=15, requests=6, list_pairs=30)
+FULL = Sizes(pairs=100, load_pairs=15, requests=6, list_pairs=30, grader_pairs=30)
 
 
-def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
-    """Measure; by default in the sizes that ``quick`` stands for."""
+def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
+    """Measure; by default in the sizes that ``quick`` stands for, over real models."""
     chosen = sizes or (QUICK if quick else FULL)
     rows, found = _beginnings(chosen)
     more_rows, more = _lists(chosen)
+    rows += more_rows
+    found |= more
+    more_rows, more = _graders(chosen, material or real_material(chosen.texts, 1, 32))
     rows += more_rows
     found |= more
     _logger.info("%s", found)
@@ -287,6 +309,42 @@ def _lister(accelerator: Accelerator, graph: FrozenRAGraph) -> Any:
         began = time.perf_counter()
         found = accelerator.run(graph, input=f"question {turn}")
         return time.perf_counter() - began, [hit.document.id for hit in found]
+
+    return ask
+
+
+def _graders(sizes: Sizes, material: Material) -> _Found:
+    texts = [" ".join(text.split()[: sizes.words]) for text in material.texts]
+    without = ",".join(sorted((passes_named("default") or {EARLY_PREFILL}) - {EARLY_PREFILL}))
+    chat = ChatRagAccel(model=material.model, tokenizer=material.tokenizer, max_tokens=sizes.tokens)
+    embeddings = embedders_of(material)[0]
+    with bench_accelerator(passes=without) as one, bench_accelerator() as other:
+        plain, early = (
+            _grader(
+                accelerate(grading_graph(chat, embeddings, texts, 4), accelerator=each), material
+            )
+            for each in (one, other)
+        )
+        for turn in (-1, -2):
+            plain(turn)
+            early(turn)
+        pairs = alternate(plain, early, sizes.grader_pairs)
+    walls, workload = pairs.map(lambda each: each[0]), "1 user, grades"
+    rows = [
+        *_both(row_of, workload, LATENCY, walls.map(in_ms), (GRADES_OFF, GRADES_ON)),
+        _different(GRADES_ON, workload, pairs.map(lambda each: each[1])),
+    ]
+    return rows, {"early_answers": median(ratios(walls))}
+
+
+def _grader(graph: Any, material: Material) -> Any:
+    """Return an arm: the seconds of a request, and its grades and answer."""
+    asked = [question.text for question in material.questions]
+
+    def ask(turn: int) -> tuple[float, list[str]]:
+        began = time.perf_counter()
+        found = graph.invoke({"question": asked[turn % len(asked)]})
+        return time.perf_counter() - began, [*found["grades"], found["answer"]]
 
     return ask
 

@@ -268,7 +268,7 @@ def _by_one_user(
 
 
 def _shares_of_graph(ours: Sequence[float], graph: Sequence[float]) -> list[float]:
-    """Return the share of a RAGraph's gain that each accelerated program has, given both over plain.
+    """Return the share of a RAGraph's gain that each program has, of the times of both over plain.
 
     A program whose RAGraph gains less than ``LEAST_GAIN`` has none to share.
     """

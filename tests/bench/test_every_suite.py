@@ -109,8 +109,10 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     "demo": lambda given: demo.run(
         True, demo.Sizes((1, 16, 64), 4, 2, 2, model_call_s=0.001), given.material
     ),
-    "early": lambda _: early.run(
-        True, early.Sizes(1, 96, 40, 0.02, 1, 2, 1, 64, 40, 1, 0.0, 2, 0.0)
+    "early": lambda given: early.run(
+        True,
+        early.Sizes(1, 96, 40, 0.02, 1, 2, 1, 64, 40, 1, 0.0, 2, 0.0, 1, 8, 12, 3),
+        given.of_programs(4),
     ),
     "embedding_concurrency": lambda _: embedding_concurrency.run(
         True,
