@@ -20,10 +20,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import var_child_runnable_config
 
 from rag_accel.graph.order import depths, forward
+from rag_accel_adapters.langchain.langgraph_edges import END, START, declared
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.walk import walk
-
-_ENDS = ("__start__", "__end__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +76,22 @@ def skeleton(graph: Any) -> Skeleton | None:
     """Return the skeleton of a compiled graph, subgraphs included; None of anything else."""
     if not is_graph(graph):
         return None
-    drawn = graph.get_graph(xray=True)
-    successors: dict[str, list[str]] = {name: [] for name in drawn.nodes}
-    for edge in drawn.edges:
-        successors.setdefault(edge.source, []).append(edge.target)
-    acyclic = forward(successors, _ENDS[:1])
-    weights = {name: 0 for name in acyclic if name.rpartition(":")[2] in _ENDS}
+    acyclic = forward(_successors(graph), [START])
+    weights = {name: 0 for name in acyclic if name.rpartition(":")[2] in (START, END)}
     found = depths(acyclic, weights)
     return Skeleton({name: found[name] for name in acyclic if name not in weights})
+
+
+def _successors(graph: Any, around: str = "") -> dict[str, list[str]]:
+    """Return what follows each node, by positions; a subgraph stands in its node's place."""
+    read = declared(graph)
+    found: dict[str, list[str]] = {f"{around}{END}": []}
+    for name, inner in read.subgraphs.items():
+        found.update(_successors(inner, f"{around}{name}:"))
+    for name, targets in read.successors().items():
+        leaves = f"{around}{name}:{END}" if name in read.subgraphs else f"{around}{name}"
+        found[leaves] = [
+            f"{around}{target}:{START}" if target in read.subgraphs else f"{around}{target}"
+            for target in targets
+        ]
+    return found
