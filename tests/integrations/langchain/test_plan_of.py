@@ -379,11 +379,6 @@ def test_a_part_that_is_not_declared_is_named_with_its_place(
     assert "accelerate" in str(raised.value.hint)
 
 
-def test_a_graph_of_langgraph_is_refused() -> None:
-    with pytest.raises(TranslationError, match="CompiledStateGraph"):
-        plan_of(_langgraph())
-
-
 @pytest.mark.parametrize("program", [None, len, object(), "text"])
 def test_what_is_no_program_is_refused(program: Any) -> None:
     with pytest.raises(TranslationError, match="langchain_core"):
