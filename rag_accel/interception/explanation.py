@@ -160,7 +160,7 @@ def _plan_lines(
         graph = make_graph(original(obj) if is_twin(obj) else obj, framework)
     except (TranslationError, ImportError) as error:
         where, found = getattr(error, "where", None), getattr(error, "found", error)
-        yield f"  plan: none, {where or 'its package'}: {found}"
+        yield f"  plan: none (at {where or 'its package'}: {found})"
         return
     yield "  plan: plan_of(program) is a graph of these stages"
     yield from (f"    {line}" for line in format_graph(graph).splitlines()[1:])

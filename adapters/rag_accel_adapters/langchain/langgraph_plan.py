@@ -200,8 +200,8 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
         else:
             calls = [NodeCall(node, None, name) for node in nodes]
             begins[step] = [builder.add_unlinked(call.__name__, call, run) for call in calls]
-            end = SuperstepEnd(expected[step])
-            ends[step] = builder.add("superstep", end, run, after=begins[step])
+            ends[step] = builder.add_unlinked("superstep", SuperstepEnd(expected[step]), run)
+            builder.graph.add_edge(begins[step], ends[step])
     for step, end in ends.items():
         stages = {after.active: begins[after] for after in following[step]}
         if len(stages) == 1:

@@ -27,7 +27,7 @@ from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index_instrumentation import get_dispatcher
 
-from llama_index_rag_accel import accelerate, coverage
+from llama_index_rag_accel import accelerate, coverage, explain
 from rag_accel import Accelerator, ConfigError, DeadlineError, TranslationError, plan_of
 from rag_accel.accelerator import current_request
 from rag_accel.interception.patches import patches
@@ -234,8 +234,9 @@ def listening(program: Any) -> Iterator[list[list[tuple[Any, ...]]]]:
 
 @pytest.fixture(autouse=True)
 def own_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the manager of objects that are given none."""
-    monkeypatch.setattr(Settings, "_callback_manager", None)
+    """Restore what objects use that are given nothing: it gets the manager of a test."""
+    for name in ("_callback_manager", "_node_parser", "_transformations"):
+        monkeypatch.setattr(Settings, name, None)
 
 
 def made(name: str) -> Any:
@@ -341,6 +342,21 @@ def test_parts_are_stages_in_their_order(accelerator: Accelerator) -> None:
         "END: after synthesizer",
     ):
         assert stage in said, said
+
+
+@pytest.mark.parametrize("name", ["hyde", "user's postprocessors"])
+def test_an_explanation_ends_with_the_stages(name: str, accelerator: Accelerator) -> None:
+    plan, fast = plan_of(made(name)), accelerate(made(name), accelerator=accelerator)
+    _, _, stages = explain(fast).partition("  plan: plan_of(program) is a graph of these stages\n")
+    drawn = [f"  {line}" for line in accelerator.explain(plan).splitlines()]
+    assert stages.splitlines() == drawn[2:-2]
+    assert "retriever: Function" in stages
+
+
+def test_an_explanation_names_the_part_that_has_no_stage(accelerator: Accelerator) -> None:
+    fast = accelerate(Parts().engine(streaming=True), accelerator=accelerator)
+    assert explain(fast).endswith("\n  plan: none (at program.synthesizer: streaming=True)")
+    assert "plan:" not in explain(accelerate(EchoLLM(), accelerator=accelerator))
 
 
 def test_calls_belong_to_one_request_of_the_plans_accelerator(accelerator: Accelerator) -> None:
