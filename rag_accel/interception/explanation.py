@@ -158,9 +158,13 @@ def _plan_lines(
     """Yield the stages of a program's graph, or why it has none."""
     try:
         graph = make_graph(original(obj) if is_twin(obj) else obj, framework)
-    except (TranslationError, ImportError) as error:
-        where, found = getattr(error, "where", None), getattr(error, "found", error)
-        yield f"  plan: none (at {where or 'its package'}: {found})"
+    except TranslationError as error:
+        yield f"  plan: none (at {error.where}: {error.found})"
+        return
+    except Exception as error:  # looking at a program may run its owner's code
+        yield f"  plan: none ({error!r})"
+        return
+    if len(graph.freeze().stages) == 1:  # the lines of its parts say the same
         return
     yield "  plan: plan_of(program) is a graph of these stages"
     yield from (f"    {line}" for line in format_graph(graph).splitlines()[1:])

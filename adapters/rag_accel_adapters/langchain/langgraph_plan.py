@@ -38,6 +38,7 @@ _OF_GRAPH = {
     "interrupt_before_nodes": "interrupt_before",
     "interrupt_after_nodes": "interrupt_after",
     "step_timeout": "a step_timeout",
+    "debug": "debug=True",
     "retry_policy": "a retry policy",
     "cache_policy": "a cache policy",
 }
