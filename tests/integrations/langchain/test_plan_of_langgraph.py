@@ -380,6 +380,19 @@ def test_an_explanation_ends_with_the_stages(accelerator: Accelerator) -> None:
     assert "\n    function-2: Function(function, config)" in explain(chain)
 
 
+def test_a_graph_that_cannot_be_read_is_explained_without_a_plan(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = _of("fan")
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("no subgraphs")
+
+    fast = accelerate(compiled, accelerator=accelerator)
+    monkeypatch.setattr(type(compiled), "get_subgraphs", fail)
+    assert explain(fast).endswith("\n  plan: none (ValueError('no subgraphs'))")
+
+
 # Errors ------------------------------------------------------------------------------------------
 
 
