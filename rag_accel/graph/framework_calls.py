@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any, TypeGuard
 
 from rag_accel.graph.nodes import END, RESERVED, START, TURN_MARK
 from rag_accel.graph.ragraph import RAGraph
 
 
-class FrameworkCall(ABC):
+class FrameworkCall:
     """A call of one part of a program, in the two forms that frameworks have.
 
     What the part calls belongs to the graph's request, as it does in an accelerated program.
 
     Args:
+        name: names the part.
+        call: calls the part in a thread.
+        acall: calls it on a loop, for ``Accelerator.arun``.
         program: names the program, for what the scheduler learns of it.
+        holder: what must live as long as this.
     """
 
-    __slots__ = ("program",)
+    def __init__(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        acall: Callable[..., Awaitable[Any]],
+        program: str,
+        holder: object = None,
+    ) -> None:
+        self.__name__, self.program = name, program
+        self.call, self.acall, self._holder = call, acall, holder
 
-    def __init__(self, program: str) -> None:
-        self.program = program
-
-    @abstractmethod
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the part in this thread."""
-
-    @abstractmethod
-    async def acall(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the part on this loop, for ``Accelerator.arun``."""
+    def __call__(self, *args: Any) -> Any:
+        return self.call(*args)
 
 
 def is_framework_call(function: object) -> TypeGuard[FrameworkCall]:
@@ -51,7 +56,7 @@ class PlanBuilder:
         self._taken: set[str] = {*graph.freeze().inputs, *RESERVED}
 
     def add(
-        self, name: str, call: Callable[..., Any], *inputs: str, after: Sequence[str] = ()
+        self, name: str, call: Callable[..., Any], *inputs: str, after: Sequence[str] | None = ()
     ) -> str:
         """Add a call after what writes its inputs; return its name, which is its value's, too.
 
@@ -59,23 +64,18 @@ class PlanBuilder:
             name: the name, numbered if it is taken.
             call: the call.
             inputs: inputs of the graph and values of earlier stages.
-            after: further stages that it waits for.
+            after: further stages that it waits for; None if the caller adds the edges to it.
         """
         waits = [value for value in inputs if value in self._values]
-        unique = self.add_unlinked(name, call, *inputs)
-        self.graph.add_edge(tuple(dict.fromkeys((*waits, *after))) or START, unique)
-        return unique
-
-    def add_unlinked(self, name: str, call: Callable[..., Any], *inputs: str) -> str:
-        """Add a call that no edge leads to yet; otherwise as ``add``."""
         wanted = unique = name.replace(TURN_MARK, "_") or "_"
-        number = 1
+        numbers = count(2)
         while unique in self._taken:
-            number += 1
-            unique = f"{wanted}-{number}"
+            unique = f"{wanted}-{next(numbers)}"
         self._values.add(unique)
         self._taken.add(unique)
         self.graph.add_function(unique, call, inputs=inputs)
+        if after is not None:
+            self.graph.add_edge(tuple(dict.fromkeys((*waits, *after))) or START, unique)
         return unique
 
     def end(self, value: str) -> RAGraph:

@@ -26,6 +26,8 @@ _RECOGNISED_STORE = (
     " nearest vectors, searches of all requests share steps; texts and scores are the"
     " store's own"
 )
+#: the most stages of a plan that are drawn
+PLAN_LINES = 12
 #: of a leaf that holds others, as a retriever holds its store
 AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (
@@ -158,13 +160,14 @@ def _plan_lines(
     """Yield the stages of a program's graph, or why it has none."""
     try:
         graph = make_graph(original(obj) if is_twin(obj) else obj, framework)
-    except TranslationError as error:
-        yield f"  plan: none (at {error.where}: {error.found})"
-        return
     except Exception as error:  # looking at a program may run its owner's code
-        yield f"  plan: none ({error!r})"
+        is_ours = isinstance(error, TranslationError)
+        yield f"  plan: none ({f'at {error.where}: {error.found}' if is_ours else repr(error)})"
         return
     if len(graph.freeze().stages) == 1:  # the lines of its parts say the same
         return
     yield "  plan: plan_of(program) is a graph of these stages"
-    yield from (f"    {line}" for line in format_graph(graph).splitlines()[1:])
+    _, *lines = format_graph(graph).splitlines()
+    yield from (f"    {line}" for line in lines[:PLAN_LINES])
+    if len(lines) > PLAN_LINES:
+        yield f"    ... and {len(lines) - PLAN_LINES} more"

@@ -5,92 +5,107 @@ LangGraph is looked into only where it is loaded; nothing here imports it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from rag_accel_adapters.langchain.langgraph_parts import is_graph
+from rag_accel.errors import TranslationError
 
 START, END = "__start__", "__end__"
+#: The most sets of nodes that may run in one superstep.
+MAX_SUPERSTEPS = 64
+
+#: nodes that run in one superstep, in order
+Active = tuple[str, ...]
+#: these, and by its place in a graph's joins, a join and a node that it need not wait for any more
+Superstep = tuple[Active, frozenset[tuple[int, str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition after a node.
-
-    Args:
-        name: its name in the graph.
-        targets: what it may lead to; None if that is not declared.
-    """
-
-    name: str
-    targets: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEdges:
-    """The edges that leave a node.
+class DeclaredGraph(NamedTuple):
+    """What follows each node of a compiled graph, the start among them.
 
     Args:
         targets: nodes that always do.
-        conditions: each names others when it is asked.
-        commanded: nodes that the node itself may name, with a ``Command``.
-    """
-
-    targets: tuple[str, ...]
-    conditions: tuple[Condition, ...] = ()
-    commanded: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredGraph:
-    """The nodes of a compiled graph and what follows each.
-
-    Args:
-        edges: by node, the start among them.
+        conditions: by their names, what they may lead to; None where that is not declared.
+        commanded: nodes that a node itself may name, with a ``Command``.
         joins: several nodes, and a node that runs once all of these have.
-        subgraphs: compiled graphs that are nodes, or inside one, by the node.
     """
 
-    edges: Mapping[str, NodeEdges]
-    joins: tuple[tuple[tuple[str, ...], str], ...]
-    subgraphs: Mapping[str, Any]
-
-    def successors(self) -> dict[str, tuple[str, ...]]:
-        """Return all that may follow each node; a condition without targets may lead anywhere."""
-        anywhere = (*(name for name in self.edges if name != START), END)
-        found: dict[str, tuple[str, ...]] = {}
-        for name, edges in self.edges.items():
-            targets = [*edges.targets, *edges.commanded]
-            for condition in edges.conditions:
-                targets += anywhere if condition.targets is None else condition.targets
-            targets += [end for starts, end in self.joins if name in starts]
-            found[name] = tuple(dict.fromkeys(targets)) or (END,)
-        return found
+    targets: Mapping[str, Active]
+    conditions: Mapping[str, Mapping[str, Active | None]]
+    commanded: Mapping[str, Active]
+    joins: tuple[tuple[Active, str], ...]
 
 
 def declared(graph: Any) -> DeclaredGraph:
     """Return what a compiled graph declares."""
-    subgraphs = {name: inner for name, inner in graph.get_subgraphs() if is_graph(inner)}
     builder = getattr(graph, "builder", None)
     if builder is None:  # a function of the functional API
         names = tuple(graph.nodes)
-        return DeclaredGraph(
-            {START: NodeEdges(names), **{name: NodeEdges(()) for name in names}}, (), {}
-        )
-    place = {name: at for at, name in enumerate((START, *builder.nodes, END))}
-    edges: dict[str, NodeEdges] = {}
-    for name in (START, *builder.nodes):
-        targets = (target for source, target in builder.edges if source == name)
-        spec = builder.nodes.get(name)
-        edges[name] = NodeEdges(
-            # NodeEdges are a set: their order would be another in each process.
-            tuple(sorted(targets, key=lambda target: place[target])),
-            tuple(
-                Condition(key, branch.ends and tuple(dict.fromkeys(branch.ends.values())))
-                for key, branch in builder.branches.get(name, {}).items()
-            ),
-            tuple(getattr(spec, "ends", None) or ()),
-        )
-    joins = sorted((tuple(sorted(starts)), end) for starts, end in builder.waiting_edges)
-    return DeclaredGraph(edges, tuple(joins), subgraphs)
+        return DeclaredGraph({START: names, **dict.fromkeys(names, ())}, {}, {}, ())
+    names = (START, *builder.nodes)
+    # Edges are a set: their order would be another in each process.
+    edges = sorted(builder.edges, key=lambda edge: (*names, END).index(edge[1]))
+    conditions = {
+        node: {
+            name: branch.ends and tuple(dict.fromkeys(branch.ends.values()))
+            for name, branch in branches.items()
+        }
+        for node, branches in builder.branches.items()
+    }
+    return DeclaredGraph(
+        {name: tuple(end for start, end in edges if start == name) for name in names},
+        conditions,
+        {name: tuple(getattr(spec, "ends", None) or ()) for name, spec in builder.nodes.items()},
+        tuple(sorted((tuple(sorted(starts)), end) for starts, end in builder.waiting_edges)),
+    )
+
+
+def supersteps(read: DeclaredGraph) -> dict[Superstep, tuple[Superstep, ...]]:
+    """Return every superstep that can come about, the start first, and those that may follow it.
+
+    Raises:
+        TranslationError: if they are too many.
+    """
+    found: dict[Superstep, tuple[Superstep, ...]] = {}
+    waiting: list[Superstep] = [((START,), frozenset())]
+    for step in waiting:
+        found[step] = tuple(dict.fromkeys(_after(read, *step))) if step[0] else ()
+        waiting += [after for after in found[step] if after not in waiting]
+        _check_number(waiting)
+    return found
+
+
+def _after(read: DeclaredGraph, nodes: Active, before: frozenset[Any]) -> Iterator[Superstep]:
+    heard = set(before)
+    always = {target for node in nodes for target in read.targets[node]}
+    for place, (starts, end) in enumerate(read.joins):
+        heard.update((place, node) for node in nodes if node in starts)
+        if all((place, node) in heard for node in starts):
+            always.add(end)
+            heard.difference_update((place, node) for node in starts)
+    chosen = {frozenset(always - {END}): None}  # a set in order
+    for targets in (ends for node in nodes for ends in read.conditions.get(node, {}).values()):
+        chosen = {one | ({end} - {END}): None for one in chosen for end in targets or ()}
+        _check_number(chosen)
+    for active in (tuple(sorted(one)) for one in chosen):
+        # Where no node is next the run ends, whatever a join still waits for.
+        yield active, frozenset(heard) if active else frozenset()
+
+
+def _check_number(found: Any) -> None:
+    if len(found) > MAX_SUPERSTEPS:
+        more = f"more than {MAX_SUPERSTEPS} sets of nodes that may run together"
+        raise refused("program", more, f"up to {MAX_SUPERSTEPS} of them")
+
+
+def refused(
+    where: str, found: str, valid: str = "nodes, edges and conditions with a path_map"
+) -> TranslationError:
+    """Return the error of a graph, or of what it does, that has no place in a plan."""
+    return TranslationError(
+        "a plan cannot do all that this LangGraph does",
+        where=where,
+        found=found,
+        valid=valid,
+        hint="call the program itself; accelerate(...) runs it",
+    )

@@ -83,15 +83,20 @@ def skeleton(graph: Any) -> Skeleton | None:
 
 
 def _successors(graph: Any, around: str = "") -> dict[str, list[str]]:
-    """Return what follows each node, by positions; a subgraph stands in its node's place."""
+    """Return what may follow each node, by positions; a subgraph stands in its node's place."""
     read = declared(graph)
+    subgraphs = {name: inner for name, inner in graph.get_subgraphs() if is_graph(inner)}
+    anywhere = (*(name for name in read.targets if name != START), END)
     found: dict[str, list[str]] = {f"{around}{END}": []}
-    for name, inner in read.subgraphs.items():
+    for name, inner in subgraphs.items():
         found.update(_successors(inner, f"{around}{name}:"))
-    for name, targets in read.successors().items():
-        leaves = f"{around}{name}:{END}" if name in read.subgraphs else f"{around}{name}"
-        found[leaves] = [
-            f"{around}{target}:{START}" if target in read.subgraphs else f"{around}{target}"
-            for target in targets
+    for name, always in read.targets.items():
+        targets = [*always, *read.commanded.get(name, ())]
+        for ends in read.conditions.get(name, {}).values():
+            targets += anywhere if ends is None else ends
+        targets += [end for starts, end in read.joins if name in starts]
+        found[f"{around}{name}:{END}" if name in subgraphs else f"{around}{name}"] = [
+            f"{around}{target}:{START}" if target in subgraphs else f"{around}{target}"
+            for target in dict.fromkeys(targets or [END])
         ]
     return found

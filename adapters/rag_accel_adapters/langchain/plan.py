@@ -59,27 +59,23 @@ class Place:
         )
 
 
-class PartCall(FrameworkCall):
+@dataclass(frozen=True, slots=True)
+class PartCall:
     """A call of one part, with the config and in the context that its program gives it.
 
     Args:
         part: the part.
         place: where it is.
         width: the most branches that the program runs side by side.
-        program: names the program.
-        holder: what must live as long as this.
     """
 
-    def __init__(
-        self, part: ProgramPart, place: Place, width: int, program: str, holder: object
-    ) -> None:
-        super().__init__(program)
-        self.__name__ = part.runnable.get_name()
-        self.part, self.place = part, place
-        self._width, self._holder = width, holder
+    part: ProgramPart
+    place: Place
+    width: int
 
-    def __call__(self, value: Any, config: RunnableConfig | None = None) -> Any:
-        check_concurrency(config, self._width)
+    def call(self, value: Any, config: RunnableConfig | None = None) -> Any:
+        """Call the part in this thread."""
+        check_concurrency(config, self.width)
         invoke = partial(self.part.runnable.invoke, **(self.place.kwargs or {}))
         if not self.place.around:
             return invoke(value, config)
@@ -171,8 +167,9 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
     def add(part: ProgramPart, given: str, place: Place) -> str:
         """Add the stages of a part; return the value that it makes of the value ``given``."""
         if not part.children:
-            call = PartCall(part, place, root.width, name, holder)
-            return builder.add(place.prefix + part.kind, call, given, CONFIG)
+            one, kind = PartCall(part, place, root.width), place.prefix + part.kind
+            call = FrameworkCall(part.runnable.get_name(), one.call, one.acall, name, holder)
+            return builder.add(kind, call, given, CONFIG)
         values = [given]
         for child in part.children:
             before = given if part.kind == "parallel" else values[-1]

@@ -36,7 +36,7 @@ from lc_fakes import (
 )
 from lc_programs import PROGRAMS, QUESTION, joined, model_chain, retrieval_chain
 from lc_recording import plain
-from lc_runs import Runs, compare_leaves, config_with, outcome, until
+from lc_runs import Runs, calls_of, compare_leaves, config_with, outcome, recorded, until
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import coverage
@@ -151,13 +151,9 @@ async def test_results_and_leaves_are_those_of_the_program(
     name: str, way: str, accelerator: Accelerator
 ) -> None:
     program, plan = DECLARED[name](), plan_of(DECLARED[name]())
-    of_program, of_plan = Runs(), Runs()
-    call = program.invoke if way == "run" else program.ainvoke
-    expected = await outcome(call, INPUT, config_with(of_program))
+    of_program, expected = await recorded(program.invoke, program.ainvoke, way, INPUT)
     with coverage() as meter:
-        found = await outcome(
-            _way(accelerator, way), plan, input=INPUT, config=config_with(of_plan)
-        )
+        of_plan, found = await recorded(*calls_of(plan, accelerator), way, INPUT)
     assert expected[0] == "returned", expected
     assert plain(found) == plain(expected)
     compare_leaves(program, of_program, of_plan, is_ordered=name not in ("ensemble", "compression"))
@@ -173,12 +169,9 @@ async def test_chains_of_langchains_own_helpers_are_declared(
     name: str, way: str, accelerator: Accelerator
 ) -> None:
     given = {"input": "question one", "chat_history": HISTORY}
-    program, of_program, of_plan = CHAINS[name](), Runs(), Runs()
-    call = program.invoke if way == "run" else program.ainvoke
-    expected = await outcome(call, given, config_with(of_program))
-    found = await outcome(
-        _way(accelerator, way), plan_of(CHAINS[name]()), input=given, config=config_with(of_plan)
-    )
+    program, plan = CHAINS[name](), plan_of(CHAINS[name]())
+    of_program, expected = await recorded(program.invoke, program.ainvoke, way, given)
+    of_plan, found = await recorded(*calls_of(plan, accelerator), way, given)
     assert expected[0] == "returned", expected
     assert plain(found) == plain(expected)
     compare_leaves(program, of_program, of_plan, is_ordered=False)

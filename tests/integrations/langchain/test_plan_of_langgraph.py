@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import operator
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -20,9 +23,10 @@ from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
+from langgraph.cache.memory import InMemoryCache
 from langgraph.channels import EphemeralValue
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.managed import RemainingSteps
@@ -33,12 +37,13 @@ from langgraph.types import CachePolicy, Command, RetryPolicy, Send, interrupt
 from lc_fakes import AsyncRetriever, StreamingChat, SyncChat
 from lc_programs import QUESTION
 from lc_recording import plain
-from lc_runs import Runs, config_with, outcome, until
+from lc_runs import calls_of, outcome, recorded, until
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from langchain_rag_accel import accelerate, explain
 from langchain_rag_accel.coverage import coverage
+from langchain_rag_accel.plan import TESTED_LANGGRAPH
 from rag_accel import Accelerator, ConfigError, GraphError, TranslationError, plan_of
 from rag_accel.accelerator import current_request
 from rag_accel.interception.patches import patches
@@ -49,6 +54,9 @@ WAYS = ("run", "arun")
 DONE: list[str] = []
 
 
+ENDS = {"START": START, "END": END}
+
+
 class State(TypedDict, total=False):
     text: str
     count: int
@@ -56,7 +64,7 @@ class State(TypedDict, total=False):
 
 
 def noting(name: str, **written: Any) -> Any:
-    """Return a node that notes itself and writes."""
+    """Return a node, or a condition, that notes itself and writes."""
 
     def node(state: Any) -> dict[str, Any]:
         DONE.append(name)
@@ -68,77 +76,50 @@ def noting(name: str, **written: Any) -> Any:
 
 def answering(answer: Any) -> Any:
     """Return a condition with a name of its own."""
-    return RunnableLambda(lambda state: answer, name=f"answers {answer}")
+    return RunnableLambda(lambda state: DONE.append(answer) or answer, name=f"answers {answer}")
 
 
-def counting(name: str) -> Any:
-    return noting(name, count=lambda state: state.get("count", 0) + 1)
-
-
-def graph_of(*edges: tuple[Any, Any], state: Any = State, **nodes: Any) -> Any:
+def graph_of(edges: str, *conditions: Any, state: Any = State, **nodes: Any) -> Any:
     """Return a graph to be compiled; nodes that are not given note themselves."""
     graph: Any = StateGraph(state)
-    sides = [[side] if isinstance(side, str) else side for edge in edges for side in edge]
-    names = dict.fromkeys([*(name for side in sides for name in side), *nodes])
-    for name in names:
-        if name not in (START, END):
+    pairs = [edge.split(">") for edge in edges.split()]
+    named = [name for pair in pairs for side in pair for name in side.split(",")]
+    for name in dict.fromkeys([*named, *nodes]):
+        if name not in ENDS:
             graph.add_node(name, nodes.get(name, noting(name)))
-    for source, target in edges:
-        graph.add_edge(source, target)
+    for source, *targets in pairs:
+        starts = [ENDS.get(name, name) for name in source.split(",")]
+        for target in targets:
+            graph.add_edge(starts if starts[1:] else starts[0], ENDS.get(target, target))
+    for node, route, ends in conditions:
+        graph.add_conditional_edges(ENDS.get(node, node), route, ends)
     return graph
 
 
-def sequence() -> Any:
-    return graph_of((START, "a"), ("a", "b"), ("b", "c"), ("c", END))
+COUNTING = noting("a", count=lambda state: state.get("count", 0) + 1)
 
 
-def fan() -> Any:
-    return graph_of((START, "a"), *(("a", name) for name in "dbc"), *((n, "e") for n in "bcd"))
+def looped() -> Any:
+    again = ("b", lambda s: "a" if s["count"] < 4 else "c", ["a", "c"])
+    return graph_of("START>a a>b c>END", again, a=COUNTING)
 
 
-def uneven() -> Any:
-    return graph_of((START, "a"), (START, "b"), ("a", "e"), ("b", "c"), ("c", "e"), ("e", END))
-
-
-def joined() -> Any:
-    return graph_of((START, "a"), (START, "b"), ("b", "c"), (["a", "c"], "e"), ("e", END))
+def looped_join() -> Any:
+    again = ("d", lambda s: "a" if s["count"] < 3 else END, ["a", END])
+    return graph_of("START>a a>b a>c b,c>d", again, a=COUNTING)
 
 
 def routed() -> Any:
-    graph = graph_of((START, "a"), b=noting("b"), c=noting("c"))
-
     def route(state: State) -> bool:
         DONE.append(f"route after {len(state.get('log', []))}")
         return len(state.get("text", "")) > 3
 
-    graph.add_conditional_edges("a", route, {True: "b", False: "c"})
-    return graph
-
-
-def looped() -> Any:
-    graph = graph_of((START, "a"), ("a", "b"), ("c", END), a=counting("a"))
-    graph.add_conditional_edges("b", lambda s: "a" if s["count"] < 4 else "c", ["a", "c"])
-    return graph
-
-
-def looped_join() -> Any:
-    graph = graph_of((START, "a"), ("a", "b"), ("a", "c"), (["b", "c"], "d"), a=counting("a"))
-    graph.add_conditional_edges("d", lambda s: "a" if s["count"] < 3 else END, ["a", END])
-    return graph
-
-
-def begun_by_condition() -> Any:
-    graph = graph_of(a=noting("a"), b=noting("b"))
-    graph.add_conditional_edges(START, lambda s: s["text"], {"question": "a", "other": "b"})
-    return graph
+    return graph_of("START>a b c", ("a", route, {True: "b", False: "c"}))
 
 
 def several_conditions() -> Any:
-    graph = graph_of((START, "a"), ("a", "b"), c=noting("c"), d=noting("d"), e=noting("e"))
-    graph.add_conditional_edges("a", answering("c"), ["c", "d"])
-    graph.add_conditional_edges("a", answering("none"), {"e": "e", "none": END})
-    graph.add_conditional_edges("b", answering("e"), ["d", "e"])
-    return graph
+    of_a = [("a", answering("c"), ["c", "d"]), ("a", answering("none"), {"e": "e", "none": END})]
+    return graph_of("START>a a>b c d e", *of_a, ("b", answering("e"), ["d", "e"]))
 
 
 class Model(BaseModel):
@@ -146,20 +127,10 @@ class Model(BaseModel):
     log: Annotated[list[str], operator.add] = []
 
 
-def of_pydantic() -> Any:
-    return graph_of(
-        (START, "a"), ("a", "b"), state=Model, **{n: lambda s: {"log": [s.text]} for n in "ab"}
-    )
-
-
 @dataclass
 class Data:
     text: str = ""
     log: Annotated[list[str], operator.add] = None  # type: ignore[assignment]
-
-
-def of_dataclass() -> Any:
-    return graph_of((START, "a"), state=Data, a=lambda s: {"log": [s.text, type(s).__name__]})
 
 
 class Inner(TypedDict, total=False):
@@ -182,14 +153,12 @@ def schemas() -> Any:
     graph.add_node("a", lambda s: {"secret": s["text"] * 2, "passing": "b"})
     graph.add_node("b", lambda s: {"log": [s["secret"], s.get("passing", "no")]})
     graph.add_node("c", lambda s: {"log": [s.get("passing", "no")]})
-    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c")
-    return graph
+    return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c")
 
 
 def messages() -> Any:
     return graph_of(
-        (START, "ask"),
-        ("ask", "again"),
+        "START>ask ask>again",
         state=MessagesState,
         ask=lambda s: {"messages": [StreamingChat().invoke(s["messages"])]},
         again=lambda s, config: {"messages": SyncChat().invoke(s["messages"], config)},
@@ -198,13 +167,10 @@ def messages() -> Any:
 
 def chains() -> Any:
     chain = {"input": itemgetter("text")} | QUESTION | SyncChat()
+    pages = RunnableLambda(lambda found: {"log": [one.page_content for one in found]})
     return graph_of(
-        (START, "find"),
-        ("find", "answer"),
-        ("answer", END),
-        find=itemgetter("text")
-        | AsyncRetriever()
-        | (lambda found: {"log": [one.page_content for one in found]}),
+        "START>find find>answer answer>END",
+        find=itemgetter("text") | AsyncRetriever() | pages,
         answer=chain | StrOutputParser() | (lambda text: {"text": text}),
     )
 
@@ -230,33 +196,83 @@ def injected() -> Any:
             ]
         }
 
-    graph = graph_of((START, "a"), ("a", "b"), state=Left, a=look)
-    graph.add_node("c", look, metadata={"mine": 1})
-    return graph.add_edge("b", "c")
+    graph = graph_of("START>a a>b", state=Left, a=look)
+    return graph.add_node("c", look, metadata={"mine": 1}).add_edge("b", "c")
 
 
-def updating_command() -> Any:
-    return graph_of(
-        (START, "a"), ("a", "b"), a=lambda s: Command(update={"log": ["by command"], "other": 1})
-    )
+def coroutines() -> Any:
+    async def node(state: State) -> Any:
+        return {"log": [f"in {threading.get_ident()}"]}
+
+    async def route(state: State) -> str:
+        return "b"
+
+    return graph_of("START>a", ("a", route, ["b", END]), a=node, b=node)
 
 
-def nothing_written() -> Any:
-    return graph_of((START, "a"), ("a", "b"), a=lambda s: None, b=lambda s: {})
+def failing(state: State) -> Any:
+    DONE.append("b")
+    raise ValueError("broken")
 
 
-def odd_names() -> Any:
-    return graph_of((START, "input"), ("input", "start"), ("start", "output"), ("output", "a#2"))
+def no_index(state: State) -> Any:
+    return AsyncRetriever(error=ConnectionError("no index")).invoke("x")
 
 
+CLASHING = {name: noting(name, text=lambda s: "x") for name in "ab"}
+
+#: what is executed as a graph
 GRAPHS: dict[str, Callable[[], Any]] = {
-    **{made.__name__: made for made in (sequence, fan, uneven, joined, routed, looped)},
-    **{made.__name__: made for made in (looped_join, begun_by_condition, several_conditions)},
-    **{made.__name__: made for made in (of_pydantic, of_dataclass, schemas, chains, injected)},
-    **{made.__name__: made for made in (updating_command, nothing_written, odd_names)},
+    "sequence": lambda: graph_of("START>a a>b b>c c>END"),
+    "fan": lambda: graph_of("START>a a>d a>b a>c b>e c>e d>e"),
+    "uneven": lambda: graph_of("START>a START>b a>e b>c c>e e>END"),
+    "joined": lambda: graph_of("START>a START>b b>c a,c>e e>END"),
+    "begun by condition": lambda: graph_of(
+        "a b", ("START", lambda s: s["text"], {"question": "a", "other": "b"})
+    ),
+    "of pydantic": lambda: graph_of(
+        "START>a a>b", state=Model, **{n: lambda s: {"log": [s.text]} for n in "ab"}
+    ),
+    "of dataclass": lambda: graph_of(
+        "START>a", state=Data, a=lambda s: {"log": [s.text, type(s).__name__]}
+    ),
+    "command": lambda: graph_of(
+        "START>a a>b", a=lambda s: Command(update={"log": ["by command"], "other": 1})
+    ),
+    "nothing written": lambda: graph_of("START>a a>b", a=lambda s: None, b=lambda s: {}),
+    "odd names": lambda: graph_of("START>input input>start start>output output>a#2"),
+    "failing node": lambda: graph_of("START>a a>b b>c", b=failing),
+    "failing retriever": lambda: graph_of("START>a a>b", a=no_index),
+    "failing condition": lambda: graph_of("START>a b", ("a", lambda s: 1 / 0, ["b", END])),
+    "unknown answer": lambda: graph_of("START>a b", ("a", answering("nowhere"), ["b", END])),
+    "clashing": lambda: graph_of("START>a START>b", **CLASHING),
+    "no update": lambda: graph_of("START>a", a=lambda s: "text"),
+    **{made.__name__: made for made in (routed, looped, looped_join, several_conditions)},
+    **{made.__name__: made for made in (schemas, chains, injected, messages, coroutines)},
 }
-SIDE_BY_SIDE = {"fan", "uneven", "joined", "looped_join", "several_conditions"}
+SIDE_BY_SIDE = {"fan", "uneven", "joined", "looped_join", "several_conditions", "clashing"}
 INPUT = {"text": "question", "log": ["given"]}
+HELLO = {"messages": [HumanMessage("hello", id="h")]}
+#: a graph, its input, the limit of recursions, and the error that it comes to
+CASES: list[tuple[str, Any, int, type[Exception] | None]] = [
+    *((name, HELLO if name == "messages" else INPUT, 25, None) for name in [*GRAPHS][:10]),
+    *((name, HELLO if name == "messages" else INPUT, 25, None) for name in [*GRAPHS][16:]),
+    *zip(
+        [*GRAPHS][10:16],
+        [INPUT] * 6,
+        [25] * 6,
+        [ValueError, ConnectionError, ZeroDivisionError, KeyError]
+        + [InvalidUpdateError, InvalidUpdateError],
+        strict=True,
+    ),
+    *(("looped", {"count": 0}, limit, GraphRecursionError) for limit in (1, 4, 9)),
+    *(("looped", {"count": 0}, limit, None) for limit in (10, 11)),
+    ("sequence", {"unknown": 1}, 25, None),
+    ("sequence", {}, 25, None),
+    ("sequence", None, 25, EmptyInputError),
+    ("sequence", "text", 25, InvalidUpdateError),
+    ("sequence", INPUT, 0, ValueError),
+]
 
 
 def _of(name: str) -> Any:
@@ -264,66 +280,38 @@ def _of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [*GRAPHS, "messages"])
-async def test_outputs_and_events_of_nodes_are_those_of_the_graph(
-    name: str, way: str, accelerator: Accelerator
+@pytest.mark.parametrize(("name", "given", "limit", "error"), CASES)
+async def test_outcomes_and_events_of_nodes_are_those_of_the_graph(
+    name: str, given: Any, limit: int, error: Any, way: str, accelerator: Accelerator
 ) -> None:
-    make = messages if name == "messages" else GRAPHS[name]
-    given: Any = {"messages": [HumanMessage("hello", id="h")]} if name == "messages" else INPUT
-    program, of_program, of_plan = make().compile(), Runs(), Runs()
     DONE.clear()
-    call = program.invoke if way == "run" else program.ainvoke
-    expected = await outcome(call, given, config_with(of_program))
-    done, plan = list(DONE), plan_of(make().compile())
+    program, plan, options = _of(name), plan_of(_of(name)), {"recursion_limit": limit}
+    of_program, expected = await recorded(program.invoke, program.ainvoke, way, given, **options)
+    done = list(DONE)
     DONE.clear()
     with coverage() as meter:
-        found = await outcome(
-            getattr(accelerator, way), plan, input=given, config=config_with(of_plan)
-        )
-    assert expected[0] == "returned", expected
+        of_plan, found = await recorded(*calls_of(plan, accelerator), way, given, **options)
     assert plain(found) == plain(expected)
     assert meter.passed_by == 0, str(meter)
-    assert of_plan.open() == []
+    await until(lambda: of_plan.open() == [])
     told, others = Counter(of_plan.log), Counter(of_program.log)
     assert told <= others, list((told - others).elements())
-    assert sorted(event for event, *_ in (others - told).elements()) == [
-        "on_chain_end",
-        "on_chain_start",
-    ]
+    assert Counter(done) == Counter(DONE)
+    if error is not None or (name, way) == ("coroutines", "run"):
+        assert type(expected[1]) is (error or TypeError)
+        return
+    assert expected[0] == "returned", expected
+    around = [event for event, *_ in (others - told).elements()]
+    assert sorted(around) == ["on_chain_end", "on_chain_start"]
     if name not in SIDE_BY_SIDE:
         assert of_plan.log == of_program.log[1:-1]
         assert done == DONE
-    assert Counter(done) == Counter(DONE)
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_nodes_and_conditions_may_be_coroutine_functions(
-    way: str, accelerator: Accelerator
-) -> None:
-    async def node(state: State) -> Any:
-        await asyncio.sleep(0)
-        return {"log": [f"{threading.get_ident() == thread}"]}
-
-    async def route(state: State) -> str:
-        return "b"
-
-    def make() -> Any:
-        graph = graph_of((START, "a"), a=node, b=node)
-        graph.add_conditional_edges("a", route, ["b", END])
-        return graph.compile()
-
-    thread = threading.get_ident()
-    call = make().invoke if way == "run" else make().ainvoke
-    expected = await outcome(call, INPUT)
-    found = await outcome(getattr(accelerator, way), plan_of(make()), input=INPUT)
-    assert plain(found) == plain(expected)
-    assert found[0] == ("raised" if way == "run" else "returned")
 
 
 def test_nodes_of_a_superstep_run_side_by_side(accelerator: Accelerator) -> None:
     barrier = threading.Barrier(3, timeout=10.0)
     nodes = {name: lambda state: {"log": [str(barrier.wait() >= 0)]} for name in "abc"}
-    plan = plan_of(graph_of(*((START, name) for name in "abc"), **nodes).compile())
+    plan = plan_of(graph_of("START>a START>b START>c", **nodes).compile())
     assert accelerator.run(plan, input={"text": ""})["log"] == ["True"] * 3
 
 
@@ -341,7 +329,7 @@ def test_leaves_belong_to_one_request_of_the_plans_accelerator(accelerator: Acce
         seen.append(current_request.get())
         return {}
 
-    plan = plan_of(graph_of((START, "a"), ("a", "b"), a=node, b=node).compile())
+    plan = plan_of(graph_of("START>a a>b", a=node, b=node).compile())
     accelerator.run(plan, input=INPUT)
     assert len({id(identity) for identity in seen}) == 1
     assert seen[0].accelerator is accelerator
@@ -374,107 +362,59 @@ def test_an_explanation_ends_with_the_stages(accelerator: Accelerator) -> None:
     _, _, stages = explain(fast).partition("  plan: plan_of(program) is a graph of these stages\n")
     drawn = accelerator.explain(plan_of(_of("routed"))).splitlines()
     assert stages.splitlines() == [f"  {line}" for line in drawn[2:-2]]
-    asking = accelerate(sequence().compile(interrupt_after=["b"]), accelerator=accelerator)
+    asking = accelerate(
+        GRAPHS["sequence"]().compile(interrupt_after=["b"]), accelerator=accelerator
+    )
     assert explain(asking).endswith("\n  plan: none (at program: interrupt_after)")
     chain = accelerate(RunnableLambda(len) | RunnableLambda(str), accelerator=accelerator)
     assert "\n    function-2: Function(function, config)" in explain(chain)
 
 
+def test_an_explanation_is_short(accelerator: Accelerator) -> None:
+    many = graph_of("START>n0 " + " ".join(f"n{at}>n{at + 1}" for at in range(29))).compile()
+    *_, last = lines = explain(accelerate(many, accelerator=accelerator)).splitlines()
+    assert sum("Function(" in line for line in lines) == 12
+    assert last == "    ... and 21 more"  # 32 stages, and what ends the graph
+
+
+def unreadable(*args: Any, **kwargs: Any) -> Any:
+    raise ValueError("no nodes")
+
+
+def changed(checkpoint: Any, channels: Any, tasks: Any, versions: Any) -> Any:
+    raise AssertionError("is not called")
+
+
+@pytest.mark.parametrize("replacement", [None, changed])
+def test_another_langgraph_is_named(
+    replacement: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, inner = accelerate(_of("fan"), accelerator=accelerator), "langgraph.pregel._algo"
+    monkeypatch.delattr(f"{inner}.apply_writes")
+    if replacement is not None:
+        monkeypatch.setattr(f"{inner}.apply_writes", replacement, raising=False)
+    for name in ("run", "plan"):
+        monkeypatch.delitem(sys.modules, f"rag_accel_adapters.langchain.langgraph_{name}")
+    with pytest.raises(TranslationError, match="inner functions are not known") as raised:
+        plan_of(_of("fan"))
+    assert f"langgraph {version('langgraph')}," in str(raised.value.found)
+    assert TESTED_LANGGRAPH in str(raised.value.valid)
+    assert "call the program itself" in str(raised.value.hint)
+    said = explain(fast).splitlines()[-1]
+    assert said == f"  plan: none (at program: {raised.value.found})"
+    assert fast.invoke(INPUT) == _of("fan").invoke(INPUT)
+
+
 def test_a_graph_that_cannot_be_read_is_explained_without_a_plan(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = _of("fan")
-
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise ValueError("no subgraphs")
-
-    fast = accelerate(compiled, accelerator=accelerator)
-    monkeypatch.setattr(type(compiled), "get_subgraphs", fail)
-    assert explain(fast).endswith("\n  plan: none (ValueError('no subgraphs'))")
-
-
-# Errors ------------------------------------------------------------------------------------------
-
-
-def failing_node() -> Any:
-    def fail(state: State) -> Any:
-        DONE.append("b")
-        raise ValueError("broken")
-
-    return graph_of((START, "a"), ("a", "b"), ("b", "c"), b=fail)
-
-
-def failing_retriever() -> Any:
-    failing = AsyncRetriever(error=ConnectionError("no index"))
-    return graph_of((START, "a"), ("a", "b"), a=lambda s: {"text": failing.invoke("x")})
-
-
-def failing_condition() -> Any:
-    graph = graph_of((START, "a"), b=noting("b"))
-    graph.add_conditional_edges("a", lambda s: 1 / 0, ["b", END])
-    return graph
-
-
-def unknown_answer() -> Any:
-    graph = graph_of((START, "a"), b=noting("b"))
-    graph.add_conditional_edges("a", lambda s: "nowhere", ["b", END])
-    return graph
-
-
-def clashing() -> Any:
-    nodes = {name: noting(name, text=lambda s: "x") for name in "ab"}
-    return graph_of((START, "a"), (START, "b"), **nodes)
-
-
-def no_update() -> Any:
-    return graph_of((START, "a"), a=lambda s: "text")
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "make",
-    [failing_node, failing_retriever, failing_condition, unknown_answer, clashing, no_update],
-)
-async def test_errors_are_those_of_the_graph(
-    make: Callable[[], Any], way: str, accelerator: Accelerator
-) -> None:
-    program, of_program, of_plan = make().compile(), Runs(), Runs()
-    DONE.clear()
-    call = program.invoke if way == "run" else program.ainvoke
-    kind, expected = await outcome(call, INPUT, config_with(of_program))
-    done = list(DONE)
-    DONE.clear()
-    plan = plan_of(make().compile())
-    found = await outcome(getattr(accelerator, way), plan, input=INPUT, config=config_with(of_plan))
-    assert (kind, found[0]) == ("raised", "raised")
-    assert type(found[1]) is type(expected)
-    assert str(found[1]) == str(expected)
-    assert Counter(done) == Counter(DONE)
-    await until(lambda: of_plan.open() == [])
-    assert Counter(of_plan.log) <= Counter(of_program.log)
-
-
-@pytest.mark.parametrize("limit", [1, 4, 9, 10, 11])
-async def test_the_recursion_limit_counts_supersteps(limit: int, accelerator: Accelerator) -> None:
-    given = {"input": {"count": 0}, "config": {"recursion_limit": limit}}
-    plan, program = plan_of(_of("looped")), _of("looped")
-    kind, expected = await outcome(program.invoke, *given.values())
-    found = await outcome(accelerator.run, plan, **given)
-    assert (found[0], type(found[1])) == (kind, type(expected))
-    assert str(found[1]) == str(expected)
-    assert (type(expected) is GraphRecursionError) == (limit < 10)
-
-
-@pytest.mark.parametrize("given", [None, {}, {"unknown": 1}, "text", 5])
-async def test_odd_inputs_come_to_the_same(given: Any, accelerator: Accelerator) -> None:
-    expected = await outcome(_of("sequence").invoke, given)
-    found = await outcome(accelerator.run, plan_of(_of("sequence")), input=given)
-    assert (found[0], type(found[1])) == (expected[0], type(expected[1]))
-    assert plain(found) == plain(expected)
+    fast = accelerate(_of("fan"), accelerator=accelerator)
+    monkeypatch.setattr("rag_accel_adapters.langchain.langgraph_plan.declared", unreadable)
+    assert explain(fast).endswith("\n  plan: none (ValueError('no nodes'))")
 
 
 def test_what_a_graph_has_no_place_for_is_refused_in_a_request(accelerator: Accelerator) -> None:
-    with pytest.raises(ConfigError, match="a Command"):
+    with pytest.raises(TranslationError, match="a Command"):
         accelerator.run(plan_of(_of("sequence")), input=Command(resume=1))
     with pytest.raises(ConfigError, match="max_concurrency=1"):
         accelerator.run(plan_of(_of("fan")), input=INPUT, config={"max_concurrency": 1})
@@ -489,7 +429,7 @@ async def test_cancelling_ends_the_nodes(accelerator: Accelerator) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    plan = plan_of(graph_of((START, "a"), a=wait).compile())
+    plan = plan_of(graph_of("START>a", a=wait).compile())
     running = asyncio.create_task(accelerator.arun(plan, input=INPUT))
     await asyncio.wait_for(begun.wait(), 10.0)
     running.cancel()
@@ -505,27 +445,30 @@ def told(text: str) -> str:
     return text
 
 
-def sending() -> Any:
-    graph = graph_of((START, "a"), b=noting("b"))
-    graph.add_conditional_edges("a", lambda s: [Send("b", s), Send("b", s)], ["b"])
-    return graph
+@tool
+def doubled(text: str) -> str:
+    """Return a text twice."""
+    return text * 2
 
 
-def naming_two() -> Any:
-    graph = graph_of((START, "a"), b=noting("b"), c=noting("c"))
-    graph.add_conditional_edges("a", lambda s: ["b", "c"], ["b", "c"])
-    return graph
+@entrypoint()
+def functional(text: str) -> str:
+    return text
+
+
+def answers(answer: Any) -> Any:
+    return graph_of("START>a b c", ("a", lambda s: answer, ["b", "c"]))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (sending, "inputs of their own"),
-        (naming_two, "b, c"),
-        (lambda: graph_of((START, "a"), b=noting("b"), a=lambda s: Command(goto="b")), "b"),
-        (lambda: graph_of((START, "a"), a=lambda s: interrupt("why")), "GraphInterrupt"),
-        (lambda: graph_of((START, "a"), a=lambda s: {"text": told("x").result()}), "a task"),
+        (lambda: answers([Send("b", {}), Send("b", {})]), "inputs of their own"),
+        (lambda: answers(["b", "c"]), "b, c"),
+        (lambda: graph_of("START>a b", a=lambda s: Command(goto="b")), "b"),
+        (lambda: graph_of("START>a", a=lambda s: interrupt("why")), "GraphInterrupt"),
+        (lambda: graph_of("START>a", a=lambda s: {"text": told("x").result()}), "a task"),
     ],
     ids=["send", "two answers", "command", "interrupt", "task"],
 )
@@ -541,67 +484,59 @@ async def test_what_a_node_does_beside_its_edges_is_named(
     assert "call the program itself" in str(error.hint)
 
 
-def commanded() -> Any:
-    graph = graph_of((START, "b"))
-    return graph.add_node("a", lambda s: Command(goto="b"), destinations=("b",))
-
-
-def unmapped() -> Any:
-    graph = graph_of((START, "a"), b=noting("b"))
-    return graph.add_conditional_edges("a", answering("b"), None)
-
-
-@tool
-def doubled(text: str) -> str:
-    """Return a text twice."""
-    return text * 2
-
-
 def many() -> Any:
-    names = [f"n{number}" for number in range(9)]
-    graph = graph_of((START, "a"), **{name: noting(name) for name in names})
-    for name in names:
-        route = RunnableLambda(lambda s: "end", name=f"to {name}")
-        graph.add_conditional_edges("a", route, {"go": name, "end": END})
-    return graph
+    go = [(f"to {at}", {"go": f"n{at}", "end": END}) for at in range(9)]
+    routes = [("a", RunnableLambda(lambda s: "end", name=name), ends) for name, ends in go]
+    return graph_of("START>a " + " ".join(f"n{at}" for at in range(9)), *routes)
 
 
-@entrypoint()
-def functional(text: str) -> str:
-    return text
+def _with(node: Any = None, state: Any = State, **options: Any) -> Any:
+    return graph_of("START>b", state=state).add_node("a", node or noting("a"), **options).compile()
 
 
-def _with(**options: Any) -> Any:
-    return graph_of((START, "b")).add_node("a", noting("a"), **options).compile()
+def _compiled(**options: Any) -> Any:
+    return GRAPHS["sequence"]().compile(**options)
+
+
+def _set(name: str) -> Any:
+    compiled = _compiled()
+    setattr(compiled, name, 1)
+    return compiled
 
 
 @pytest.mark.parametrize(
     ("make", "where", "found"),
     [
-        (lambda: sequence().compile(checkpointer=InMemorySaver()), "program", "a checkpointer"),
-        (lambda: sequence().compile(store=InMemoryStore()), "program", "a store"),
-        (lambda: sequence().compile(interrupt_before=["b"]), "program", "interrupt_before"),
-        (lambda: sequence().compile(interrupt_after=["b"]), "program", "interrupt_after"),
-        (lambda: _with(defer=True), "program.a", "defer=True"),
-        (lambda: _with(retry_policy=RetryPolicy()), "program.a", "a retry policy"),
-        (lambda: _with(cache_policy=CachePolicy()), "program.a", "a cache policy"),
-        (lambda: commanded().compile(), "program.a", "a Command to b"),
-        (lambda: graph_of((START, "a"), a=_of("fan")).compile(), "program.a", "a subgraph"),
-        (
-            lambda: graph_of((START, "a"), state=MessagesState, a=ToolNode([doubled])).compile(),
-            "program.a",
-            "tool calls",
+        (lambda: _compiled(checkpointer=InMemorySaver()), "program", "checkpointer"),
+        (lambda: _compiled(store=InMemoryStore()), "program", "store"),
+        (lambda: _compiled(cache=InMemoryCache()), "program", "cache"),
+        (lambda: _compiled(interrupt_before=["b"]), "program", "interrupt_before"),
+        (lambda: _compiled(interrupt_after=["b"]), "program", "interrupt_after"),
+        (lambda: _compiled(debug=True), "program", "debug"),
+        *(
+            (partial(_set, name), "program", name)
+            for name in ("context_schema", "step_timeout", "retry_policy", "cache_policy")
         ),
-        (lambda: unmapped().compile(), "program.a.answers b", "a condition"),
+        (lambda: _with(defer=True), "program.a", "defer"),
+        (lambda: _with(retry_policy=RetryPolicy()), "program.a", "retry_policy"),
+        (lambda: _with(cache_policy=CachePolicy()), "program.a", "cache_policy"),
+        (lambda: _with(destinations=("b",)), "program.a", "a Command to b"),
+        (lambda: _with(_of("fan")), "program.a", "a subgraph"),
+        (lambda: _with(ToolNode([doubled]), MessagesState), "program.a", "tool calls"),
+        (
+            lambda: graph_of("START>a b", ("a", answering("b"), None)).compile(),
+            "program.a.answers b",
+            "a condition",
+        ),
         (lambda: many().compile(), "program", "more than 64 sets"),
         (lambda: functional, "program", "Pregel"),
         (lambda: accelerate(_of("fan")), "program", "CompiledStateGraph"),
     ],
 )
-def test_a_part_that_no_graph_has_is_named_with_its_place(
+def test_a_part_that_no_plan_has_is_named_with_its_place(
     make: Callable[[], Any], where: str, found: str
 ) -> None:
-    with pytest.raises(TranslationError, match="no graph of it can have") as raised:
+    with pytest.raises(TranslationError, match="a plan cannot do all") as raised:
         plan_of(make())
     assert raised.value.where == where
     assert found in str(raised.value.found)
