@@ -44,14 +44,8 @@ _OF_NODE = (
 )
 
 
-def next_nodes(name: str, run: str, stages: Mapping[Active, list[str]]) -> Callable[..., Any]:
-    """Return a condition: the stages of the nodes that are next.
-
-    Args:
-        name: names the conditions of the program that decided.
-        run: the value that is the run.
-        stages: by the nodes.
-    """
+def _next_nodes(name: str, run: str, stages: Mapping[Active, list[str]]) -> Callable[..., Any]:
+    """Return a condition: the stages of the nodes that the run of this value has next."""
 
     def stages_of(values: Mapping[str, Any]) -> list[str]:
         return stages[values[run].active]
@@ -85,9 +79,10 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
         await begun.acall(START)
         return begun
 
-    def node_call(node: str) -> FrameworkCall:
+    def add_node(node: str) -> str:
         call, acall = partial(GraphRun.call, node=node), partial(GraphRun.acall, node=node)
-        return FrameworkCall(node, call, acall, name, holder)
+        one = FrameworkCall(node, call, acall, name, holder)
+        return builder.add(node, one, run, after=None)
 
     call = FrameworkCall(program.get_name(), start, astart, name, holder)
     run = builder.add("start", call, INPUT, CONFIG)
@@ -95,7 +90,7 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
     begins: dict[Superstep, list[str]] = {}
     ends = {first: run}
     for step in others:
-        begins[step] = [builder.add(node, node_call(node), run, after=None) for node in step[0]]
+        begins[step] = [add_node(node) for node in step[0]]
         if not step[0]:
             begins[step] = [builder.add("output", GraphRun.output, run, after=None)]
             builder.end(*begins[step])
@@ -111,7 +106,7 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
             continue
         conditions = "+".join(key for node in step[0] for key in read.conditions.get(node, ()))
         targets = [stage for several in stages.values() for stage in several]
-        builder.graph.add_edge(end, next_nodes(conditions, run, stages), targets)
+        builder.graph.add_edge(end, _next_nodes(conditions, run, stages), targets)
     return builder.graph
 
 

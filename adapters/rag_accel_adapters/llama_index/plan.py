@@ -29,8 +29,6 @@ from rag_accel.errors import ConfigError, TranslationError
 from rag_accel.graph.framework_calls import FrameworkCall, PlanBuilder
 from rag_accel.graph.ragraph import RAGraph
 
-INPUT = "input"
-
 #: what runs the parts of engines and retrievers, and has to be inherited unchanged
 _RUNNING = (
     *("query", "aquery", "_query", "_aquery", "retrieve", "aretrieve", "_retrieve", "_aretrieve"),
@@ -118,7 +116,7 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
     is_engine = isinstance(program, BaseQueryEngine)
     # LlamaIndex has one trace of a query, which the outermost engine begins.
     trace = partial(program.callback_manager.as_trace, "query") if is_engine else nullcontext
-    builder = PlanBuilder(RAGraph(INPUT))
+    builder = PlanBuilder(RAGraph("input"))
 
     def add(stage: str, part: Any, way: Way, *inputs: str, after: Sequence[str] = ()) -> str:
         def call(*values: Any) -> Any:
@@ -136,25 +134,23 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
     def add_engine(engine: Any, query: str, path: str) -> str:
         if _runs_as(engine, TransformQueryEngine):
             transform = _of_kind(engine._query_transform, BaseQueryTransform, f"{path}.transform")
-            metadata = engine._transform_metadata
-            # It has no form for loops.
+            metadata = engine._transform_metadata  # its transform has no form for loops
             changed = add("transform", transform, lambda part, _, q: part.run(q, metadata), query)
             return add_engine(engine._query_engine, changed, f"{path}.engine")
         if not _runs_as(engine, RetrieverQueryEngine):
             raise _not_declared(engine, path, "RetrieverQueryEngine, TransformQueryEngine")
-        nodes = add_retriever(engine._retriever, query, f"{path}.retriever", "retriever")
+        nodes = add_retriever(engine._retriever, query, f"{path}.retriever")
         for place, part in enumerate(engine._node_postprocessors):
             _of_kind(part, BaseNodePostprocessor, f"{path}.postprocessors.{place}")
             nodes = add("postprocessor", part, _postprocess, query, nodes)
         path = f"{path}.synthesizer"
         synthesizer = _of_kind(engine._response_synthesizer, BaseSynthesizer, path)
         if synthesizer._streaming:
-            valid = "a synthesizer that does not stream"
-            raise _not_declared(synthesizer, path, valid, found="streaming=True")
+            raise _not_declared(synthesizer, path, "one that does not stream", "streaming=True")
         return add("synthesizer", synthesizer, _synthesize, query, nodes)
 
     def add_retriever(
-        retriever: Any, query: str, path: str, stage: str, after: Sequence[str] = ()
+        retriever: Any, query: str, path: str, stage: str = "retriever", after: Sequence[str] = ()
     ) -> str:
         _of_kind(retriever, BaseRetriever, path)
         held = _held_in_order(retriever)
@@ -167,10 +163,9 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
         return add(stage, retriever, _gathering(held), query, *found, after=after)
 
     is_alone = not is_engine and _held_in_order(program) is None
-    query = builder.add("query", checked_query if is_alone else as_query, INPUT)
-    if is_engine:
-        return builder.end(add_engine(program, query, "program"))
-    return builder.end(add_retriever(program, query, "program", "retriever"))
+    query = builder.add("query", checked_query if is_alone else as_query, "input")
+    translate = add_engine if is_engine else add_retriever
+    return builder.end(translate(program, query, "program"))
 
 
 def _held_in_order(retriever: Any) -> str | None:

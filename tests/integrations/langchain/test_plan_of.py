@@ -278,8 +278,9 @@ def test_a_plan_inside_an_accelerated_program_leaves_that_programs_request(
     assert seen[0] is not outer
 
 
-def test_leaf_calls_are_intercepted_while_the_plan_lives() -> None:
-    plan = plan_of(model_chain())
+@pytest.mark.parametrize("make", [model_chain, lambda: _langgraph()])
+def test_leaf_calls_are_intercepted_while_the_plan_lives(make: Callable[[], Any]) -> None:
+    plan = plan_of(make())
     assert patches.patched()
     del plan
     gc.collect()
