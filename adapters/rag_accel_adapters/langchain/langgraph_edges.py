@@ -21,7 +21,7 @@ Superstep = tuple[Active, frozenset[tuple[int, str]]]
 
 
 class DeclaredGraph(NamedTuple):
-    """What follows each node of a compiled graph, the start among them.
+    """The nodes that may follow each node of a compiled graph, the start among them.
 
     Args:
         targets: nodes that always do.

@@ -172,17 +172,11 @@ def chains() -> Any:
 def injected() -> Any:
     def look(state: State, config: RunnableConfig, runtime: Runtime) -> Any:
         metadata, configurable = config.get("metadata", {}), config.get("configurable", {})
-        info = runtime.execution_info
-        assert info is not None
-        return {
-            "log": [
-                f"left {state.get('left')}",
-                f"{metadata['langgraph_step']} {metadata['langgraph_node']}",
-                f"{metadata['langgraph_triggers']} {metadata.get('user')}",
-                f"{configurable.get('visible')} {info.node_attempt} {runtime.store}",
-                f"{sorted(config.get('tags', []))}",
-            ]
-        }
+        info: Any = runtime.execution_info
+        own = [metadata[f"langgraph_{key}"] for key in ("step", "node", "triggers")]
+        theirs = [metadata.get("user"), configurable.get("visible"), sorted(config.get("tags", []))]
+        run = [state.get("left"), info.node_attempt, runtime.store]
+        return {"log": [repr((own, theirs, run))]}
 
     graph = graph_of("START>a a>b", a=look)
     return graph.add_node("c", look, metadata={"mine": 1}).add_edge("b", "c")

@@ -12,7 +12,6 @@ import pytest
 from li_graph_programs import AskedGraph, GraphParts, filled, retriever
 from li_programs import QUERY_ENGINES, EchoLLM, Parts, run_in_loop
 from llama_index.core import Settings
-from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.base.response.schema import Response
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
@@ -62,10 +61,8 @@ class Halving(BaseNodePostprocessor):
 class Listed(BaseRetriever):
     """Find two nodes, one of them a reference to another retriever if there is one."""
 
-    def __init__(
-        self, name: str, inner: Any = None, error: Exception | None = None, **options: Any
-    ) -> None:
-        super().__init__(**options)
+    def __init__(self, name: str, inner: Any = None, error: Exception | None = None) -> None:
+        super().__init__()
         self.name, self.inner, self.error = name, inner, error
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -100,12 +97,14 @@ def fusion(mode: str, *retrievers: Any, **options: Any) -> Any:
 STORE = filled(AskedGraph())
 
 
-def graph_retriever(parts: Parts, *names: str, **options: Any) -> Any:
+def of_graph(parts: Parts, *names: str, **options: Any) -> Any:
     given = GraphParts(STORE, embedding=parts.embedding)
     return retriever(given, *names, **{"use_async": False, **options})
 
 
 HYDE = HyDEQueryTransform(llm=EchoLLM())
+NOTHING = SimilarityPostprocessor(similarity_cutoff=2.0)
+B = Listed("b")
 
 
 def halved(parts: Parts) -> Any:
@@ -125,13 +124,9 @@ def nested_retrievers(parts: Parts) -> Any:
 
 #: programs whose parts run one after the other
 IN_ORDER: dict[str, Callable[[Parts], Any]] = {
-    **{
-        name: QUERY_ENGINES[name]
-        for name in ("compact", "refine", "tree summarize", "accumulate", "postprocessed", "hyde")
-    },
-    "no text found": lambda parts: parts.engine(
-        node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=2.0)]
-    ),
+    **{name: QUERY_ENGINES[name] for name in ("compact", "refine", "tree summarize")},
+    **{name: QUERY_ENGINES[name] for name in ("accumulate", "postprocessed", "hyde")},
+    "no text found": lambda parts: parts.engine(node_postprocessors=[NOTHING]),
     "user's postprocessors": halved,
     "nested transforms": nested_transforms,
     "a subclass": lambda parts: Named.from_args(searches(parts), llm=parts.llm),
@@ -141,22 +136,16 @@ IN_ORDER: dict[str, Callable[[Parts], Any]] = {
 }
 #: programs with retrievers that are taken apart
 TAKEN_APART: dict[str, Callable[[Parts], Any]] = {
-    "simple fusion": lambda parts: engine_over(
-        fusion("simple", searches(parts), Listed("b")), parts
-    ),
-    "reciprocal fusion": lambda parts: fusion("reciprocal_rerank", searches(parts), Listed("b")),
+    "simple fusion": lambda parts: engine_over(fusion("simple", searches(parts), B), parts),
+    "reciprocal fusion": lambda parts: fusion("reciprocal_rerank", searches(parts), B),
     "nested retrievers": nested_retrievers,
-    "property graph": lambda parts: engine_over(
-        graph_retriever(parts, "synonyms", "context", "texts"), parts
-    ),
-    "property graph alone": lambda parts: graph_retriever(parts, "context", "custom"),
+    "property graph": lambda parts: engine_over(of_graph(parts, "synonyms", "texts"), parts),
+    "property graph alone": lambda parts: of_graph(parts, "context", "custom"),
 }
 #: retrievers that run others side by side on a loop: one stage
 TOGETHER: dict[str, Callable[[Parts], Any]] = {
     "fusion on a loop": lambda parts: fusion("simple", Listed("a"), Listed("b"), use_async=True),
-    "property graph on a loop": lambda parts: graph_retriever(
-        parts, "synonyms", "context", use_async=True
-    ),
+    "graph on a loop": lambda parts: of_graph(parts, "synonyms", "context", use_async=True),
 }
 
 
@@ -164,7 +153,7 @@ class Failing(EchoLLM):
     """A model that is not there."""
 
     @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
         raise ConnectionError("no model")
 
 
