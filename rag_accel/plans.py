@@ -19,7 +19,9 @@ def plan_of(program: Any) -> RAGraph:
 
     Args:
         program: a LangChain runnable of prompts, models, retrievers, parsers, functions, sequences,
-            parallels and assigns.
+            parallels and assigns; a compiled LangGraph whose nodes, edges and conditions are
+            declared; a LlamaIndex query engine of a retriever, postprocessors, transforms and a
+            synthesizer, or a retriever.
 
     Raises:
         TranslationError: if nothing makes graphs of such an object, or if it is not fully declared;

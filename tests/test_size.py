@@ -124,6 +124,11 @@ RAISES = (
         {"rag_accel": 50, "rag_accel/graph": 100},
     ),
     *_raises(
+        "programs of LlamaIndex and LangGraph are graphs that can be executed, drawn in explain()",
+        "LangGraph's drawing as the source of depths, and a class for the calls of each framework",
+        {"adapters/rag_accel_adapters": 600, "rag_accel/interception": 50, "tests": 900},
+    ),
+    *_raises(
         "equal calls of rerankers on servers are one, and wait for their turn",
         "two switches of endpoint limits, and a check of classes for each kind of endpoint",
         {"adapters/rag_accel_adapters": 200, "rag_accel/engines/http": 100, "tests": 400},

@@ -13,6 +13,7 @@ from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.owned_search import is_recognised, why_not_searched
 from langchain_rag_accel.parallel_calls import how_spread
+from langchain_rag_accel.plan import make_graph
 from langchain_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.explanation import (
@@ -63,4 +64,4 @@ def _searched(leaf: Any) -> str | None:
     return recognised_store(why_not_searched(leaf)) if is_ours else None
 
 
-EXPLANATION = Explanation(LANGCHAIN.name, _parts, parts_of)
+EXPLANATION = Explanation(LANGCHAIN.name, _parts, parts_of, make_graph)

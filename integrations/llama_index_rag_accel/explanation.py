@@ -32,6 +32,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
+from rag_accel_adapters.llama_index.plan import graph_of
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
 
 _PROGRAM = f"{AROUND_LEAVES}, each call or run of it is one request"
@@ -101,4 +102,4 @@ def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
         yield f"{first} {where}" + (f"; the same for {', '.join(others)}" if others else "")
 
 
-EXPLANATION = Explanation(LLAMA_INDEX.name, _parts, parts_of)
+EXPLANATION = Explanation(LLAMA_INDEX.name, _parts, parts_of, graph_of)

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_accel.accelerator import Accelerator, default_accelerator
+from rag_accel.errors import TranslationError
 from rag_accel.explained_text import ExplainedText
+from rag_accel.graph.ragraph import RAGraph
+from rag_accel.graph.text import format as format_graph
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import NO_ENGINE, is_scheduled, leaf_class, plain_class
 from rag_accel.interception.option_reach import PartsOf, held_parts, leaf_parts
-from rag_accel.interception.twins import is_twin, why_no_twin
+from rag_accel.interception.twins import is_twin, original, why_no_twin
 from rag_accel.interception.unread_options import unread_lines
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
@@ -23,6 +26,8 @@ _RECOGNISED_STORE = (
     " nearest vectors, searches of all requests share steps; texts and scores are the"
     " store's own"
 )
+#: the most stages of a plan that are drawn
+PLAN_LINES = 12
 #: of a leaf that holds others, as a retriever holds its store
 AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (
@@ -113,11 +118,13 @@ class Explanation:
         framework: its name.
         parts: yields the parts of a program, as they run on an accelerator.
         parts_of: yields them with the options that each reads.
+        make_graph: makes a graph of a program under a name; None where no program has one.
     """
 
     framework: str
     parts: Callable[[Any, Accelerator], Iterable[ExplainedPart]] = explained_leaves
     parts_of: PartsOf = leaf_parts
+    make_graph: Callable[[Any, str], RAGraph] | None = None
 
     def of(
         self, obj: Any, own: Accelerator | None = None, *, is_accelerated: bool = False
@@ -142,4 +149,25 @@ class Explanation:
         lines = dict.fromkeys(f"  {part.path}: {line}" for part in parts for line in part.lines)
         if not any(part.is_leaf for part in parts):
             lines.update(dict.fromkeys(NO_LEAF))
+        if self.make_graph is not None and not (parts and parts[0].is_leaf):
+            lines.update(dict.fromkeys(_plan_lines(obj, self.framework, self.make_graph)))
         return [*lines, *unread_lines(obj, accelerator, self.parts_of)]
+
+
+def _plan_lines(
+    obj: Any, framework: str, make_graph: Callable[[Any, str], RAGraph]
+) -> Iterator[str]:
+    """Yield the stages of a program's graph, or why it has none."""
+    try:
+        graph = make_graph(original(obj) if is_twin(obj) else obj, framework)
+    except Exception as error:  # looking at a program may run its owner's code
+        is_ours = isinstance(error, TranslationError)
+        yield f"  plan: none ({f'at {error.where}: {error.found}' if is_ours else repr(error)})"
+        return
+    if len(graph.freeze().stages) == 1:  # the lines of its parts say the same
+        return
+    yield "  plan: plan_of(program) is a graph of these stages"
+    _, *lines = format_graph(graph).splitlines()
+    yield from (f"    {line}" for line in lines[:PLAN_LINES])
+    if len(lines) > PLAN_LINES:
+        yield f"    ... and {len(lines) - PLAN_LINES} more"

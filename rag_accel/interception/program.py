@@ -17,6 +17,7 @@ from rag_accel.accelerator import (
 )
 from rag_accel.config import is_enabled, is_switch_set
 from rag_accel.engines.http.endpoint_limit import Urgency
+from rag_accel.graph.ragraph import RAGraph
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import activated, current_run, lent
 from rag_accel.interception.leaf_call import inside
@@ -186,3 +187,13 @@ class ProgramCall:
             pass  # a coroutine that nobody ended is closed by the garbage collector, anywhere
         if self.is_new:
             self.close()
+
+
+def intercepting(make: Callable[[Any, str, object], RAGraph]) -> Callable[[Any], RAGraph]:
+    """Return what makes a program's graph. While that lives, leaf calls are intercepted."""
+
+    def plan_of(program: Any) -> RAGraph:
+        name = f"{type(program).__name__}#{next(_numbers)}"
+        return make(program, name, Interception(name))
+
+    return plan_of

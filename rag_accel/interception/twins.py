@@ -108,7 +108,7 @@ def twin(obj: Any, accelerator: Accelerator | None, make: MakeMethods = leaf_wra
         cls = type(obj)
         if accelerator is None or getattr(cls, OWN) is accelerator:
             return obj
-        obj = _original(obj)
+        obj = original(obj)
     try:
         made = _sharing(obj, _subclass(type(obj), accelerator, make))
     except _NoTwinError as error:
@@ -203,8 +203,8 @@ def _slots(cls: type) -> Iterator[str]:
                 yield f"_{base.__name__.lstrip('_')}{name}" if private else name
 
 
-def _original(made: Any) -> Any:
-    """Return what a twin was made of; one made by its own class gets an equal of its base."""
+def original(made: Any) -> Any:
+    """Return the object of a twin; a twin that its own class made gets an equal of its base."""
     try:
         return object.__getattribute__(made, _ORIGIN)[0]
     except AttributeError:
@@ -277,15 +277,15 @@ def _keep(made: Any) -> None:
 
 
 def _reduce(made: Any, protocol: int) -> tuple[Any, ...]:
-    return (twin, (_original(made), *_made_with(made)))
+    return (twin, (original(made), *_made_with(made)))
 
 
 def _copy(made: Any) -> Any:
-    return twin(copy.copy(_original(made)), *_made_with(made))
+    return twin(copy.copy(original(made)), *_made_with(made))
 
 
 def _deepcopy(made: Any, memo: dict[int, Any] | None = None) -> Any:
-    return twin(copy.deepcopy(_original(made), memo), *_made_with(made))
+    return twin(copy.deepcopy(original(made), memo), *_made_with(made))
 
 
 def _made_with(made: Any) -> tuple[Accelerator | None, MakeMethods]:

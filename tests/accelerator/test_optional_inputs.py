@@ -52,19 +52,17 @@ def test_a_server_and_http_ask_for_the_others_only() -> None:
         assert server.result(server.add_request("Ada", _greeting())) == "None Ada"
 
 
-class Forms(FrameworkCall):
-    """Tell in which form, thread and request it was called."""
+def _in_thread(value: Any) -> Any:
+    return "thread", threading.get_ident(), current_request.get()
 
-    def __call__(self, value: Any) -> Any:
-        return "thread", threading.get_ident(), current_request.get()
 
-    async def acall(self, value: Any) -> Any:
-        """Tell the same on a loop."""
-        return "loop", threading.get_ident(), current_request.get()
+async def _on_loop(value: Any) -> Any:
+    return "loop", threading.get_ident(), current_request.get()
 
 
 async def test_a_loop_calls_the_form_for_loops_and_a_thread_the_other() -> None:
-    graph = RAGraph().add_function("forms", Forms("name"), inputs="input")
+    call = FrameworkCall("forms", _in_thread, _on_loop, "name")
+    graph = RAGraph().add_function("forms", call, inputs="input")
     graph.add_edge(START, "forms").add_edge("forms", END)
     with Accelerator() as accelerator:
         of_run = accelerator.run(graph, input=1)

@@ -21,12 +21,13 @@ from langchain_core.runnables import (
 )
 
 from rag_accel.errors import TranslationError
+from rag_accel.graph.framework_calls import FrameworkCall
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.spec import offenders
 from rag_accel.graph.stages import Function
 from rag_accel.graph.text import format
 from rag_accel_adapters.langchain.parts import parts_of
-from rag_accel_adapters.langchain.plan import PartCall, graph_of
+from rag_accel_adapters.langchain.plan import graph_of
 
 PROMPT = PromptTemplate.from_template("say {text}")
 
@@ -76,10 +77,11 @@ def test_a_stage_calls_the_frameworks_own_runnable() -> None:
     first, second = graph_of(PROMPT | parser.with_config(tags=["t"]), "program").freeze().stages
     assert isinstance(first, Function)
     assert isinstance(second, Function)
-    assert isinstance(first.fn, PartCall)
-    assert isinstance(second.fn, PartCall)
-    assert first.fn.part.runnable is PROMPT
-    assert getattr(second.fn.part.runnable, "bound", None) is parser
+    assert isinstance(first.fn, FrameworkCall)
+    assert isinstance(second.fn, FrameworkCall)
+    called: list[Any] = [first.fn.call, second.fn.call]
+    assert called[0].__self__.part.runnable is PROMPT
+    assert called[1].__self__.part.runnable.bound is parser
     assert first.fn.program == "program"
 
 

@@ -24,13 +24,18 @@ def parts_of(obj: Any) -> Iterable[tuple[str, Any]] | None:
     """
     if is_graph(obj):
         return _of_graph(obj)
-    if _is_a(obj, "langgraph.prebuilt.tool_node", "ToolNode"):
+    if is_tool_node(obj):
         return [("", tool) for tool in obj.tools_by_name.values()]
     if _is_a(obj, "langgraph._internal._runnable", "RunnableCallable"):
         return _of_callable(obj)
     if _is_a(obj, "langgraph.pregel._read", "PregelNode"):
         return [("", obj.bound)]
     return None
+
+
+def is_tool_node(obj: Any) -> bool:
+    """Tell whether an object is LangGraph's node that calls tools."""
+    return _is_a(obj, "langgraph.prebuilt.tool_node", "ToolNode")
 
 
 def _is_a(obj: Any, module: str, name: str) -> bool:

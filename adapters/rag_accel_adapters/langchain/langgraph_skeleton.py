@@ -20,10 +20,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import var_child_runnable_config
 
 from rag_accel.graph.order import depths, forward
+from rag_accel_adapters.langchain.langgraph_edges import END, START, declared
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.walk import walk
-
-_ENDS = ("__start__", "__end__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +76,27 @@ def skeleton(graph: Any) -> Skeleton | None:
     """Return the skeleton of a compiled graph, subgraphs included; None of anything else."""
     if not is_graph(graph):
         return None
-    drawn = graph.get_graph(xray=True)
-    successors: dict[str, list[str]] = {name: [] for name in drawn.nodes}
-    for edge in drawn.edges:
-        successors.setdefault(edge.source, []).append(edge.target)
-    acyclic = forward(successors, _ENDS[:1])
-    weights = {name: 0 for name in acyclic if name.rpartition(":")[2] in _ENDS}
+    acyclic = forward(_successors(graph), [START])
+    weights = {name: 0 for name in acyclic if name.rpartition(":")[2] in (START, END)}
     found = depths(acyclic, weights)
     return Skeleton({name: found[name] for name in acyclic if name not in weights})
+
+
+def _successors(graph: Any, around: str = "") -> dict[str, list[str]]:
+    """Return what may follow each node, by positions; a subgraph stands in its node's place."""
+    read = declared(graph)
+    subgraphs = {name: inner for name, inner in graph.get_subgraphs() if is_graph(inner)}
+    anywhere = (*(name for name in read.targets if name != START), END)
+    found: dict[str, list[str]] = {f"{around}{END}": []}
+    for name, inner in subgraphs.items():
+        found.update(_successors(inner, f"{around}{name}:"))
+    for name, always in read.targets.items():
+        targets = [*always, *read.commanded.get(name, ())]
+        for ends in read.conditions.get(name, {}).values():
+            targets += anywhere if ends is None else ends
+        targets += [end for starts, end in read.joins if name in starts]
+        found[f"{around}{name}:{END}" if name in subgraphs else f"{around}{name}"] = [
+            f"{around}{target}:{START}" if target in subgraphs else f"{around}{target}"
+            for target in dict.fromkeys(targets or [END])
+        ]
+    return found

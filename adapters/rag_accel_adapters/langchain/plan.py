@@ -22,8 +22,7 @@ from langchain_core.runnables.config import (
 from langchain_core.runnables.utils import coro_with_context
 
 from rag_accel.errors import ConfigError
-from rag_accel.graph.framework_calls import FrameworkCall
-from rag_accel.graph.nodes import END, START, TURN_MARK
+from rag_accel.graph.framework_calls import FrameworkCall, PlanBuilder
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel_adapters.langchain.parts import ProgramPart, parts_of
 
@@ -51,7 +50,7 @@ class Place:
         kwargs = self.kwargs or {}
         for binding in part.bindings:
             kwargs = {**binding.kwargs, **kwargs}
-        prefix = "" if child.key is None else f"{child.key}.".replace(TURN_MARK, "_")
+        prefix = "" if child.key is None else f"{child.key}."
         return Place(
             (*self.around, (part, child.tag)),
             self.prefix + prefix,
@@ -60,35 +59,23 @@ class Place:
         )
 
 
-class PartCall(FrameworkCall):
+@dataclass(frozen=True, slots=True)
+class PartCall:
     """A call of one part, with the config and in the context that its program gives it.
 
     Args:
         part: the part.
         place: where it is.
         width: the most branches that the program runs side by side.
-        program: names the program.
-        holder: what must live as long as this.
     """
 
-    def __init__(
-        self, part: ProgramPart, place: Place, width: int, program: str, holder: object
-    ) -> None:
-        super().__init__(program)
-        self.__name__ = part.runnable.get_name()
-        self.part, self.place = part, place
-        self._width, self._holder = width, holder
+    part: ProgramPart
+    place: Place
+    width: int
 
-    def __call__(self, value: Any, config: RunnableConfig | None = None) -> Any:
-        limit = (config or {}).get("max_concurrency")
-        if limit is not None and limit < self._width:
-            raise ConfigError(
-                "a graph does not bound how many branches of a program run at once",
-                where="config",
-                found=f"max_concurrency={limit}",
-                valid=f"from {self._width}, the branches of this program, or None",
-                hint="leave it out, or call the program itself",
-            )
+    def call(self, value: Any, config: RunnableConfig | None = None) -> Any:
+        """Call the part in this thread."""
+        check_concurrency(config, self.width)
         invoke = partial(self.part.runnable.invoke, **(self.place.kwargs or {}))
         if not self.place.around:
             return invoke(value, config)
@@ -115,7 +102,7 @@ class PartCall(FrameworkCall):
             for binding in composite.bindings:
                 config = binding._merge_configs(config)
             config = ensure_config(config)
-            config = patch_config(config, callbacks=_inside(manager_for(config), tag))
+            config = patch_config(config, callbacks=child_manager(manager_for(config), tag))
         assert config is not None, "something is around the part"
         return config
 
@@ -135,7 +122,24 @@ def assigned(given: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {**given, **found}
 
 
-def _inside(manager: Any, tag: str | None) -> Any:
+def check_concurrency(config: RunnableConfig | None, width: int) -> None:
+    """Refuse a bound on calls at once that a program's branches would not keep.
+
+    Raises:
+        ConfigError: if ``max_concurrency`` is below ``width``, the most branches at once.
+    """
+    limit = (config or {}).get("max_concurrency")
+    if limit is not None and limit < width:
+        raise ConfigError(
+            "a graph does not bound how many branches of a program run at once",
+            where="config",
+            found=f"max_concurrency={limit}",
+            valid=f"from {width}, the branches of this program, or None",
+            hint="leave it out, or call the program itself",
+        )
+
+
+def child_manager(manager: Any, tag: str | None) -> Any:
     """Return the callback manager for a child of a composite that has no run."""
     child = type(manager)(handlers=[], parent_run_id=manager.parent_run_id)
     child.set_handlers(manager.inheritable_handlers)
@@ -158,34 +162,23 @@ def graph_of(program: Any, name: str, holder: object = None) -> RAGraph:
         TranslationError: naming the first part that is not declared, and its place.
     """
     root = parts_of(program)
-    graph, names = RAGraph([INPUT, CONFIG], optional=CONFIG), set[str]()
-
-    def stage(wanted: str, call: Callable[..., Any], *inputs: str) -> str:
-        found, number = wanted, 1
-        while found in names:
-            number += 1
-            found = f"{wanted}-{number}"
-        waits = [value for value in inputs if value in names]
-        names.add(found)
-        graph.add_function(found, call, inputs=inputs)
-        graph.add_edge(waits or START, found)
-        return found
+    builder = PlanBuilder(RAGraph([INPUT, CONFIG], optional=CONFIG))
 
     def add(part: ProgramPart, given: str, place: Place) -> str:
         """Add the stages of a part; return the value that it makes of the value ``given``."""
         if not part.children:
-            call = PartCall(part, place, root.width, name, holder)
-            return stage(place.prefix + part.kind, call, given, CONFIG)
+            one, kind = PartCall(part, place, root.width), place.prefix + part.kind
+            call = FrameworkCall(part.runnable.get_name(), one.call, one.acall, name, holder)
+            return builder.add(kind, call, given, CONFIG)
         values = [given]
         for child in part.children:
             before = given if part.kind == "parallel" else values[-1]
             values.append(add(child, before, place.inside(part, child, before == given)))
         if part.kind == "parallel":
             keys = tuple(child.key for child in part.children)
-            return stage(f"{place.prefix}parallel", BranchResults(keys), *values[1:])
+            return builder.add(f"{place.prefix}parallel", BranchResults(keys), *values[1:])
         if part.kind == "assign":
-            return stage(f"{place.prefix}assign", assigned, *values)
+            return builder.add(f"{place.prefix}assign", assigned, *values)
         return values[-1]
 
-    graph.add_edge(add(root, INPUT, Place()), END)
-    return graph
+    return builder.end(add(root, INPUT, Place()))

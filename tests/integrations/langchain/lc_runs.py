@@ -13,6 +13,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from lc_recording import plain
 
+from rag_accel import Accelerator, RAGraph
 from rag_accel_adapters.langchain.parts import parts_of
 
 _STARTS = (
@@ -136,6 +137,22 @@ async def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[
     except Exception as error:
         return "raised", error
     return "returned", result
+
+
+def calls_of(plan: RAGraph, accelerator: Accelerator) -> list[Callable[..., Any]]:
+    """Return a plan's runs, as ``invoke`` and ``ainvoke`` of its program."""
+    return [
+        lambda given, config: accelerator.run(plan, input=given, config=config),
+        lambda given, config: accelerator.arun(plan, input=given, config=config),
+    ]
+
+
+async def recorded(
+    call: Callable[..., Any], acall: Callable[..., Any], way: str, given: Any, **options: Any
+) -> tuple[Runs, tuple[str, Any]]:
+    """Return what the call of a way told, and what it came to."""
+    runs = Runs()
+    return runs, await outcome(call if way == "run" else acall, given, config_with(runs, **options))
 
 
 def config_with(recorder: BaseCallbackHandler, **others: Any) -> dict[str, Any]:

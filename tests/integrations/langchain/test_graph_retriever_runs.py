@@ -87,7 +87,7 @@ async def test_an_explanation_names_the_component_and_its_engine() -> None:
     with Accelerator(graph=graph, strict=True) as accelerator:
         made = retriever(graph=graph)
         fast = accelerate(made | RunnableLambda(texts), accelerator=accelerator)
-        (line,) = [one for one in explain(fast).splitlines() if "GraphRetriever" in one]
+        (line,) = [one for one in explain(fast).splitlines() if "GraphRetriever: " in one]
         assert "RagAccelGraphRetriever: engine graph: paths of a MemoryGraph" in line
         own = retriever()
         assert "of its own" in own.explain_on(accelerator)

@@ -76,15 +76,15 @@ def test_the_outer_plan_counts_where_plans_are_nested() -> None:
         assert inner.invoke({})["seen"] == {"x": 1, "y": 0}
 
 
-def test_a_graph_that_cannot_be_drawn_runs_without_a_plan(
+def test_a_graph_that_cannot_be_read_runs_without_a_plan(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiled = line("a")
 
     def fail(*args: Any, **kwargs: Any) -> Any:
-        raise ValueError("no drawing")
+        raise ValueError("no subgraphs")
 
-    monkeypatch.setattr(type(compiled), "get_graph", fail)
+    monkeypatch.setattr(type(compiled), "get_subgraphs", fail)
     with Accelerator(strict=True) as accelerator:
         assert accelerate(compiled, accelerator=accelerator).invoke({})["seen"] == {"a": None}
     assert "the plan of" in caplog.text

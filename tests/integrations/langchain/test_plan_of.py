@@ -36,7 +36,7 @@ from lc_fakes import (
 )
 from lc_programs import PROGRAMS, QUESTION, joined, model_chain, retrieval_chain
 from lc_recording import plain
-from lc_runs import Runs, compare_leaves, config_with, outcome, until
+from lc_runs import Runs, calls_of, compare_leaves, config_with, outcome, recorded, until
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import coverage
@@ -151,13 +151,9 @@ async def test_results_and_leaves_are_those_of_the_program(
     name: str, way: str, accelerator: Accelerator
 ) -> None:
     program, plan = DECLARED[name](), plan_of(DECLARED[name]())
-    of_program, of_plan = Runs(), Runs()
-    call = program.invoke if way == "run" else program.ainvoke
-    expected = await outcome(call, INPUT, config_with(of_program))
+    of_program, expected = await recorded(program.invoke, program.ainvoke, way, INPUT)
     with coverage() as meter:
-        found = await outcome(
-            _way(accelerator, way), plan, input=INPUT, config=config_with(of_plan)
-        )
+        of_plan, found = await recorded(*calls_of(plan, accelerator), way, INPUT)
     assert expected[0] == "returned", expected
     assert plain(found) == plain(expected)
     compare_leaves(program, of_program, of_plan, is_ordered=name not in ("ensemble", "compression"))
@@ -173,12 +169,9 @@ async def test_chains_of_langchains_own_helpers_are_declared(
     name: str, way: str, accelerator: Accelerator
 ) -> None:
     given = {"input": "question one", "chat_history": HISTORY}
-    program, of_program, of_plan = CHAINS[name](), Runs(), Runs()
-    call = program.invoke if way == "run" else program.ainvoke
-    expected = await outcome(call, given, config_with(of_program))
-    found = await outcome(
-        _way(accelerator, way), plan_of(CHAINS[name]()), input=given, config=config_with(of_plan)
-    )
+    program, plan = CHAINS[name](), plan_of(CHAINS[name]())
+    of_program, expected = await recorded(program.invoke, program.ainvoke, way, given)
+    of_plan, found = await recorded(*calls_of(plan, accelerator), way, given)
     assert expected[0] == "returned", expected
     assert plain(found) == plain(expected)
     compare_leaves(program, of_program, of_plan, is_ordered=False)
@@ -285,8 +278,9 @@ def test_a_plan_inside_an_accelerated_program_leaves_that_programs_request(
     assert seen[0] is not outer
 
 
-def test_leaf_calls_are_intercepted_while_the_plan_lives() -> None:
-    plan = plan_of(model_chain())
+@pytest.mark.parametrize("make", [model_chain, lambda: _langgraph()])
+def test_leaf_calls_are_intercepted_while_the_plan_lives(make: Callable[[], Any]) -> None:
+    plan = plan_of(make())
     assert patches.patched()
     del plan
     gc.collect()
@@ -377,11 +371,6 @@ def test_a_part_that_is_not_declared_is_named_with_its_place(
     assert named in str(raised.value.found)
     assert "RunnableParallel" in str(raised.value.valid)
     assert "accelerate" in str(raised.value.hint)
-
-
-def test_a_graph_of_langgraph_is_refused() -> None:
-    with pytest.raises(TranslationError, match="CompiledStateGraph"):
-        plan_of(_langgraph())
 
 
 @pytest.mark.parametrize("program", [None, len, object(), "text"])
