@@ -92,6 +92,11 @@ def is_part_of_unscheduled(obj: Any) -> bool:
     return any(obj is leaf or isinstance(obj, inner) for leaf, inner in _plain.get())
 
 
+def is_inside_unscheduled() -> bool:
+    """Tell whether the code that runs here is part of a metered leaf without the scheduler."""
+    return bool(_plain.get())
+
+
 def note_work_on_engine(obj: Any, args: Sequence[Any], method: str) -> None:
     """Tell the meters that an admitted call of an object has its work on an owned engine."""
     _tell(NotedCall(obj, args, "owned", method, was_admitted=True))

@@ -24,8 +24,14 @@ from typing import Any, TypeVar
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import find_identity
-from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
+from rag_accel.interception.leaf_call import (
+    is_inside_leaf,
+    is_inside_unscheduled,
+    is_nested,
+    is_part_of_unscheduled,
+)
 from rag_accel.interception.leaf_table import plain_class
+from rag_accel.interception.watching import watched_request
 from rag_accel.recognition.thread_safety import Preparation, ThreadSafety
 
 T = TypeVar("T")
@@ -45,6 +51,11 @@ def accelerator_of_calls(leaf: Any = None) -> Accelerator | None:
     Args:
         leaf: makes the calls itself, each with a permit of its own, if it holds none.
     """
+    watched = watched_request.get()
+    if watched is not None:  # whose watch makes them in order
+        is_inside = is_inside_unscheduled() if leaf is None else is_part_of_unscheduled(leaf)
+        spreads = watched.watch.accelerator.options.parallel_calls and not is_inside
+        return watched.watch.accelerator if spreads else None
     identity = find_identity()
     if identity is None or not identity.accelerator.options.parallel_calls:
         return None
@@ -65,6 +76,8 @@ def preparation_for(
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
+    if (watched := watched_request.get()) is not None:
+        return partial(watched.watch.note_obstacle, found if isinstance(found, str) else "")
     return None if isinstance(found, str) else found
 
 
@@ -87,6 +100,8 @@ def run_side_by_side(
     at_once = min(limit, MAX_AT_ONCE, len(calls))
     if at_once < 2:
         return [call() for call in calls]
+    if (watched := watched_request.get()) is not None:
+        return watched.watch.in_order(calls, at_once)
     return _Calls(calls).run(accelerator, at_once - 1)
 
 
@@ -94,7 +109,10 @@ async def arun_side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list
     """Return the results of coroutines in order; raises the first error in that order."""
     if len(calls) < 2:
         return [await call() for call in calls]
-    return await _Tasks(calls).run(min(MAX_AT_ONCE, len(calls)))
+    at_once = min(MAX_AT_ONCE, len(calls))
+    if (watched := watched_request.get()) is not None:
+        return await watched.watch.ain_order(calls, at_once)
+    return await _Tasks(calls).run(at_once)
 
 
 class _Outcomes:

@@ -40,6 +40,7 @@ from rag_accel.interception.leaf_table import (
     leaf_class,
     plain_method,
 )
+from rag_accel.interception.watching import TIMED, watched_request
 from rag_accel.recognition.wrapped_methods import called_on, mark
 
 T = TypeVar("T")
@@ -182,11 +183,26 @@ def _run_within(
     return find(obj) if leaf.within(type(obj)) else seek(obj)
 
 
-def _metered(obj: Any, leaf: LeafMethod) -> AbstractContextManager[None]:
+def _metered(obj: Any, leaf: LeafMethod, *values: Any) -> AbstractContextManager[None]:
     """Return a scope for a leaf's work without the scheduler, while somebody meters it."""
     if is_composite(obj):
         return nullcontext()
-    return unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
+    block = unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
+    request = watched_request.get()
+    if request is None or leaf.flavour not in TIMED or is_part_of_unscheduled(obj):
+        return block
+    return request.watch.leaf(request, obj, leaf, values, block)
+
+
+def _unscheduled(original: Method, plain: Method, obj: Any) -> Method:
+    """Return a method as it runs here without the scheduler.
+
+    A watched composite's independent calls are known as such, as they would be side by side.
+    """
+    if watched_request.get() is None or not is_composite(obj):
+        return plain
+    spread = leaf_class(type(obj)).framework.spread(original)
+    return plain if spread is original else spread
 
 
 def _looking_plain(
@@ -199,8 +215,8 @@ def _looking_plain(
         identity = find(self)
         if identity is None:
             if meters:
-                with _metered(self, leaf):
-                    return plain(self, *args, **kwargs)
+                with _metered(self, leaf, *args, *kwargs.values()):
+                    return _unscheduled(original, plain, self)(self, *args, **kwargs)
             return plain(self, *args, **kwargs)
         return scheduled(identity, self, *args, **kwargs)
 
@@ -217,8 +233,8 @@ def _looking_coroutine(
         identity = find(self)
         if identity is None:
             if meters:
-                with _metered(self, leaf):
-                    return await plain(self, *args, **kwargs)
+                with _metered(self, leaf, *args, *kwargs.values()):
+                    return await _unscheduled(original, plain, self)(self, *args, **kwargs)
             return await plain(self, *args, **kwargs)
         return await scheduled(identity, self, *args, **kwargs)
 
