@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from rag_accel.errors import ConfigError
 from rag_accel.registry import automatic_registry
+
+if TYPE_CHECKING:
+    from rag_accel.interception.integration import Integration
 
 #: the module with whose import an integration is switched on, where it is not named like it
 _MODULES = {
@@ -16,6 +24,20 @@ _MODULES = {
 def watched_modules() -> tuple[str, ...]:
     """Return the modules whose import switches an integration on."""
     return tuple(dict.fromkeys(map(_module, automatic_registry().names())))
+
+
+def loaded_integrations() -> Iterator[Integration]:
+    """Yield the integrations of the frameworks that this process has imported.
+
+    Raises:
+        ImportError: an integration needs a package that is not there.
+    """
+    registry = automatic_registry()
+    for name in registry.names():
+        if _module(name) in sys.modules:
+            _, _, path = registry.origin(name).partition(": ")
+            package = path.partition(".")[0]
+            yield importlib.import_module(f"{package}.integration").INTEGRATION
 
 
 def switch_on(module: str, *, is_program: bool = False) -> None:
