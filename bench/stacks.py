@@ -223,6 +223,11 @@ def _in_memory(embeddings: Any, texts: list[str] = _FEW) -> Any:
     return store.as_retriever(search_kwargs={"k": 2})
 
 
+def hosted_retriever(url: str) -> Any:
+    """Return a retriever over a small store whose embeddings a server computes."""
+    return _in_memory(_openai(url))
+
+
 def _qdrant(embeddings: Any) -> Any:
     from langchain_qdrant import QdrantVectorStore
 
