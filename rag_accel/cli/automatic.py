@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 from rag_accel.errors import ConfigError
 from rag_accel.registry import automatic_registry
-
-if TYPE_CHECKING:
-    from rag_accel.interception.integration import Integration
 
 #: the module with whose import an integration is switched on, where it is not named like it
 _MODULES = {
@@ -23,21 +15,7 @@ _MODULES = {
 
 def watched_modules() -> tuple[str, ...]:
     """Return the modules whose import switches an integration on."""
-    return tuple(dict.fromkeys(map(_module, automatic_registry().names())))
-
-
-def loaded_integrations() -> Iterator[Integration]:
-    """Yield the integrations of the frameworks that this process has imported.
-
-    Raises:
-        ImportError: an integration needs a package that is not there.
-    """
-    registry = automatic_registry()
-    for name in registry.names():
-        if _module(name) in sys.modules:
-            _, _, path = registry.origin(name).partition(": ")
-            package = path.partition(".")[0]
-            yield importlib.import_module(f"{package}.integration").INTEGRATION
+    return tuple(dict.fromkeys(map(module_of, automatic_registry().names())))
 
 
 def switch_on(module: str, *, is_program: bool = False) -> None:
@@ -51,7 +29,7 @@ def switch_on(module: str, *, is_program: bool = False) -> None:
         ConfigError: if no integration of it can be imported.
     """
     registry, missing = automatic_registry(), list[str]()
-    names = [name for name in registry.names() if _module(name) == module]
+    names = [name for name in registry.names() if module_of(name) == module]
     for name in names:
         try:
             switch = registry.get(name)
@@ -72,5 +50,5 @@ def switch_on(module: str, *, is_program: bool = False) -> None:
     summarise(says_nothing=is_program)
 
 
-def _module(name: str) -> str:
+def module_of(name: str) -> str:
     return _MODULES.get(name, name)

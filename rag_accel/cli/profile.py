@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from inspect import isawaitable
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.cli.automatic import loaded_integrations
+from rag_accel.cli.automatic import module_of
 from rag_accel.cli.corpus import read_text
+from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.errors import ConfigError
 from rag_accel.interception.integration import Integration
 from rag_accel.interception.leaf_call import meters
 from rag_accel.interception.leaf_table import is_scheduled
 from rag_accel.interception.option_reach import MAX_PARTS
 from rag_accel.interception.patches import patches
-from rag_accel.interception.watching import MOST_CALLS, MOST_CALLS_IN_ALL, Watch
+from rag_accel.interception.watching import Watch
 from rag_accel.profile.prediction import MOST_REPLAYED, Prediction, predictions, replayable
 from rag_accel.profile.profile import Profile, columns, profile_events
 from rag_accel.registry import automatic_registry
 from rag_accel.serving.target import find_target
 
-MOST_QUESTIONS = 10_000
-"""Lines of a file of questions that are read."""
-
-_METHODS = ("invoke", "query", "chat", "retrieve", "search")
-_MOST_USERS = 1024
+#: questions of a file that are asked unless --calls says otherwise
+_MOST_QUESTIONS = 10_000
+_MOST = {"calls": 1_000_000, "users": 1024}
 _MOST_ROWS, _MOST_LINES, _MOST_LETTERS = 20, 60, 200
-_HEAD = ("part", "kind", "calls", "ms", "share")
+_METHODS = ("invoke", "query", "chat", "retrieve", "search", "run")
 #: options that only what computes in this process reads
 _COMPUTING = frozenset({"embedding_runtime", "adopt_llm"})
 _VALID_FILE = "a question a line: plain text, or JSON (an object, a list or a string)"
 
+_Asked = list[tuple[float, str]]
+"""The seconds that each question took, and its error if it failed."""
+
 
 def add_profile_command(commands: Any) -> None:
-    """Add the command to a parser's commands."""
     profile = commands.add_parser(
         "profile", help="show where a program's time goes and what acceleration would bring it"
     )
@@ -51,28 +54,27 @@ def add_profile_command(commands: Any) -> None:
     profile.add_argument("questions", metavar="FILE", type=Path, help=_VALID_FILE)
     profile.add_argument("--calls", metavar="N", type=int, help="by default one a question")
     profile.add_argument("--users", metavar="N", type=int, default=1, help="threads that ask; 1")
-    profile.add_argument(
-        "--measure", action="store_true", help="also run it accelerated, and compare"
-    )
+    profile.add_argument("--measure", action="store_true", help="also run it accelerated")
     profile.add_argument("--json", action="store_true", help="print one JSON object")
     profile.set_defaults(run=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    for name, most in (("calls", sys.maxsize), ("users", _MOST_USERS)):
-        value = getattr(arguments, name)
-        if value is not None and not 1 <= value <= most:
-            valid = "from 1" if most == sys.maxsize else f"from 1 to {most}"
-            raise ConfigError("option out of range", where=f"--{name}", found=value, valid=valid)
-    questions, notes = read_questions(arguments.questions)
-    target = find_target(arguments.object)
-    program, accelerator = target.for_tenant("")
-    num_calls = arguments.calls or len(questions)
+    for name, most in _MOST.items():
+        found, valid = getattr(arguments, name), f"from 1 to {most}"
+        if found is not None and not 1 <= found <= most:
+            raise ConfigError("option out of range", where=f"--{name}", found=found, valid=valid)
+    questions = read_questions(arguments.questions)
+    program, accelerator = find_target(arguments.object).for_tenant("")
+    num_calls = arguments.calls or min(len(questions), _MOST_QUESTIONS)
     asked = [questions[place % len(questions)] for place in range(num_calls)]
     with nullcontext(accelerator) if accelerator else Accelerator() as own:
         report = profile_program(
-            program, asked, own, users=arguments.users, measure=arguments.measure, notes=notes
+            program, asked, own, users=arguments.users, measure=arguments.measure
         )
+    if num_calls < len(questions):
+        left_out = f"{len(questions) - num_calls} further questions of the file were not asked"
+        report = replace(report, notes=(left_out, *report.notes))
     if arguments.json:
         print(json.dumps({"program": arguments.object, **asdict(report)}, indent=2))
     else:
@@ -80,36 +82,25 @@ def _profile(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_questions(path: Path) -> tuple[list[Any], list[str]]:
-    """Return the inputs in a file, one a line, and notes on lines that are left out.
-
-    A line that begins with ``{``, ``[`` or ``"`` is JSON, any other one a text.
+def read_questions(path: Path) -> list[Any]:
+    """Return the inputs in a file, one a line; JSON if a line begins with ``{``, ``[`` or ``"``.
 
     Raises:
         ConfigError: the file cannot be read or has no question, or a line is no JSON.
     """
-    lines = [line for line in enumerate(read_text(path).splitlines(), 1) if line[1].strip()]
-    if not lines:
+    questions: list[Any] = []
+    for number, line in enumerate(map(str.strip, read_text(path).splitlines()), 1):
+        try:
+            if line:
+                questions.append(json.loads(line) if line[0] in '{["' else line)
+        except (ValueError, RecursionError) as error:
+            found, where = f"no JSON: {error}", f"{path}, line {number}"
+            raise ConfigError(
+                "a question cannot be read", where=where, found=found, valid=_VALID_FILE
+            ) from None
+    if not questions:
         raise ConfigError("there are no questions", where=str(path), found=0, valid=_VALID_FILE)
-    notes: list[str] = []
-    if len(lines) > MOST_QUESTIONS:
-        notes.append(f"{len(lines) - MOST_QUESTIONS} further questions of the file were not asked")
-    read = [_question(line.strip(), f"{path}, line {n}") for n, line in lines[:MOST_QUESTIONS]]
-    return read, notes
-
-
-def _question(line: str, where: str) -> Any:
-    if line[0] not in '{["':
-        return line
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            "a question cannot be read",
-            where=where,
-            found=f"no JSON: {error}",
-            valid=_VALID_FILE,
-        ) from None
+    return questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +117,6 @@ class ProfiledPart:
     ms: float
     share: float
     reason: str
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row of a table."""
-        figures = (f"{self.calls:.1f}", f"{self.ms:.1f}", f"{self.share:.1%}")
-        return (self.part, self.kind, *figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +149,14 @@ class ProgramProfile:
     def __str__(self) -> str:
         count = f"{self.answered} answered, {self.failed} failed, {self.users} at once, plain"
         shown = self.parts[:_MOST_ROWS]
-        rows = [_HEAD, *(part.cells() for part in shown)]
-        stays = [part for part in shown if part.reason and part.share >= 0.005]
+        rows = [
+            (part.part, part.kind, f"{part.calls:.1f}", f"{part.ms:.1f}", f"{part.share:.1%}")
+            for part in shown
+        ]
         lines = [
             f"{count}; mean {self.mean_ms:.1f} ms, p99 {self.p99_ms:.1f} ms",
             "where a request's time goes:",
-            *columns(rows, texts=2),
+            *columns([("part", "kind", "calls", "ms", "share"), *rows], texts=2),
             f"  {self.rest_share:.1%} in no part: your code, prompts, parsers, the framework",
         ]
         if len(self.parts) > len(shown):
@@ -177,10 +165,12 @@ class ProgramProfile:
         lines.append("gains predicted from this run (2x is half the time):")
         for row in self.predictions:
             gain = "unknown" if row.gain is None else f"{row.gain:.2f}x"
-            is_default = row is self.predictions[0] and self.measured is not None
-            measured = f", measured {self.measured:.2f}x" if is_default else ""
-            lines.append(f"  {row.option}: {gain}{measured} ({row.reason})")
+            if row is self.predictions[0] and self.measured is not None:
+                gain += f", measured {self.measured:.2f}x"
+            lines.append(f"  {row.option}: {gain} ({row.reason})")
+        lines.append("  early beginnings of prompts: unknown (a plain run does not show them)")
         lines.append("what no option here helps:")
+        stays = [part for part in shown if part.reason and part.share >= 0.005]
         lines += [f"  {part.part}, {part.share:.1%}: {part.reason}" for part in stays]
         lines.append(f"  the program's own code, {self.rest_share:.1%}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
@@ -193,7 +183,6 @@ def profile_program(
     *,
     users: int = 1,
     measure: bool = False,
-    notes: Sequence[str] = (),
 ) -> ProgramProfile:
     """Run a program as it is, each question once, and predict what acceleration brings.
 
@@ -205,67 +194,71 @@ def profile_program(
         accelerator: what it would run on.
         users: how many ask at once, each in a thread.
         measure: whether the questions are asked again accelerated.
-        notes: further notes of the profile.
 
     Raises:
         ConfigError: it is no program, is accelerated already, or answers no question.
     """
-    integration, fast = accelerated(program, accelerator)
-    method = method_of(program)
+    integration, fast = _accelerated(program, accelerator)
     found = integration.loaded.parts_of(program, accelerator.options)
     parts = list(islice(found, MAX_PARTS))
     computed = frozenset(id(part.obj) for part in parts if part.options & _COMPUTING)
-    watch = Watch(accelerator, computed)
-    ask: Callable[[Any], Any] = getattr(program, method)
-    with _metered(watch):
-        _asked(ask, questions[:1], 1, watch.request)
-        watch.forget_requests()
-        plain = _asked(ask, questions, users, watch.request)
-    errors = [error for error in plain.errors if error]
-    if len(errors) == len(questions):
-        raise ConfigError(
-            "the program answers none of the questions",
-            where=f"question 1 of {len(questions)}",
-            found=errors[0],
-            valid=f"questions that {type(program).__name__}.{method} takes",
-            hint="give inputs of several values as JSON objects",
-        )
-    profile = profile_events(watch.events)
-    acts = str(integration.explain(fast)).splitlines()
-    measured = None
-    own = dict.fromkeys(part.cls for part in parts if is_scheduled(type(part.obj)))
-    said = [*notes, *_notes(watch, profile, plain)]
-    if own:
-        said.append(f"of this library, also in the plain run, and not timed: {', '.join(own)}")
-    if measure:
-        integration.prepare(fast)
-        ask_fast: Callable[[Any], Any] = getattr(fast, method)
-        _asked(ask_fast, questions[:1], 1)
-        measured, more = _compare(plain, _asked(ask_fast, questions, users))
-        said += more
-    means_ms = [1000 * request.makespan_s for request in profile.recording.done]
+    watch, measured, forms = Watch(accelerator, computed), None, _forms(program)
+    with closing(LoopThread("rag-accel profile")) as loop:
+        loop.start()
+        with _metered(watch):
+            ask = _asker(program, forms[0], loop)
+            error = _asked(ask, questions[:1], 1, watch.request)[0][1]
+            if error.startswith("TypeError") and f"a{forms[0]}" in forms:  # it is async only
+                forms = [f"a{forms[0]}"]
+                ask = _asker(program, forms[0], loop)
+                _asked(ask, questions[:1], 1, watch.request)
+            watch.forget_requests()
+            plain = _asked(ask, questions, users, watch.request)
+        errors = [f"question {n} failed: {error}" for n, (_, error) in enumerate(plain, 1) if error]
+        if len(errors) == len(questions):
+            raise ConfigError(
+                "the program answers none of the questions",
+                found=errors[0],
+                valid=f"questions that {type(program).__name__}.{forms[0]} takes",
+                hint="give inputs of several values as JSON objects",
+            )
+        profile = profile_events(watch.events)
+        acts = str(integration.explain(fast)).splitlines()
+        notes = [*errors[:3], *_notes(watch, profile)]
+        if len(errors) > 3:
+            notes.append(f"{len(errors) - 3} further questions failed")
+        if own := dict.fromkeys(part.cls for part in parts if is_scheduled(type(part.obj))):
+            notes.append(f"of this library, also in the plain run, not timed: {', '.join(own)}")
+        if measure:
+            integration.prepare(fast)
+            ask = _asker(fast, forms[0], loop)
+            _asked(ask, questions[:1], 1)
+            measured, more = _compare(plain, _asked(ask, questions, users))
+            notes += more
+    done = profile.recording.done
     return ProgramProfile(
         answered=len(questions) - len(errors),
         failed=len(errors),
         users=users,
-        mean_ms=sum(means_ms) / len(means_ms),
+        mean_ms=1000 * sum(request.makespan_s for request in done) / len(done),
         p99_ms=profile.p99_ms,
-        parts=_parts(watch, profile),
+        parts=tuple(sorted(_parts(watch, profile), key=lambda part: -part.share)),
         rest_share=profile.outside_share,
         acts=_shortened(acts),
         predictions=predictions(profile.recording, watch.calls),
         measured=measured,
-        notes=tuple(said),
+        notes=tuple(notes),
     )
 
 
-def accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, Any]:
-    """Return the integration of a program's framework, and the program accelerated.
-
-    Raises:
-        ConfigError: none knows the object, or it is accelerated already.
-    """
-    for found in loaded_integrations():
+def _accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, Any]:
+    """Return the integration of a program's framework, and the program accelerated."""
+    registry = automatic_registry()
+    for name in registry.names():
+        if module_of(name) not in sys.modules:
+            continue
+        package = registry.origin(name).partition(": ")[2].partition(".")[0]
+        found: Integration = importlib.import_module(f"{package}.integration").INTEGRATION
         if found.missing() is not None:
             continue
         if is_scheduled(type(program)) or found.loaded.program_of(program) is not None:
@@ -280,33 +273,37 @@ def accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, An
     raise ConfigError(
         "this is no program",
         found=f"{type(program).__module__}.{type(program).__qualname__}",
-        valid=f"an object of {', '.join(automatic_registry().names())}",
+        valid=f"an object of {', '.join(registry.names())}",
         hint="of a RAGraph, Accelerator.profile() tells where its time went",
     )
 
 
-def method_of(program: Any) -> str:
-    """Return the name of the method that answers a question.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    for name in _METHODS:
-        if callable(getattr(program, name, None)):
-            return name
+def _forms(program: Any) -> list[str]:
+    """Return the methods that may answer a question, sync ones first."""
+    names = (*_METHODS, *(f"a{name}" for name in _METHODS))
+    forms = [name for name in names if callable(getattr(program, name, None))]
+    if forms:
+        return forms
     raise ConfigError(
         "nothing says how this object is asked",
         found=type(program).__name__,
-        valid=f"an object with one of the methods {', '.join(_METHODS)}",
+        valid=f"an object with one of the methods {', '.join(names)}",
         hint="wrap its call in a RunnableLambda of LangChain",
     )
 
 
-class _Answered(NamedTuple):
-    """The seconds that each question took, and its error if it failed."""
+def _asker(program: Any, form: str, loop: LoopThread) -> Callable[[Any], Any]:
+    method = getattr(program, form)
+    if form in _METHODS[:-1]:
+        return method
 
-    times_s: list[float]
-    errors: list[str]
+    async def awaited(question: Any) -> Any:
+        # Workflows take their inputs by name and return what is to be awaited.
+        by_name = form == "run" and isinstance(question, dict)
+        answer = method(**question) if by_name else method(question)
+        return await answer if isawaitable(answer) else answer
+
+    return lambda question: loop.call(awaited(question)).result()
 
 
 def _asked(
@@ -314,7 +311,7 @@ def _asked(
     questions: Sequence[Any],
     users: int,
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> _Answered:
+) -> _Asked:
     def timed(question: Any) -> tuple[float, str]:
         began, error = time.monotonic(), ""
         try:
@@ -325,8 +322,7 @@ def _asked(
         return time.monotonic() - began, error
 
     with ThreadPoolExecutor(users) as threads:
-        found = list(threads.map(timed, questions))
-    return _Answered([time_s for time_s, _ in found], [error for _, error in found])
+        return list(threads.map(timed, questions))
 
 
 @contextmanager
@@ -341,29 +337,18 @@ def _metered(watch: Watch) -> Iterator[None]:
         patches.release(use)
 
 
-def _compare(plain: _Answered, fast: _Answered) -> tuple[float | None, list[str]]:
+def _compare(plain: _Asked, fast: _Asked) -> tuple[float | None, list[str]]:
     """Return the ratio of the mean times of what both answered, and what is to be said."""
-    both = [
-        pair
-        for *pair, error, other in zip(
-            plain.times_s, fast.times_s, plain.errors, fast.errors, strict=True
-        )
-        if not (error or other)
-    ]
-    failed = [
-        error
-        for error, before in zip(fast.errors, plain.errors, strict=True)
-        if error and not before
-    ]
-    notes = (
-        [f"{len(failed)} questions failed only accelerated, first: {failed[0]}"] if failed else []
-    )
+    pairs = [(*before, *after) for before, after in zip(plain, fast, strict=True)]
+    both = [(plain_s, fast_s) for plain_s, failed, fast_s, error in pairs if not (failed or error)]
+    lost = [error for _, failed, _, error in pairs if error and not failed]
+    notes = [f"{len(lost)} questions failed only accelerated, first: {lost[0]}"] if lost else []
     if not both:
         return None, [*notes, "nothing was measured: no question was answered both ways"]
     return sum(pair[0] for pair in both) / sum(pair[1] for pair in both), notes
 
 
-def _parts(watch: Watch, profile: Profile) -> tuple[ProfiledPart, ...]:
+def _parts(watch: Watch, profile: Profile) -> Iterator[ProfiledPart]:
     done = profile.recording.done
     num_calls = Counter(
         (primitive.kind, primitive.engine)
@@ -371,52 +356,23 @@ def _parts(watch: Watch, profile: Profile) -> tuple[ProfiledPart, ...]:
         for primitive in request.primitives
         if not watch.calls[primitive.name].is_rest
     )
-    whole_ms = 1000 * sum(request.makespan_s for request in done) / len(done)
-    rows = [
-        ProfiledPart(
-            stage.engine.rpartition(".")[2],
-            stage.kind.lower(),
-            num_calls[stage.kind, stage.engine] / len(done),
-            whole_ms * stage.critical_share,
-            stage.critical_share,
-            watch.reasons.get(stage.engine, ""),
-        )
-        for stage in profile.stages
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.share))
+    mean_ms = 1000 * sum(request.makespan_s for request in done) / len(done)
+    for stage in profile.stages:
+        name, calls = stage.engine.rpartition(".")[2], num_calls[stage.kind, stage.engine]
+        share, reason = stage.critical_share, watch.reasons.get(stage.engine, "")
+        kind = stage.kind.lower()
+        yield ProfiledPart(name, kind, calls / len(done), mean_ms * share, share, reason)
 
 
-def _notes(watch: Watch, profile: Profile, plain: _Answered) -> Iterator[str]:
-    failed = [(place, error) for place, error in enumerate(plain.errors, 1) if error]
-    for place, error in failed[:3]:
-        yield f"question {place} failed: {error}"
-    if len(failed) > 3:
-        yield f"{len(failed) - 3} further questions failed"
+def _notes(watch: Watch, profile: Profile) -> Iterator[str]:
     done = profile.recording.done
-    shapes = {
-        tuple((primitive.kind, primitive.engine) for primitive in request.primitives)
-        for request in done
-    }
+    shapes = {tuple((part.kind, part.engine) for part in request.primitives) for request in done}
     if len(shapes) > max(1, len(done) // 2):
         yield (
             f"{len(done)} requests made {len(shapes)} different sequences of calls: predictions"
             " hold for these questions only"
         )
-    if watch.num_left_out:
-        yield (
-            f"{watch.num_left_out} calls beyond the first {MOST_CALLS} of a request count as the"
-            " program's own code"
-        )
-    if watch.num_requests_left_out:
-        yield (
-            f"{watch.num_requests_left_out} requests after {MOST_CALLS_IN_ALL} calls are not in"
-            " the tables"
-        )
-    if watch.num_untimed:
-        yield (
-            f"{watch.num_untimed} calls were streamed, or made in threads that carry no context:"
-            " they count as the program's own code"
-        )
+    yield from (f"{number} {reason}" for reason, number in watch.left_out.items())
     num_replayed = len(replayable(profile.recording).requests)
     if num_replayed < len(done):
         yield f"predicted from the first {num_replayed} requests, which make {MOST_REPLAYED} calls"

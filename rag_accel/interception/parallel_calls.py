@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import closing
 from contextvars import Context, copy_context
 from functools import partial
 from threading import Condition
@@ -24,12 +25,7 @@ from typing import Any, TypeVar
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import find_identity
-from rag_accel.interception.leaf_call import (
-    is_inside_leaf,
-    is_inside_unscheduled,
-    is_nested,
-    is_part_of_unscheduled,
-)
+from rag_accel.interception.leaf_call import is_inside_leaf, is_nested, is_part_of_unscheduled
 from rag_accel.interception.leaf_table import plain_class
 from rag_accel.interception.watching import watched_request
 from rag_accel.recognition.thread_safety import Preparation, ThreadSafety
@@ -51,17 +47,14 @@ def accelerator_of_calls(leaf: Any = None) -> Accelerator | None:
     Args:
         leaf: makes the calls itself, each with a permit of its own, if it holds none.
     """
-    watched = watched_request.get()
-    if watched is not None:  # whose watch makes them in order
-        is_inside = is_inside_unscheduled() if leaf is None else is_part_of_unscheduled(leaf)
-        spreads = watched.watch.accelerator.options.parallel_calls and not is_inside
-        return watched.watch.accelerator if spreads else None
-    identity = find_identity()
-    if identity is None or not identity.accelerator.options.parallel_calls:
+    if (watched := watched_request.get()) is not None:  # which notes that they could be parallel
+        accelerator, is_inside = watched.watch.accelerator, is_part_of_unscheduled(leaf)
+    elif (identity := find_identity()) is not None:
+        accelerator = identity.accelerator
+        is_inside = is_inside_leaf() if leaf is None else is_nested(leaf)
+    else:
         return None
-    if is_inside_leaf() if leaf is None else is_nested(leaf):
-        return None
-    return identity.accelerator
+    return accelerator if accelerator.options.parallel_calls and not is_inside else None
 
 
 def preparation_for(
@@ -101,7 +94,8 @@ def run_side_by_side(
     if at_once < 2:
         return [call() for call in calls]
     if (watched := watched_request.get()) is not None:
-        return watched.watch.in_order(calls, at_once)
+        with closing(watched.watch.placed(calls, at_once)) as placed:
+            return [call() for call in placed]
     return _Calls(calls).run(accelerator, at_once - 1)
 
 
@@ -111,7 +105,8 @@ async def arun_side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list
         return [await call() for call in calls]
     at_once = min(MAX_AT_ONCE, len(calls))
     if (watched := watched_request.get()) is not None:
-        return await watched.watch.ain_order(calls, at_once)
+        with closing(watched.watch.placed(calls, at_once)) as placed:
+            return [await call() for call in placed]
     return await _Tasks(calls).run(at_once)
 
 

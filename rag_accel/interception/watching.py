@@ -7,9 +7,10 @@ A call that has another leaf called is cut into pieces, so that each moment belo
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -32,7 +33,7 @@ from rag_accel.telemetry.events import (
     TraceEvent,
 )
 
-T = TypeVar("T")
+C = TypeVar("C")
 
 MOST_CALLS = 2000
 """Calls of a request that are recorded; further calls count as the program's own time."""
@@ -47,31 +48,41 @@ _COMPUTED = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
 
 
 @dataclass(slots=True)
-class WatchedRequest:
-    """A request under way."""
+class _TimedCall:
+    """A leaf call, with the leaf calls made inside of it."""
 
-    watch: Watch
-    id: int
-    num_calls: int = 0
-    is_over: bool = False
+    name: str
+    kind: str
+    known: WatchedCall
+    began_s: float
+    ended_s: float = math.inf
+    inside: list[_TimedCall] = field(default_factory=list["_TimedCall"])
+
+    def pieces(self, over_s: float) -> Iterator[tuple[float, float, _TimedCall, bool]]:
+        """Yield begin, end and call of each piece until a moment, and whether it is a rest."""
+        at, ended_s, is_rest = self.began_s, min(self.ended_s, over_s), False
+        for inner in (*self.inside, None):
+            until = min(ended_s, inner.began_s if inner else ended_s)
+            if until > at or not is_rest:
+                yield at, until, self, is_rest
+            is_rest = True
+            if inner is not None:
+                yield from inner.pieces(over_s)
+                at = max(at, inner.ended_s)
 
 
 @dataclass(slots=True)
-class _OpenCall:
-    """A leaf call under way; while another leaf runs inside of it, it has no piece."""
+class WatchedRequest:
+    """A request under way, with its outermost leaf calls."""
 
-    request: WatchedRequest
-    kind: str
-    known: WatchedCall
-    num_inside: int = 0
-    is_over: bool = False
-    #: name and begin of the piece that runs
-    piece: tuple[str, float] | None = None
+    watch: Watch
+    num_calls: int = 0
+    inside: list[_TimedCall] = field(default_factory=list[_TimedCall])
 
 
 #: The request whose code executes in this context.
 watched_request: ContextVar[WatchedRequest | None] = ContextVar("rag_accel_watched", default=None)
-_around: ContextVar[_OpenCall | None] = ContextVar("rag_accel_watched_call", default=None)
+_around: ContextVar[_TimedCall | None] = ContextVar("rag_accel_watched_call", default=None)
 #: why the calls that are about to be made may not run side by side
 _obstacle: ContextVar[str] = ContextVar("rag_accel_watched_obstacle", default="")
 _places: ContextVar[tuple[CallPlace, ...]] = ContextVar("rag_accel_watched_places", default=())
@@ -89,9 +100,7 @@ class Watch:
         events: what happened, as a profile reads it.
         calls: by the names of the events' nodes.
         reasons: why no engine runs the objects of a class, by its engine's name.
-        num_left_out: calls beyond ``MOST_CALLS`` of a request.
-        num_untimed: streams, and calls in threads that carry no context.
-        num_requests_left_out: requests that came after ``MOST_CALLS_IN_ALL``.
+        left_out: calls and requests that are not timed, by the reason.
     """
 
     accelerator: Accelerator
@@ -99,150 +108,103 @@ class Watch:
     events: list[TraceEvent] = field(default_factory=list[TraceEvent])
     calls: dict[str, WatchedCall] = field(default_factory=dict[str, WatchedCall])
     reasons: dict[str, str] = field(default_factory=dict[str, str])
-    num_left_out: int = 0
-    num_untimed: int = 0
-    num_requests_left_out: int = 0
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _clock: MonotonicClock = field(default_factory=MonotonicClock)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    _runners: WeakIdDict[Runner] = field(default_factory=WeakIdDict[Runner])
+    _looked_at: WeakIdDict[str] = field(default_factory=WeakIdDict[str])
 
     def note(self, call: NotedCall) -> None:
-        """Count a call that cannot be timed: a stream, or of no known request."""
-        flavours = (
-            leaf.flavour for leaf in leaf_methods(type(call.obj)) if leaf.name == call.method
-        )
-        if watched_request.get() is None or next(flavours, "") not in TIMED:
-            with self._lock:
-                self.num_untimed += 1
+        """Count a call that cannot be timed."""
+        leaves = leaf_methods(type(call.obj))
+        is_timed = any(leaf.name == call.method and leaf.flavour in TIMED for leaf in leaves)
+        if watched_request.get() is None or not is_timed:
+            self._leave_out(
+                "calls were streamed, or made in threads that carry no context: they count as the"
+                " program's own code"
+            )
 
     def forget_requests(self) -> None:
         """Forget the requests, but not which calls they made: equal ones may be cached."""
         self.events.clear()
-        self.num_left_out = self.num_untimed = self.num_requests_left_out = 0
+        self.left_out.clear()
 
     @contextmanager
     def request(self) -> Iterator[None]:
         """Watch a block as one request, which fails if the block raises."""
         if len(self.calls) >= MOST_CALLS_IN_ALL:
-            self.num_requests_left_out += 1
+            self._leave_out(f"requests after {MOST_CALLS_IN_ALL} calls are not in the tables")
             yield
             return
-        request = WatchedRequest(self, next(self._numbers))
-        self.events.append(RequestStarted(self._clock.now(), request.id, "program"))
+        request, number = WatchedRequest(self), next(self._numbers)
+        events: list[TraceEvent] = [RequestStarted(self._clock.now(), number, "program")]
         outcome = "failed"
         try:
             with scoped(watched_request, request):
                 yield
             outcome = "done"
         finally:
-            request.is_over = True
-            self.events.append(RequestEnded(self._clock.now(), request.id, outcome))
+            now = self._clock.now()
+            pieces = [piece for call in tuple(request.inside) for piece in call.pieces(now)]
+            for began_s, ended_s, call, is_rest in sorted(pieces, key=lambda piece: piece[0]):
+                name, engine = call.name, call.known.engine
+                if is_rest:
+                    name = f"leaf{next(self._numbers)}"
+                    self.calls[name] = replace(call.known, is_rest=True)
+                began = NodeDispatched(began_s, number, name, engine, 0.0, call.kind)
+                took_s = ended_s - began_s
+                events += [began, NodeFinished(ended_s, number, name, engine, "done", took_s)]
+            self.events += [*events, RequestEnded(now, number, outcome)]
 
     @contextmanager
     def leaf(
-        self,
-        request: WatchedRequest,
-        obj: Any,
-        leaf: LeafMethod,
-        values: Iterable[Any],
-        block: AbstractContextManager[None],
+        self, request: WatchedRequest, obj: Any, leaf: LeafMethod, values: Iterable[Any]
     ) -> Iterator[None]:
-        """Watch a leaf call, which runs in ``block``."""
-        outer, known = _around.get(), leaf_class(type(obj))
-        call = WatchedCall(
-            next(self._numbers) if outer is None else outer.known.call,
-            known.engine,
-            self._runner(obj, leaf.kind),
-            _places.get(),
-            _asked(known.framework, values),
-        )
-        opened = _OpenCall(request, str(leaf.kind), call)
-        ok = False
-        self._enter(outer, opened)
+        """Watch a block as a leaf call."""
+        if request.num_calls >= MOST_CALLS:
+            reason = f"calls beyond the first {MOST_CALLS} of a request"
+            self._leave_out(f"{reason} count as the program's own code")
+            yield
+            return
+        request.num_calls += 1
+        outer, known, number = _around.get(), leaf_class(type(obj)), next(self._numbers)
+        first = number if outer is None else outer.known.call
+        runner = self._runner(obj, leaf.kind, known.engine)
+        asked = _asked(known.framework, values)
+        name = f"leaf{number}"
+        self.calls[name] = WatchedCall(first, known.engine, runner, _places.get(), asked)
+        call = _TimedCall(name, str(leaf.kind), self.calls[name], self._clock.now())
+        (request if outer is None else outer).inside.append(call)
         try:
-            with block, scoped(_around, opened):
+            with scoped(_around, call):
                 yield
-            ok = True
         finally:
-            self._leave(outer, opened, ok)
+            call.ended_s = self._clock.now()
 
     def note_obstacle(self, obstacle: str) -> None:
         """Note why the calls made in order next may not run side by side; empty if they may."""
         _obstacle.set(obstacle)
 
-    def in_order(self, calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
-        """Make independent calls one by one, of which ``at_once`` could run together."""
-        return [self._placed(place, call) for place, call in self._group(calls, at_once)]
-
-    async def ain_order(self, calls: Sequence[Callable[[], Awaitable[T]]], at_once: int) -> list[T]:
-        """Do as ``in_order`` with coroutines."""
-        values: list[T] = []
-        for place, call in self._group(calls, at_once):
-            with scoped(_places, place):
-                values.append(await call())
-        return values
-
-    def _group(
-        self, calls: Sequence[Callable[[], T]], at_once: int
-    ) -> Iterator[tuple[tuple[CallPlace, ...], Callable[[], T]]]:
+    def placed(self, calls: Iterable[C], at_once: int) -> Generator[C]:
+        """Yield independent calls, ``at_once`` of which could run together, each to be made."""
         group, around, obstacle = next(self._numbers), _places.get(), _obstacle.get()
         _obstacle.set("")
         for place, call in enumerate(calls):
-            yield (*around, CallPlace(group, place, at_once, obstacle)), call
+            with scoped(_places, (*around, CallPlace(group, place, at_once, obstacle))):
+                yield call
 
-    def _placed(self, places: tuple[CallPlace, ...], call: Callable[[], T]) -> T:
-        with scoped(_places, places):
-            return call()
-
-    def _enter(self, outer: _OpenCall | None, opened: _OpenCall) -> None:
+    def _leave_out(self, reason: str) -> None:
         with self._lock:
-            if outer is not None:
-                outer.num_inside += 1
-                self._end(outer, ok=True)
-            self._begin(opened, opened.known)
+            self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
-    def _leave(self, outer: _OpenCall | None, opened: _OpenCall, ok: bool) -> None:
-        with self._lock:
-            self._end(opened, ok)
-            opened.is_over = True
-            if outer is not None:
-                outer.num_inside -= 1
-                if not (outer.num_inside or outer.is_over):
-                    self._begin(outer, replace(outer.known, is_rest=True))
-
-    def _begin(self, call: _OpenCall, known: WatchedCall) -> None:
-        request = call.request
-        if request.is_over:  # what it left behind is no part of its time
-            return
-        if request.num_calls >= MOST_CALLS:
-            self.num_left_out += not known.is_rest
-            return
-        request.num_calls += 1
-        name, now = f"leaf{next(self._numbers)}", self._clock.now()
-        self.calls[name] = known
-        call.piece = (name, now)
-        self.events.append(NodeDispatched(now, request.id, name, known.engine, 0.0, call.kind))
-
-    def _end(self, call: _OpenCall, ok: bool) -> None:
-        if call.piece is None:
-            return
-        (name, began), now, call.piece = call.piece, self._clock.now(), None
-        outcome = "done" if ok else "failed"
-        ended = NodeFinished(now, call.request.id, name, call.known.engine, outcome, now - began)
-        self.events.append(ended)
-
-    def _runner(self, obj: Any, kind: PrimitiveKind) -> Runner:
-        try:
-            known = self._runners.get(obj)
-            return self._runners.add(obj, self._look_at(obj, kind)) if known is None else known
-        except TypeError:  # without weak references
-            return self._look_at(obj, kind)
-
-    def _look_at(self, obj: Any, kind: PrimitiveKind) -> Runner:
-        reason = why_not(obj, self.accelerator)
+    def _runner(self, obj: Any, kind: PrimitiveKind, engine: str) -> Runner:
+        reason = self._looked_at.get(obj)
+        if reason is None:
+            reason = why_not(obj, self.accelerator)
+            with suppress(TypeError):  # of objects without weak references
+                self._looked_at.add(obj, reason)
         if reason:
-            self.reasons[leaf_class(type(obj)).engine] = reason
+            self.reasons[engine] = reason
             return "caller"
         if id(obj) in self.computed_here or kind in _COMPUTED:
             return "engine"
@@ -251,14 +213,7 @@ class Watch:
 
 def _asked(framework: Framework, values: Iterable[Any]) -> int | None:
     """Return a hash of the texts in a call's arguments; None if there are none."""
-    texts = [text for value in values for text in _texts(framework, value)]
-    return hash(tuple(texts)) if texts else None
-
-
-def _texts(framework: Framework, value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (text for text in value if isinstance(text, str))
-    elif question := framework.question(value):
-        yield question
+    several = (each for value in values for each in (value if isinstance(value, list) else [value]))
+    texts = (each if isinstance(each, str) else framework.question(each) for each in several)
+    found = tuple(text for text in texts if text)
+    return hash(found) if found else None

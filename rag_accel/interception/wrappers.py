@@ -183,22 +183,24 @@ def _run_within(
     return find(obj) if leaf.within(type(obj)) else seek(obj)
 
 
-def _metered(obj: Any, leaf: LeafMethod, *values: Any) -> AbstractContextManager[None]:
+def _metered(obj: Any, leaf: LeafMethod) -> AbstractContextManager[None]:
     """Return a scope for a leaf's work without the scheduler, while somebody meters it."""
     if is_composite(obj):
         return nullcontext()
-    block = unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
+    return unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
+
+
+def _watched(obj: Any, leaf: LeafMethod, *values: Any) -> AbstractContextManager[None]:
+    """Return a scope in which a leaf's work is timed, while somebody watches its request."""
     request = watched_request.get()
-    if request is None or leaf.flavour not in TIMED or is_part_of_unscheduled(obj):
-        return block
-    return request.watch.leaf(request, obj, leaf, values, block)
+    is_part = is_composite(obj) or is_part_of_unscheduled(obj)
+    if request is None or is_part or leaf.flavour not in TIMED:
+        return nullcontext()
+    return request.watch.leaf(request, obj, leaf, values)
 
 
 def _unscheduled(original: Method, plain: Method, obj: Any) -> Method:
-    """Return a method as it runs here without the scheduler.
-
-    A watched composite's independent calls are known as such, as they would be side by side.
-    """
+    """Return a method as it runs without the scheduler; a watched composite is spread."""
     if watched_request.get() is None or not is_composite(obj):
         return plain
     spread = leaf_class(type(obj)).framework.spread(original)
@@ -215,7 +217,7 @@ def _looking_plain(
         identity = find(self)
         if identity is None:
             if meters:
-                with _metered(self, leaf, *args, *kwargs.values()):
+                with _watched(self, leaf, *args, *kwargs.values()), _metered(self, leaf):
                     return _unscheduled(original, plain, self)(self, *args, **kwargs)
             return plain(self, *args, **kwargs)
         return scheduled(identity, self, *args, **kwargs)
@@ -233,7 +235,7 @@ def _looking_coroutine(
         identity = find(self)
         if identity is None:
             if meters:
-                with _metered(self, leaf, *args, *kwargs.values()):
+                with _watched(self, leaf, *args, *kwargs.values()), _metered(self, leaf):
                     return await _unscheduled(original, plain, self)(self, *args, **kwargs)
             return await plain(self, *args, **kwargs)
         return await scheduled(identity, self, *args, **kwargs)

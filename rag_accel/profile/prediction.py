@@ -36,7 +36,6 @@ MOST_UNKNOWN = 1.1
 MOST_REPLAYED = 10_000
 """Calls that are played again; requests beyond are left out."""
 
-_SEARCHING = "SEARCHING"
 _ENGINE_ITEMS = 64
 
 Runner = Literal["caller", "cache", "engine"]
@@ -80,13 +79,7 @@ class WatchedCall:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The gain of one option.
-
-    Args:
-        option: its name.
-        gain: the requests' time without it over their time with it; None if it is unknown.
-        reason: what the gain rests on, or why it is unknown.
-    """
+    """The gain of one option; None, where ``reason`` says why, if it is unknown."""
 
     option: str
     gain: float | None
@@ -103,18 +96,12 @@ def predictions(recording: Recording, calls: Calls) -> tuple[Prediction, ...]:
         recording: of a plain run, whose primitives have names of their own in all requests.
         calls: by the names of these primitives.
     """
-    replayed = replayable(recording)
-    plain_s = _mean_s(replayed)
+    played = replayable(recording)
     return (
-        _acceleration(replayed, calls, plain_s),
-        _named_classes(replayed, calls),
-        _own_calls(replayed, calls, plain_s),
-        _more_users(replayed, calls),
-        Prediction(
-            "early beginnings of prompts",
-            None,
-            "a plain run does not show how long a model reads the beginning of a prompt",
-        ),
+        _acceleration(played, calls),
+        _named_classes(played, calls),
+        _own_calls(played, calls),
+        _more_users(played, calls),
     )
 
 
@@ -130,12 +117,14 @@ def replayable(recording: Recording) -> Recording:
     return replace(recording, requests=tuple(kept), steps=())
 
 
-def _acceleration(recording: Recording, calls: Calls, plain_s: float) -> Prediction:
+def _acceleration(recording: Recording, calls: Calls) -> Prediction:
     cached, computed = _cached(recording, calls), _computed(recording, calls)
     after, num_spread, _ = _spread(recording, calls)
-    low = high = plain_s / _mean_s(_without(recording, cached), after)
-    if computed:
-        high = plain_s / _mean_s(_without(recording, cached | computed), after)
+    plain_s = _mean_s(recording)
+    low, high = (
+        plain_s / _mean_s(_without(recording, names), after)
+        for names in (cached, cached | computed)
+    )
     parts = [
         f"{num_spread} times calls of a composite side by side" if num_spread else "",
         f"{len(cached)} times a cached answer of an equal call" if cached else "",
@@ -143,27 +132,21 @@ def _acceleration(recording: Recording, calls: Calls, plain_s: float) -> Predict
     acts = " and ".join(filter(None, parts)) or "nothing that a replay knows acts on it"
     if high <= MOST_UNKNOWN * low:
         return Prediction("accelerate()", low, acts)
-    reason = (
-        f"between {low:.2f}x and {high:.2f}x: a plain run does not show how fast the engines here"
-        f" compute; {acts}"
-    )
-    return Prediction("accelerate()", None, reason)
+    bounds = f"between {low:.2f}x and {high:.2f}x: a plain run does not show how fast the engines"
+    return Prediction("accelerate()", None, f"{bounds} here compute; {acts}")
 
 
 def _named_classes(recording: Recording, calls: Calls) -> Prediction:
-    option = "thread_safe_classes"
     after, _, obstacles = _spread(recording, calls, despite_obstacles=True)
     if not obstacles:
-        return Prediction(option, 1.0, "no composite lacks it")
-    allowed, _, _ = _spread(recording, calls)
-    gain = _mean_s(recording, allowed) / _mean_s(recording, after)
-    reason = f"beside accelerate(), with calls of composites side by side: {obstacles[0]}"
+        return Prediction("thread_safe_classes", 1.0, "no composite lacks it")
+    gain = _mean_s(recording, _spread(recording, calls)[0]) / _mean_s(recording, after)
     more = f", and {len(obstacles) - 1} further obstacles" if len(obstacles) > 1 else ""
-    return Prediction(option, gain, reason + more)
+    reason = f"beside accelerate(), with calls of composites side by side: {obstacles[0]}{more}"
+    return Prediction("thread_safe_classes", gain, reason)
 
 
-def _own_calls(recording: Recording, calls: Calls, plain_s: float) -> Prediction:
-    option = "searches for one text side by side"
+def _own_calls(recording: Recording, calls: Calls) -> Prediction:
     after: _After = {}
     num_groups = 0
     for request in recording.requests:
@@ -172,14 +155,14 @@ def _own_calls(recording: Recording, calls: Calls, plain_s: float) -> Prediction
             _let_go(own, group, len(group))
             num_groups += 1
         after |= own
-    if not num_groups:
-        return Prediction(option, 1.0, "nothing searches for one text several times in a row")
-    gain = plain_s / _mean_s(recording, after)
     reason = (
         f"{num_groups} times one text is searched for several times in a row, as if no search"
         " needed the results of another"
+        if num_groups
+        else "nothing searches for one text several times in a row"
     )
-    return Prediction(option, gain, reason)
+    gain = _mean_s(recording) / _mean_s(recording, after)
+    return Prediction("searches for one text side by side", gain, reason)
 
 
 def _more_users(recording: Recording, calls: Calls) -> Prediction:
@@ -187,18 +170,19 @@ def _more_users(recording: Recording, calls: Calls) -> Prediction:
     computed = {calls[name].engine for name in _computed(recording, calls)}
     if not computed:
         return Prediction(option, 1.0, "no engine here computes a call, so no step is shared")
-    together = replace(recording, requests=tuple(map(_at_zero, recording.requests)))
-    alone = {name: RecordedEngine(name, capacity=1) for name in computed}
-    shared = {name: RecordedEngine(name, True, False, _ENGINE_ITEMS) for name in computed}
-    times_s = [
-        max(replay(replace(together, engines={**recording.engines, **engines})).makespan_s.values())
-        for engines in (alone, shared)
-    ]
+    together = tuple(map(_at_zero, recording.requests))
+    alone_s, shared_s = (
+        max(replay(Recording(together, (), {**recording.engines, **own})).makespan_s.values())
+        for own in (
+            {name: RecordedEngine(name, capacity=1) for name in computed},
+            {name: RecordedEngine(name, True, False, _ENGINE_ITEMS) for name in computed},
+        )
+    )
     reason = (
-        f"at most: the {len(recording.requests)} requests at once, a step as long as its longest"
+        f"at most: the {len(together)} requests at once, a step as long as its longest"
         " call; without acceleration one call after the other"
     )
-    return Prediction(option, times_s[0] / times_s[1] if times_s[1] else 1.0, reason)
+    return Prediction(option, alone_s / shared_s if shared_s else 1.0, reason)
 
 
 def _mean_s(recording: Recording, after: _After | None = None) -> float:
@@ -207,29 +191,24 @@ def _mean_s(recording: Recording, after: _After | None = None) -> float:
     return max(sum(times_s) / len(times_s), 1e-9)
 
 
-def _computed(recording: Recording, calls: Calls) -> frozenset[str]:
+def _names(recording: Recording) -> set[str]:
+    return {primitive.name for request in recording.requests for primitive in request.primitives}
+
+
+def _computed(recording: Recording, calls: Calls) -> set[str]:
     """Return the calls that engines of this library would compute."""
-    return frozenset(
-        primitive.name
-        for request in recording.requests
-        for primitive in request.primitives
-        if calls[primitive.name].runner == "engine"
-    )
+    return {name for name in _names(recording) if calls[name].runner == "engine"}
 
 
-def _cached(recording: Recording, calls: Calls) -> frozenset[str]:
+def _cached(recording: Recording, calls: Calls) -> set[str]:
     """Return the calls whose answer a cache has: an equal call came before them, in any request."""
-    found: list[str] = []
-    seen: set[tuple[str, int]] = set()
+    found, seen = set[str](), set[tuple[str, int]]()
     for name, call in calls.items():
-        if call.runner != "cache" or call.asked is None:
-            continue
-        key = (call.engine, call.asked)
-        if key in seen:
-            found.append(name)
-        seen.add(key)
-    known = (primitive.name for one in recording.requests for primitive in one.primitives)
-    return frozenset(found).intersection(known)
+        if call.runner == "cache" and call.asked is not None and not call.is_rest:
+            if (call.engine, call.asked) in seen:
+                found.add(name)
+            seen.add((call.engine, call.asked))
+    return found & _names(recording)
 
 
 def _without(recording: Recording, names: Collection[str]) -> Recording:
@@ -244,36 +223,32 @@ def _without(recording: Recording, names: Collection[str]) -> Recording:
         replace(request, primitives=tuple(map(changed, request.primitives)))
         for request in recording.requests
     )
-    return replace(recording, requests=tuple(requests)) if names else recording
+    return replace(recording, requests=tuple(requests))
 
 
 def _spread(
     recording: Recording, calls: Calls, *, despite_obstacles: bool = False
-) -> tuple[_After, int, tuple[str, ...]]:
+) -> tuple[_After, int, list[str]]:
     """Return what calls wait for if composites make theirs side by side.
 
     With it come the number of such composites, and the obstacles of all.
     """
-    spread: _After = {}
-    num_groups, obstacles = 0, dict[str, None]()
+    spread, num_groups, obstacles = _After(), 0, dict[str, None]()
     for request in recording.requests:
         after = {primitive.name: primitive.after for primitive in request.primitives}
-        groups: dict[CallPlace, dict[int, list[str]]] = {}
-        depths: dict[CallPlace, int] = {}
+        groups: dict[tuple[int, CallPlace], dict[int, list[str]]] = {}
         for name in after:
             for depth, place in enumerate(calls[name].places):
-                group = place._replace(place=0)
-                groups.setdefault(group, {}).setdefault(place.place, []).append(name)
-                depths[group] = depth
-        for group in sorted(groups, key=lambda group: -depths[group]):
+                members = groups.setdefault((-depth, place._replace(place=0)), {})
+                members.setdefault(place.place, []).append(name)
+        for (_, group), members in sorted(groups.items(), key=lambda item: item[0][0]):
             if group.obstacle:
                 obstacles[group.obstacle] = None
             if despite_obstacles or not group.obstacle:
-                places = groups[group]
-                _let_go(after, [places[place] for place in sorted(places)], group.at_once)
+                _let_go(after, [members[place] for place in sorted(members)], group.at_once)
                 num_groups += 1
         spread |= after
-    return spread, num_groups, tuple(obstacles)
+    return spread, num_groups, list(obstacles)
 
 
 def _let_go(after: _After, calls: Sequence[Sequence[str]], at_once: int) -> None:
@@ -288,13 +263,13 @@ def _let_go(after: _After, calls: Sequence[Sequence[str]], at_once: int) -> None
     ends = [_ends(after, call) for call in calls]
     before: tuple[str, ...] = ()
     for place, call in enumerate(calls):
-        own = set(call)
         for name in call:
-            if own.isdisjoint(after[name]):
-                if place == 0:
-                    before = tuple(dict.fromkeys((*before, *after[name])))
-                else:
-                    after[name] = (*before, *(ends[place - at_once] if place >= at_once else ()))
+            if not set(call).isdisjoint(after[name]):
+                continue
+            if place == 0:
+                before = tuple(dict.fromkeys((*before, *after[name])))
+            else:
+                after[name] = (*before, *(ends[place - at_once] if place >= at_once else ()))
     every_end = tuple(name for of_call in ends for name in of_call)
     for name, others in after.items():
         if name not in inside and not inside.isdisjoint(others):
@@ -303,51 +278,35 @@ def _let_go(after: _After, calls: Sequence[Sequence[str]], at_once: int) -> None
 
 
 def _ends(after: _After, call: Sequence[str]) -> list[str]:
-    own = set(call)
-    followed = {other for name in call for other in after[name] if other in own}
+    followed = {other for name in call for other in after[name]}
     return [name for name in call if name not in followed]
 
 
 def _equal_searches(request: RecordedRequest, calls: Calls) -> Iterator[list[list[str]]]:
     """Yield the searches for one text that the program's own code made one after the other."""
-    in_row = groupby(request.primitives, key=lambda primitive: calls[primitive.name].call)
-    made = [list(pieces) for _, pieces in in_row]
-    if len(made) > len({calls[pieces[0].name].call for pieces in made}):
-        return  # calls overlap, so that none was made after the other
-    row: list[list[RecordedPrimitive]] = []
-    for last, call in pairwise([[], *made, []]):
-        if row and not (call and _is_again(last, call, calls)):
-            if len(row) > 1:
-                yield [[primitive.name for primitive in pieces] for pieces in row]
-            row = []
-        row = [*row, call]
 
-
-def _is_again(
-    last: Sequence[RecordedPrimitive], call: Sequence[RecordedPrimitive], calls: Calls
-) -> bool:
-    first, second = calls[last[0].name], calls[call[0].name]
-    return (
-        (last[0].kind == call[0].kind == _SEARCHING)
-        and first.asked is not None
-        and first.asked == second.asked
+    def text_of(pieces: Sequence[RecordedPrimitive]) -> int | None:
+        known = calls[pieces[0].name]
         # A composite's calls are spread by acceleration itself.
-        and not first.places
-        and not second.places
-        and max(primitive.ended_s for primitive in last) <= call[0].ready_s
-    )
+        return known.asked if pieces[0].kind == "SEARCHING" and not known.places else None
+
+    in_row = groupby(request.primitives, key=lambda primitive: calls[primitive.name].call)
+    for text, row in groupby([list(pieces) for _, pieces in in_row], key=text_of):
+        made = list(row)
+        in_order = all(
+            max(primitive.ended_s for primitive in last) <= following[0].ready_s
+            for last, following in pairwise(made)
+        )
+        if text is not None and in_order and len(made) > 1:
+            yield [[primitive.name for primitive in pieces] for pieces in made]
 
 
 def _at_zero(request: RecordedRequest) -> RecordedRequest:
     """Return a request as if it had arrived at time zero."""
     at = request.arrived_s
     moved = (
-        replace(
-            primitive,
-            ready_s=primitive.ready_s - at,
-            started_s=primitive.started_s - at,
-            ended_s=primitive.ended_s - at,
-        )
-        for primitive in request.primitives
+        replace(part, ready_s=part.ready_s - at, started_s=part.started_s - at, ended_s=end_s - at)
+        for part in request.primitives
+        for end_s in (part.ended_s,)
     )
     return replace(request, arrived_s=0.0, ended_s=request.ended_s - at, primitives=tuple(moved))
