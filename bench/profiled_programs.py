@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict
 
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
@@ -17,22 +16,18 @@ from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnablePassthrough
 from langgraph.graph import END, START, StateGraph
 from llama_index.core import get_response_synthesizer
 from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import BaseRetriever as LlamaRetriever
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from bench.llama_index_programs import WaitingLLM
-from bench.stacks import hosted_retriever
-
-ANSWER_S = 0.12
+from bench.stacks import chain, hosted_retriever
 
 
 class WaitingSearch(BaseRetriever):
@@ -49,7 +44,7 @@ class WaitingSearch(BaseRetriever):
 class WaitingChat(BaseChatModel):
     """A model that repeats the end of its prompt, once a line, after a while."""
 
-    answer_s: float = ANSWER_S
+    answer_s: float = 0.12
     lines: int = 1
 
     @property
@@ -66,13 +61,13 @@ class WaitingChat(BaseChatModel):
 class WaitingNodes(LlamaRetriever):
     """A retriever of LlamaIndex that finds four nodes after a while."""
 
-    def __init__(self, name: str, search_s: float = 0.06) -> None:
-        self._name, self._search_s = name, search_s
+    def __init__(self, number: int) -> None:
+        self._number = number
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        time.sleep(self._search_s)
-        texts = (f"{self._name} {number} on {query_bundle.query_str}" for number in range(4))
+        time.sleep(0.06)
+        texts = (f"{self._number} {place} on {query_bundle.query_str}" for place in range(4))
         return [NodeWithScore(node=TextNode(text=text), score=0.5) for text in texts]
 
 
@@ -80,16 +75,10 @@ class WaitingNodes(LlamaRetriever):
 THREAD_SAFE = (WaitingSearch, WaitingChat, WaitingNodes, WaitingLLM)
 
 
-@dataclass(frozen=True, slots=True)
-class ProfiledProgram:
-    """A program, and how many ask it at once.
+class ProfiledProgram(NamedTuple):
+    """A program, made with the URL of a server for embeddings, and how many users ask it at once.
 
-    Args:
-        name: its parts.
-        make: returns it, given the base URL of a server for embeddings.
-        users: that ask at the same time.
-        repeats: how often each question is asked.
-        input_name: of the input that is the question, where inputs have names.
+    Each question is asked so many times, as the input of a name if the program's have names.
     """
 
     name: str
@@ -98,17 +87,15 @@ class ProfiledProgram:
     repeats: int = 1
     input_name: str = ""
 
-    def questions(self, count: int) -> Sequence[Any]:
-        """Return inputs, at least ``count`` for each that asks."""
+    def questions(self, count: int) -> list[Any]:
+        """Return inputs, ``count`` for each user."""
         texts = [f"When did number {n} open?" for n in range(count * self.users // self.repeats)]
         asked = texts * self.repeats
         return [{self.input_name: text} for text in asked] if self.input_name else asked
 
 
 def _chain(retriever: Any) -> Any:
-    given: Any = {"context": retriever, "question": RunnablePassthrough()}
-    prompt = ChatPromptTemplate.from_template("Answer from {context}: {question}")
-    return given | prompt | WaitingChat() | StrOutputParser()
+    return chain(retriever, WaitingChat())
 
 
 def _searches(*times_s: float) -> list[Any]:
@@ -117,10 +104,6 @@ def _searches(*times_s: float) -> list[Any]:
 
 def _ensemble() -> Any:
     return EnsembleRetriever(retrievers=_searches(0.06, 0.1, 0.08), weights=[0.4, 0.3, 0.3])
-
-
-def _several_queries() -> Any:
-    return MultiQueryRetriever.from_llm(WaitingSearch(search_s=0.1), WaitingChat(lines=3))
 
 
 def _extracted() -> Any:
@@ -147,32 +130,28 @@ def _graph() -> Any:
     def answer(state: State) -> dict[str, Any]:
         return {"answer": model.invoke(state["question"]).content}
 
-    graph = StateGraph(State)
-    for node in (search, grade, answer):
-        graph.add_node(node.__name__, node)
-    graph.add_edge(START, "search").add_edge("search", "grade")
-    graph.add_edge("grade", "answer").add_edge("answer", END)
-    return graph.compile()
+    graph = StateGraph(State).add_sequence([search, grade, answer])
+    return graph.add_edge(START, "search").add_edge("answer", END).compile()
 
 
-def _fusion(mode: str, retrievers: int) -> Any:
+def _engine(mode: ResponseMode, num_retrievers: int) -> Any:
     model = WaitingLLM(answer_s=0.08)
-    fusion = QueryFusionRetriever(
-        [WaitingNodes(str(number)) for number in range(retrievers)],
-        llm=model,
-        num_queries=2,
-        use_async=False,
-    )
-    found = fusion if retrievers > 1 else WaitingNodes("0")
-    synthesizer: Any = get_response_synthesizer(llm=model, response_mode=mode)  # pyright: ignore[reportArgumentType]
-    return RetrieverQueryEngine(found, synthesizer)
+    found: list[Any] = [WaitingNodes(number) for number in range(num_retrievers)]
+    fusion = QueryFusionRetriever(found, llm=model, num_queries=2, use_async=False)
+    synthesizer = get_response_synthesizer(llm=model, response_mode=mode)
+    return RetrieverQueryEngine(fusion if num_retrievers > 1 else found[0], synthesizer)
 
 
 PROGRAMS = (
     ProfiledProgram("LangChain, search and answer", lambda url: _chain(WaitingSearch())),
     ProfiledProgram("the same, 4 users", lambda url: _chain(WaitingSearch()), users=4),
     ProfiledProgram("ensemble of 3 searches", lambda url: _chain(_ensemble())),
-    ProfiledProgram("3 queries that a model writes", lambda url: _chain(_several_queries())),
+    ProfiledProgram(
+        "3 queries that a model writes",
+        lambda url: _chain(
+            MultiQueryRetriever.from_llm(WaitingSearch(search_s=0.1), WaitingChat(lines=3))
+        ),
+    ),
     ProfiledProgram(
         "merger of 4 searches, 4 users",
         lambda url: _chain(MergerRetriever(retrievers=_searches(0.05, 0.06, 0.07, 0.08))),
@@ -181,12 +160,14 @@ PROGRAMS = (
     ProfiledProgram("extracts of 4 documents", lambda url: _chain(_extracted())),
     ProfiledProgram("LangGraph, ensemble and grade", lambda url: _graph(), input_name="question"),
     ProfiledProgram(
-        "hosted embeddings, each question 4 times",
-        lambda url: _chain(hosted_retriever(url)),
-        repeats=4,
+        "hosted embeddings, each question 4 times", lambda url: _chain(hosted_retriever(url)), 1, 4
     ),
-    ProfiledProgram("LlamaIndex, 2 queries of 3 searches", lambda url: _fusion("compact", 3)),
     ProfiledProgram(
-        "LlamaIndex, accumulated answers, 2 users", lambda url: _fusion("accumulate", 1), users=2
+        "LlamaIndex, 2 queries of 3 searches", lambda url: _engine(ResponseMode.COMPACT, 3)
+    ),
+    ProfiledProgram(
+        "LlamaIndex, accumulated answers, 2 users",
+        lambda url: _engine(ResponseMode.ACCUMULATE, 1),
+        users=2,
     ),
 )

@@ -16,28 +16,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from bench.arms import bench_accelerator
-from bench.profiled_programs import PROGRAMS, THREAD_SAFE, ProfiledProgram
+from bench.profiled_programs import PROGRAMS, THREAD_SAFE
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.processes import HostedServer
-from rag_accel.cli.profile import ProgramProfile, profile_program
-
-NEAR = 0.2
-_CACHE_MB = 64
+from rag_accel.cli.profile import profile_program
 
 _logger = logging.getLogger("bench.profile")
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
-
-    Args:
-        questions: that each user of a program asks.
-        programs: the first of them that are measured.
-        embedding_s: seconds of a call for embeddings.
-    """
+    """The questions of each user, the programs measured, the seconds of a call for embeddings."""
 
     questions: int = 8
     programs: int = len(PROGRAMS)
@@ -52,34 +44,25 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
     rows, ratios = list[Row](), list[float]()
+    names = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in THREAD_SAFE)
+    options: dict[str, Any] = {"thread_safe_classes": names, "hosted_cache_mb": 64}
     with HostedServer(call_s=chosen.embedding_s) as server:
         for program in PROGRAMS[: chosen.programs]:
-            found = _profiled(program, server.url("/v1"), chosen.questions)
+            made, questions = program.make(server.url("/v1")), program.questions(chosen.questions)
+            with bench_accelerator(**options) as accelerator:
+                found = profile_program(made, questions, accelerator, program.users, measure=True)
             predicted, measured = found.predictions[0].gain, found.measured
             ratios.append(predicted / measured if predicted and measured else 0.0)
             _logger.info("%s: predicted %s, measured %s", program.name, predicted, measured)
-            gains = {"predicted": predicted, "accelerated": measured}
             rows += [
                 Row(system, program.name, "gain", gain, None, found.answered)
-                for system, gain in gains.items()
+                for system, gain in (("predicted", predicted), ("accelerated", measured))
                 if gain is not None
             ]
-    within = sum(abs(ratio - 1) <= NEAR for ratio in ratios) / len(ratios)
+    within = sum(abs(ratio - 1) <= 0.2 for ratio in ratios) / len(ratios)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
     return SuiteResult(
         *("profile", tuple(rows), {"profile_within_20": within, "profile_worst": worst}),
         scripted=True,
         sizes=sizes_of(chosen),
     )
-
-
-def _profiled(program: ProfiledProgram, url: str, questions: int) -> ProgramProfile:
-    names = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in THREAD_SAFE)
-    with bench_accelerator(thread_safe_classes=names, hosted_cache_mb=_CACHE_MB) as accelerator:
-        return profile_program(
-            program.make(url),
-            program.questions(questions),
-            accelerator,
-            users=program.users,
-            measure=True,
-        )

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from inspect import isawaitable
 from itertools import islice
@@ -28,14 +28,13 @@ from rag_accel.interception.leaf_table import is_scheduled
 from rag_accel.interception.option_reach import MAX_PARTS
 from rag_accel.interception.patches import patches
 from rag_accel.interception.watching import Watch
-from rag_accel.profile.prediction import MOST_REPLAYED, Prediction, predictions, replayable
+from rag_accel.profile.prediction import Prediction, predictions
 from rag_accel.profile.profile import Profile, columns, profile_events
 from rag_accel.registry import automatic_registry
 from rag_accel.serving.target import find_target
 
-#: questions of a file that are asked unless --calls says otherwise
+#: of questions of a file, unless --calls says otherwise
 _MOST_QUESTIONS = 10_000
-_MOST = {"calls": 1_000_000, "users": 1024}
 _MOST_ROWS, _MOST_LINES, _MOST_LETTERS = 20, 60, 200
 _METHODS = ("invoke", "query", "chat", "retrieve", "search", "run")
 #: options that only what computes in this process reads
@@ -60,34 +59,25 @@ def add_profile_command(commands: Any) -> None:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    for name, most in _MOST.items():
+    for name, most in (("calls", 1_000_000), ("users", 1024)):
         found, valid = getattr(arguments, name), f"from 1 to {most}"
         if found is not None and not 1 <= found <= most:
             raise ConfigError("option out of range", where=f"--{name}", found=found, valid=valid)
-    questions = read_questions(arguments.questions)
+    questions = _read_questions(arguments.questions)
     program, accelerator = find_target(arguments.object).for_tenant("")
     num_calls = arguments.calls or min(len(questions), _MOST_QUESTIONS)
     asked = [questions[place % len(questions)] for place in range(num_calls)]
     with nullcontext(accelerator) if accelerator else Accelerator() as own:
-        report = profile_program(
-            program, asked, own, users=arguments.users, measure=arguments.measure
-        )
+        report = profile_program(program, asked, own, arguments.users, arguments.measure)
     if num_calls < len(questions):
         left_out = f"{len(questions) - num_calls} further questions of the file were not asked"
         report = replace(report, notes=(left_out, *report.notes))
-    if arguments.json:
-        print(json.dumps({"program": arguments.object, **asdict(report)}, indent=2))
-    else:
-        print(f"{arguments.object}: {report}")
+    as_json = {"program": arguments.object, **asdict(report)}
+    print(json.dumps(as_json, indent=2) if arguments.json else f"{arguments.object}: {report}")
     return 0
 
 
-def read_questions(path: Path) -> list[Any]:
-    """Return the inputs in a file, one a line; JSON if a line begins with ``{``, ``[`` or ``"``.
-
-    Raises:
-        ConfigError: the file cannot be read or has no question, or a line is no JSON.
-    """
+def _read_questions(path: Path) -> list[Any]:
     questions: list[Any] = []
     for number, line in enumerate(map(str.strip, read_text(path).splitlines()), 1):
         try:
@@ -105,9 +95,8 @@ def read_questions(path: Path) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledPart:
-    """The calls of one class and kind.
+    """The calls of one class and kind: how many a request made, and how long it waited for them.
 
-    ``calls`` and ``ms`` are of a request; ``share`` is of its time, as far as it waited for them.
     ``reason`` says why no engine runs them, empty where one may.
     """
 
@@ -117,6 +106,9 @@ class ProfiledPart:
     ms: float
     share: float
     reason: str
+
+    def cells(self) -> tuple[str, ...]:
+        return self.part, self.kind, f"{self.calls:.1f}", f"{self.ms:.1f}", f"{self.share:.1%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +121,6 @@ class ProgramProfile:
         parts: the leaves, by their share.
         rest_share: the share of the time in which no leaf ran: the program's own code.
         acts: how each part runs once the program is accelerated.
-        predictions: by option.
         measured: the plain mean time over the accelerated one; None if it was not measured.
         notes: what was left out or failed.
     """
@@ -148,19 +139,15 @@ class ProgramProfile:
 
     def __str__(self) -> str:
         count = f"{self.answered} answered, {self.failed} failed, {self.users} at once, plain"
-        shown = self.parts[:_MOST_ROWS]
-        rows = [
-            (part.part, part.kind, f"{part.calls:.1f}", f"{part.ms:.1f}", f"{part.share:.1%}")
-            for part in shown
-        ]
+        rows = [("part", "kind", "calls", "ms", "share"), *(part.cells() for part in self.parts)]
         lines = [
             f"{count}; mean {self.mean_ms:.1f} ms, p99 {self.p99_ms:.1f} ms",
             "where a request's time goes:",
-            *columns([("part", "kind", "calls", "ms", "share"), *rows], texts=2),
+            *columns(rows[: _MOST_ROWS + 1], texts=2),
             f"  {self.rest_share:.1%} in no part: your code, prompts, parsers, the framework",
         ]
-        if len(self.parts) > len(shown):
-            lines.append(f"  {len(self.parts) - len(shown)} further parts: --json")
+        if len(self.parts) > _MOST_ROWS:
+            lines.append(f"  {len(self.parts) - _MOST_ROWS} further parts: --json")
         lines += ["how it runs accelerated:", *(f"  {line}" for line in self.acts)]
         lines.append("gains predicted from this run (2x is half the time):")
         for row in self.predictions:
@@ -170,8 +157,11 @@ class ProgramProfile:
             lines.append(f"  {row.option}: {gain} ({row.reason})")
         lines.append("  early beginnings of prompts: unknown (a plain run does not show them)")
         lines.append("what no option here helps:")
-        stays = [part for part in shown if part.reason and part.share >= 0.005]
-        lines += [f"  {part.part}, {part.share:.1%}: {part.reason}" for part in stays]
+        lines += [
+            f"  {part.part}, {part.share:.1%}: {part.reason}"
+            for part in self.parts[:_MOST_ROWS]
+            if part.reason and part.share >= 0.005
+        ]
         lines.append(f"  the program's own code, {self.rest_share:.1%}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
@@ -180,37 +170,33 @@ def profile_program(
     program: Any,
     questions: Sequence[Any],
     accelerator: Accelerator,
-    *,
     users: int = 1,
     measure: bool = False,
 ) -> ProgramProfile:
-    """Run a program as it is, each question once, and predict what acceleration brings.
+    """Run a program as it is, each question once, and predict what an accelerator brings it.
 
     The first question is asked once more before, for what a program loads with its first call.
-
-    Args:
-        program: of a framework, not accelerated.
-        questions: what it is asked.
-        accelerator: what it would run on.
-        users: how many ask at once, each in a thread.
-        measure: whether the questions are asked again accelerated.
+    So many users ask at once; the questions are asked again accelerated if that is measured.
 
     Raises:
         ConfigError: it is no program, is accelerated already, or answers no question.
     """
-    integration, fast = _accelerated(program, accelerator)
+    integration, fast, form = _accelerated(program, accelerator)
     found = integration.loaded.parts_of(program, accelerator.options)
     parts = list(islice(found, MAX_PARTS))
     computed = frozenset(id(part.obj) for part in parts if part.options & _COMPUTING)
-    watch, measured, forms = Watch(accelerator, computed), None, _forms(program)
+    watch, measured = Watch(accelerator, computed), None
     with closing(LoopThread("rag-accel profile")) as loop:
         loop.start()
-        with _metered(watch):
-            ask = _asker(program, forms[0], loop)
-            error = _asked(ask, questions[:1], 1, watch.request)[0][1]
-            if error.startswith("TypeError") and f"a{forms[0]}" in forms:  # it is async only
-                forms = [f"a{forms[0]}"]
-                ask = _asker(program, forms[0], loop)
+        with ExitStack() as metered:
+            metered.callback(patches.release, patches.acquire())
+            metered.callback(meters.remove, watch.note)
+            meters.append(watch.note)
+            ask = _asker(program, form, loop)
+            (_, error), *_ = _asked(ask, questions[:1], 1, watch.request)
+            if error.startswith("TypeError") and hasattr(program, f"a{form}"):  # async only
+                form = f"a{form}"
+                ask = _asker(program, form, loop)
                 _asked(ask, questions[:1], 1, watch.request)
             watch.forget_requests()
             plain = _asked(ask, questions, users, watch.request)
@@ -219,11 +205,10 @@ def profile_program(
             raise ConfigError(
                 "the program answers none of the questions",
                 found=errors[0],
-                valid=f"questions that {type(program).__name__}.{forms[0]} takes",
+                valid=f"questions that {type(program).__name__}.{form} takes",
                 hint="give inputs of several values as JSON objects",
             )
         profile = profile_events(watch.events)
-        acts = str(integration.explain(fast)).splitlines()
         notes = [*errors[:3], *_notes(watch, profile)]
         if len(errors) > 3:
             notes.append(f"{len(errors) - 3} further questions failed")
@@ -231,10 +216,15 @@ def profile_program(
             notes.append(f"of this library, also in the plain run, not timed: {', '.join(own)}")
         if measure:
             integration.prepare(fast)
-            ask = _asker(fast, forms[0], loop)
+            ask = _asker(fast, form, loop)
             _asked(ask, questions[:1], 1)
-            measured, more = _compare(plain, _asked(ask, questions, users))
-            notes += more
+            pairs = list(zip(plain, _asked(ask, questions, users), strict=True))
+            lost = [error for (_, failed), (_, error) in pairs if error and not failed]
+            both = [(slow_s, s) for (slow_s, failed), (s, error) in pairs if not (failed or error)]
+            if lost:
+                notes.append(f"{len(lost)} questions failed only accelerated, first: {lost[0]}")
+            if both:
+                measured = sum(slow_s for slow_s, _ in both) / sum(fast_s for _, fast_s in both)
     done = profile.recording.done
     return ProgramProfile(
         answered=len(questions) - len(errors),
@@ -242,19 +232,21 @@ def profile_program(
         users=users,
         mean_ms=1000 * sum(request.makespan_s for request in done) / len(done),
         p99_ms=profile.p99_ms,
-        parts=tuple(sorted(_parts(watch, profile), key=lambda part: -part.share)),
+        parts=tuple(_parts(watch, profile)),
         rest_share=profile.outside_share,
-        acts=_shortened(acts),
+        acts=_shortened(str(integration.explain(fast)).splitlines()),
         predictions=predictions(profile.recording, watch.calls),
         measured=measured,
         notes=tuple(notes),
     )
 
 
-def _accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, Any]:
-    """Return the integration of a program's framework, and the program accelerated."""
+def _accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, Any, str]:
+    """Return a program's integration, the program accelerated, and the method that answers."""
     registry = automatic_registry()
-    for name in registry.names():
+    names = (*_METHODS, *(f"a{name}" for name in _METHODS))
+    form = next((name for name in names if callable(getattr(program, name, None))), "")
+    for name in registry.names() if form else ():
         if module_of(name) not in sys.modules:
             continue
         package = registry.origin(name).partition(": ")[2].partition(".")[0]
@@ -267,28 +259,13 @@ def _accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, A
                 found=type(program).__name__,
                 hint="name the object that accelerate() was given",
             )
-        fast = found.loaded.made(program, accelerator)
-        if fast is not None:
-            return found, fast
+        if (fast := found.loaded.made(program, accelerator)) is not None:
+            return found, fast, form
     raise ConfigError(
         "this is no program",
         found=f"{type(program).__module__}.{type(program).__qualname__}",
-        valid=f"an object of {', '.join(registry.names())}",
+        valid=f"of {', '.join(registry.names())}, with a method {', '.join(_METHODS)} or async one",
         hint="of a RAGraph, Accelerator.profile() tells where its time went",
-    )
-
-
-def _forms(program: Any) -> list[str]:
-    """Return the methods that may answer a question, sync ones first."""
-    names = (*_METHODS, *(f"a{name}" for name in _METHODS))
-    forms = [name for name in names if callable(getattr(program, name, None))]
-    if forms:
-        return forms
-    raise ConfigError(
-        "nothing says how this object is asked",
-        found=type(program).__name__,
-        valid=f"an object with one of the methods {', '.join(names)}",
-        hint="wrap its call in a RunnableLambda of LangChain",
     )
 
 
@@ -325,43 +302,15 @@ def _asked(
         return list(threads.map(timed, questions))
 
 
-@contextmanager
-def _metered(watch: Watch) -> Iterator[None]:
-    """Have a watch told of leaf calls, whose methods are patched meanwhile."""
-    use = patches.acquire()
-    meters.append(watch.note)
-    try:
-        yield
-    finally:
-        meters.remove(watch.note)
-        patches.release(use)
-
-
-def _compare(plain: _Asked, fast: _Asked) -> tuple[float | None, list[str]]:
-    """Return the ratio of the mean times of what both answered, and what is to be said."""
-    pairs = [(*before, *after) for before, after in zip(plain, fast, strict=True)]
-    both = [(plain_s, fast_s) for plain_s, failed, fast_s, error in pairs if not (failed or error)]
-    lost = [error for _, failed, _, error in pairs if error and not failed]
-    notes = [f"{len(lost)} questions failed only accelerated, first: {lost[0]}"] if lost else []
-    if not both:
-        return None, [*notes, "nothing was measured: no question was answered both ways"]
-    return sum(pair[0] for pair in both) / sum(pair[1] for pair in both), notes
-
-
 def _parts(watch: Watch, profile: Profile) -> Iterator[ProfiledPart]:
     done = profile.recording.done
-    num_calls = Counter(
-        (primitive.kind, primitive.engine)
-        for request in done
-        for primitive in request.primitives
-        if not watch.calls[primitive.name].is_rest
-    )
+    pieces = [piece for request in done for piece in request.primitives]
+    begun = Counter((p.kind, p.engine) for p in pieces if not watch.calls[p.name].is_rest)
     mean_ms = 1000 * sum(request.makespan_s for request in done) / len(done)
-    for stage in profile.stages:
-        name, calls = stage.engine.rpartition(".")[2], num_calls[stage.kind, stage.engine]
+    for stage in sorted(profile.stages, key=lambda stage: -stage.critical_share):
+        name, calls = stage.engine.rpartition(".")[2], begun[stage.kind, stage.engine] / len(done)
         share, reason = stage.critical_share, watch.reasons.get(stage.engine, "")
-        kind = stage.kind.lower()
-        yield ProfiledPart(name, kind, calls / len(done), mean_ms * share, share, reason)
+        yield ProfiledPart(name, stage.kind.lower(), calls, mean_ms * share, share, reason)
 
 
 def _notes(watch: Watch, profile: Profile) -> Iterator[str]:
@@ -373,9 +322,6 @@ def _notes(watch: Watch, profile: Profile) -> Iterator[str]:
             " hold for these questions only"
         )
     yield from (f"{number} {reason}" for reason, number in watch.left_out.items())
-    num_replayed = len(replayable(profile.recording).requests)
-    if num_replayed < len(done):
-        yield f"predicted from the first {num_replayed} requests, which make {MOST_REPLAYED} calls"
 
 
 def _shortened(lines: Sequence[str]) -> tuple[str, ...]:

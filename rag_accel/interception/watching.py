@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -24,31 +24,26 @@ from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import NotedCall
 from rag_accel.interception.leaf_table import Framework, LeafMethod, leaf_class, leaf_methods
 from rag_accel.profile.prediction import CallPlace, Runner, WatchedCall
-from rag_accel.recognition.weak_maps import WeakIdDict
-from rag_accel.telemetry.events import (
-    NodeDispatched,
-    NodeFinished,
-    RequestEnded,
-    RequestStarted,
-    TraceEvent,
-)
+from rag_accel.telemetry import TraceEvent
+from rag_accel.telemetry.events import NodeDispatched, NodeFinished, RequestEnded, RequestStarted
 
 C = TypeVar("C")
 
 MOST_CALLS = 2000
 """Calls of a request that are recorded; further calls count as the program's own time."""
 
-MOST_CALLS_IN_ALL = 100_000
+MOST_CALLS_IN_ALL = 10_000
 """Calls after which no further request is recorded."""
 
 TIMED: frozenset[str] = frozenset({"plain", "coroutine"})
 """Flavours of methods whose work is over once they return; a stream's is done as it is read."""
 
+_OWN = "they count as the program's own code"
 _COMPUTED = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
 
 
 @dataclass(slots=True)
-class _TimedCall:
+class TimedCall:
     """A leaf call, with the leaf calls made inside of it."""
 
     name: str
@@ -56,9 +51,9 @@ class _TimedCall:
     known: WatchedCall
     began_s: float
     ended_s: float = math.inf
-    inside: list[_TimedCall] = field(default_factory=list["_TimedCall"])
+    inside: list[TimedCall] = field(default_factory=list["TimedCall"])
 
-    def pieces(self, over_s: float) -> Iterator[tuple[float, float, _TimedCall, bool]]:
+    def pieces(self, over_s: float) -> Iterator[tuple[float, float, TimedCall, bool]]:
         """Yield begin, end and call of each piece until a moment, and whether it is a rest."""
         at, ended_s, is_rest = self.began_s, min(self.ended_s, over_s), False
         for inner in (*self.inside, None):
@@ -77,12 +72,12 @@ class WatchedRequest:
 
     watch: Watch
     num_calls: int = 0
-    inside: list[_TimedCall] = field(default_factory=list[_TimedCall])
+    inside: list[TimedCall] = field(default_factory=list[TimedCall])
 
 
 #: The request whose code executes in this context.
 watched_request: ContextVar[WatchedRequest | None] = ContextVar("rag_accel_watched", default=None)
-_around: ContextVar[_TimedCall | None] = ContextVar("rag_accel_watched_call", default=None)
+_around: ContextVar[TimedCall | None] = ContextVar("rag_accel_watched_call", default=None)
 #: why the calls that are about to be made may not run side by side
 _obstacle: ContextVar[str] = ContextVar("rag_accel_watched_obstacle", default="")
 _places: ContextVar[tuple[CallPlace, ...]] = ContextVar("rag_accel_watched_places", default=())
@@ -112,17 +107,15 @@ class Watch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _clock: MonotonicClock = field(default_factory=MonotonicClock)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    _looked_at: WeakIdDict[str] = field(default_factory=WeakIdDict[str])
+    #: objects by their ids, which are no other's as long as they live, with their reasons
+    _seen: dict[int, tuple[Any, str]] = field(default_factory=dict[int, tuple[Any, str]])
 
     def note(self, call: NotedCall) -> None:
         """Count a call that cannot be timed."""
         leaves = leaf_methods(type(call.obj))
         is_timed = any(leaf.name == call.method and leaf.flavour in TIMED for leaf in leaves)
         if watched_request.get() is None or not is_timed:
-            self._leave_out(
-                "calls were streamed, or made in threads that carry no context: they count as the"
-                " program's own code"
-            )
+            self._leave_out(f"calls were streamed, or made in threads without context: {_OWN}")
 
     def forget_requests(self) -> None:
         """Forget the requests, but not which calls they made: equal ones may be cached."""
@@ -160,20 +153,17 @@ class Watch:
     def leaf(
         self, request: WatchedRequest, obj: Any, leaf: LeafMethod, values: Iterable[Any]
     ) -> Iterator[None]:
-        """Watch a block as a leaf call."""
+        """Watch a block as a leaf call of a request."""
         if request.num_calls >= MOST_CALLS:
-            reason = f"calls beyond the first {MOST_CALLS} of a request"
-            self._leave_out(f"{reason} count as the program's own code")
+            self._leave_out(f"calls beyond the first {MOST_CALLS} of a request: {_OWN}")
             yield
             return
         request.num_calls += 1
         outer, known, number = _around.get(), leaf_class(type(obj)), next(self._numbers)
-        first = number if outer is None else outer.known.call
-        runner = self._runner(obj, leaf.kind, known.engine)
-        asked = _asked(known.framework, values)
-        name = f"leaf{number}"
+        name, first = f"leaf{number}", number if outer is None else outer.known.call
+        runner, asked = self._runner(obj, leaf.kind, known.engine), _asked(known.framework, values)
         self.calls[name] = WatchedCall(first, known.engine, runner, _places.get(), asked)
-        call = _TimedCall(name, str(leaf.kind), self.calls[name], self._clock.now())
+        call = TimedCall(name, str(leaf.kind), self.calls[name], self._clock.now())
         (request if outer is None else outer).inside.append(call)
         try:
             with scoped(_around, call):
@@ -198,12 +188,9 @@ class Watch:
             self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
     def _runner(self, obj: Any, kind: PrimitiveKind, engine: str) -> Runner:
-        reason = self._looked_at.get(obj)
-        if reason is None:
-            reason = why_not(obj, self.accelerator)
-            with suppress(TypeError):  # of objects without weak references
-                self._looked_at.add(obj, reason)
-        if reason:
+        if id(obj) not in self._seen:
+            self._seen[id(obj)] = obj, why_not(obj, self.accelerator)
+        if reason := self._seen[id(obj)][1]:
             self.reasons[engine] = reason
             return "caller"
         if id(obj) in self.computed_here or kind in _COMPUTED:

@@ -9,12 +9,10 @@ from hypothesis import given
 from profile_harness import any_request, primitive, recording, request
 
 from rag_accel.profile.prediction import (
-    MOST_REPLAYED,
     CallPlace,
     Prediction,
     WatchedCall,
     predictions,
-    replayable,
 )
 from rag_accel.profile.recording import RecordedPrimitive, RecordedRequest, Recording
 
@@ -50,8 +48,8 @@ def predicted(found: Recording, calls: Calls) -> dict[str, Prediction]:
     return {row.option: row for row in predictions(found, calls)}
 
 
-def default_of(found: Recording, calls: Calls) -> Prediction:
-    return predictions(found, calls)[0]
+def default_of(found: Recording | RecordedRequest, calls: Calls) -> Prediction:
+    return predictions(found if isinstance(found, Recording) else recording(found), calls)[0]
 
 
 @given(any_request())
@@ -61,16 +59,21 @@ def test_a_program_on_which_nothing_acts_gains_nothing(one: RecordedRequest) -> 
     assert [row.gain for row in rows.values()] == [1.0] * 4
 
 
-def test_calls_of_a_composite_take_as_long_as_the_longest() -> None:
-    found = recording(in_row(1, 3, 2, 4))
-    row = default_of(found, group_of(3) | plain(1, 3))
-    assert row.gain == pytest.approx(10 / 7)
+@pytest.mark.parametrize(
+    ("times_s", "members", "at_once", "gain"),
+    [
+        ((1, 3, 2, 4), 3, 8, 10 / 7),  # as long as the longest, and what comes after
+        ((5, 1, 1), 2, 8, 7 / 6),  # what comes after waits for all
+        ((1, 1, 1, 1, 1), 5, 2, 5 / 3),  # no more together than the composite allows
+    ],
+)
+def test_calls_of_a_composite_run_together(
+    times_s: tuple[float, ...], members: int, at_once: int, gain: float
+) -> None:
+    calls = group_of(members, at_once=at_once) | plain(len(times_s) - members, members)
+    row = default_of(in_row(*times_s), calls)
+    assert row.gain == pytest.approx(gain)
     assert row.reason == "1 times calls of a composite side by side"
-
-
-def test_no_more_calls_run_together_than_a_composite_allows() -> None:
-    found = recording(in_row(1, 1, 1, 1, 1))
-    assert default_of(found, group_of(5, at_once=2)).gain == pytest.approx(5 / 3)
 
 
 def test_code_between_two_calls_passes_in_each() -> None:
@@ -94,11 +97,6 @@ def test_composites_inside_of_composites_spread_both() -> None:
         for n in range(4)
     }
     assert default_of(found, calls | plain(1, 4)).gain == pytest.approx(8 / 5)
-
-
-def test_what_comes_after_a_composite_waits_for_all_its_calls() -> None:
-    found = recording(in_row(5, 1, 1))
-    assert default_of(found, group_of(2) | plain(1, 2)).gain == pytest.approx(7 / 6)
 
 
 def test_a_composite_with_an_obstacle_gains_only_once_its_classes_are_named() -> None:
@@ -127,17 +125,12 @@ def test_an_equal_call_takes_no_time_where_a_cache_answers() -> None:
 
 
 def test_a_gain_is_unknown_where_engines_would_compute_much_of_the_time() -> None:
-    found = recording(in_row(6, 2))
     calls = {"leaf0": WatchedCall(0, "e", "engine"), "leaf1": WatchedCall(1, "e")}
-    row = default_of(found, calls)
+    row = default_of(in_row(6, 2), calls)
     assert row.gain is None
     assert row.reason.startswith("between 1.00x and 4.00x: ")
-
-
-def test_a_gain_is_its_lower_bound_where_engines_would_compute_little() -> None:
-    found = recording(in_row(1, 19))
-    calls = {"leaf0": WatchedCall(0, "e", "engine"), "leaf1": WatchedCall(1, "e")}
-    assert default_of(found, calls).gain == 1.0
+    # It is the lower bound where they would compute little.
+    assert default_of(in_row(1, 19), calls).gain == 1.0
 
 
 def test_searches_for_one_text_in_a_row_could_run_side_by_side() -> None:
@@ -166,10 +159,3 @@ def test_users_that_ask_at_once_share_the_steps_of_an_engine() -> None:
     row = predicted(recording(*several), calls)["all users at once, in shared steps"]
     assert row.gain == pytest.approx(8 / 2)
     assert row.reason.startswith("at most: the 4 requests at once")
-
-
-def test_no_more_calls_are_played_again_than_the_bound() -> None:
-    small, large = in_row(1), in_row(*[1] * MOST_REPLAYED)
-    found = recording(small, replace(large, id=2), replace(small, id=3))
-    assert [one.id for one in replayable(found).requests] == [1]
-    assert [one.id for one in replayable(recording(large)).requests] == [1]
