@@ -198,7 +198,8 @@ def profile_program(
                 form = f"a{form}"
                 ask = _asker(program, form, loop)
                 _asked(ask, questions[:1], 1, watch.request)
-            watch.forget_requests()
+            watch.events.clear()  # but not which calls it made: equal ones may be cached
+            watch.left_out.clear()
             plain = _asked(ask, questions, users, watch.request)
         errors = [f"question {n} failed: {error}" for n, (_, error) in enumerate(plain, 1) if error]
         if len(errors) == len(questions):
@@ -209,7 +210,15 @@ def profile_program(
                 hint="give inputs of several values as JSON objects",
             )
         profile = profile_events(watch.events)
-        notes = [*errors[:3], *_notes(watch, profile)]
+        done, acts = profile.recording.done, str(integration.explain(fast)).splitlines()
+        shapes = {tuple((p.kind, p.engine) for p in request.primitives) for request in done}
+        left_out = Counter(watch.left_out).items()
+        notes = [*errors[:3], *(f"{number} {reason}" for reason, number in left_out)]
+        if len(shapes) > max(1, len(done) // 2):
+            made = f"{len(done)} requests made {len(shapes)} different sequences of calls"
+            notes.append(f"{made}: predictions hold for these questions only")
+        if len(acts) > _MOST_LINES:
+            notes.append(f"{len(acts) - _MOST_LINES} further lines of how it runs: explain()")
         if len(errors) > 3:
             notes.append(f"{len(errors) - 3} further questions failed")
         if own := dict.fromkeys(part.cls for part in parts if is_scheduled(type(part.obj))):
@@ -225,7 +234,6 @@ def profile_program(
                 notes.append(f"{len(lost)} questions failed only accelerated, first: {lost[0]}")
             if both:
                 measured = sum(slow_s for slow_s, _ in both) / sum(fast_s for _, fast_s in both)
-    done = profile.recording.done
     return ProgramProfile(
         answered=len(questions) - len(errors),
         failed=len(errors),
@@ -234,7 +242,7 @@ def profile_program(
         p99_ms=profile.p99_ms,
         parts=tuple(_parts(watch, profile)),
         rest_share=profile.outside_share,
-        acts=_shortened(str(integration.explain(fast)).splitlines()),
+        acts=tuple(line[:_MOST_LETTERS] for line in acts[:_MOST_LINES]),
         predictions=predictions(profile.recording, watch.calls),
         measured=measured,
         notes=tuple(notes),
@@ -311,20 +319,3 @@ def _parts(watch: Watch, profile: Profile) -> Iterator[ProfiledPart]:
         name, calls = stage.engine.rpartition(".")[2], begun[stage.kind, stage.engine] / len(done)
         share, reason = stage.critical_share, watch.reasons.get(stage.engine, "")
         yield ProfiledPart(name, stage.kind.lower(), calls, mean_ms * share, share, reason)
-
-
-def _notes(watch: Watch, profile: Profile) -> Iterator[str]:
-    done = profile.recording.done
-    shapes = {tuple((part.kind, part.engine) for part in request.primitives) for request in done}
-    if len(shapes) > max(1, len(done) // 2):
-        yield (
-            f"{len(done)} requests made {len(shapes)} different sequences of calls: predictions"
-            " hold for these questions only"
-        )
-    yield from (f"{number} {reason}" for reason, number in watch.left_out.items())
-
-
-def _shortened(lines: Sequence[str]) -> tuple[str, ...]:
-    shown = [line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]}..." for line in lines]
-    more = len(lines) - _MOST_LINES
-    return (*shown[:_MOST_LINES], *([f"{more} further lines: explain()"] if more > 0 else []))

@@ -27,7 +27,7 @@ from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested, is_part_of_unscheduled
 from rag_accel.interception.leaf_table import plain_class
-from rag_accel.interception.watching import watched_request
+from rag_accel.interception.watching import obstacle_ahead, watched_request
 from rag_accel.recognition.thread_safety import Preparation, ThreadSafety
 
 T = TypeVar("T")
@@ -69,8 +69,8 @@ def preparation_for(
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
-    if (watched := watched_request.get()) is not None:
-        return partial(watched.watch.note_obstacle, found if isinstance(found, str) else "")
+    if watched_request.get() is not None:
+        return partial(obstacle_ahead.set, found if isinstance(found, str) else "")
     return None if isinstance(found, str) else found
 
 

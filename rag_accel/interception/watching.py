@@ -8,7 +8,6 @@ A call that has another leaf called is cut into pieces, so that each moment belo
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -78,8 +77,8 @@ class WatchedRequest:
 #: The request whose code executes in this context.
 watched_request: ContextVar[WatchedRequest | None] = ContextVar("rag_accel_watched", default=None)
 _around: ContextVar[TimedCall | None] = ContextVar("rag_accel_watched_call", default=None)
-#: why the calls that are about to be made may not run side by side
-_obstacle: ContextVar[str] = ContextVar("rag_accel_watched_obstacle", default="")
+#: Why the independent calls made next may not run side by side; empty if they may.
+obstacle_ahead: ContextVar[str] = ContextVar("rag_accel_watched_obstacle", default="")
 _places: ContextVar[tuple[CallPlace, ...]] = ContextVar("rag_accel_watched_places", default=())
 
 
@@ -95,7 +94,7 @@ class Watch:
         events: what happened, as a profile reads it.
         calls: by the names of the events' nodes.
         reasons: why no engine runs the objects of a class, by its engine's name.
-        left_out: calls and requests that are not timed, by the reason.
+        left_out: why calls and requests are not timed, once for each.
     """
 
     accelerator: Accelerator
@@ -103,8 +102,7 @@ class Watch:
     events: list[TraceEvent] = field(default_factory=list[TraceEvent])
     calls: dict[str, WatchedCall] = field(default_factory=dict[str, WatchedCall])
     reasons: dict[str, str] = field(default_factory=dict[str, str])
-    left_out: dict[str, int] = field(default_factory=dict[str, int])
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    left_out: list[str] = field(default_factory=list[str])
     _clock: MonotonicClock = field(default_factory=MonotonicClock)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     #: objects by their ids, which are no other's as long as they live, with their reasons
@@ -115,18 +113,13 @@ class Watch:
         leaves = leaf_methods(type(call.obj))
         is_timed = any(leaf.name == call.method and leaf.flavour in TIMED for leaf in leaves)
         if watched_request.get() is None or not is_timed:
-            self._leave_out(f"calls were streamed, or made in threads without context: {_OWN}")
-
-    def forget_requests(self) -> None:
-        """Forget the requests, but not which calls they made: equal ones may be cached."""
-        self.events.clear()
-        self.left_out.clear()
+            self.left_out.append(f"calls were streamed, or made in threads without context: {_OWN}")
 
     @contextmanager
     def request(self) -> Iterator[None]:
         """Watch a block as one request, which fails if the block raises."""
         if len(self.calls) >= MOST_CALLS_IN_ALL:
-            self._leave_out(f"requests after {MOST_CALLS_IN_ALL} calls are not in the tables")
+            self.left_out.append(f"requests after {MOST_CALLS_IN_ALL} calls are not in the tables")
             yield
             return
         request, number = WatchedRequest(self), next(self._numbers)
@@ -144,9 +137,8 @@ class Watch:
                 if is_rest:
                     name = f"leaf{next(self._numbers)}"
                     self.calls[name] = replace(call.known, is_rest=True)
-                began = NodeDispatched(began_s, number, name, engine, 0.0, call.kind)
-                took_s = ended_s - began_s
-                events += [began, NodeFinished(ended_s, number, name, engine, "done", took_s)]
+                events.append(NodeDispatched(began_s, number, name, engine, 0.0, call.kind))
+                events.append(NodeFinished(ended_s, number, name, engine, "done"))
             self.events += [*events, RequestEnded(now, number, outcome)]
 
     @contextmanager
@@ -155,7 +147,7 @@ class Watch:
     ) -> Iterator[None]:
         """Watch a block as a leaf call of a request."""
         if request.num_calls >= MOST_CALLS:
-            self._leave_out(f"calls beyond the first {MOST_CALLS} of a request: {_OWN}")
+            self.left_out.append(f"calls beyond the first {MOST_CALLS} of a request: {_OWN}")
             yield
             return
         request.num_calls += 1
@@ -171,21 +163,13 @@ class Watch:
         finally:
             call.ended_s = self._clock.now()
 
-    def note_obstacle(self, obstacle: str) -> None:
-        """Note why the calls made in order next may not run side by side; empty if they may."""
-        _obstacle.set(obstacle)
-
     def placed(self, calls: Iterable[C], at_once: int) -> Generator[C]:
         """Yield independent calls, ``at_once`` of which could run together, each to be made."""
-        group, around, obstacle = next(self._numbers), _places.get(), _obstacle.get()
-        _obstacle.set("")
+        group, around, obstacle = next(self._numbers), _places.get(), obstacle_ahead.get()
+        obstacle_ahead.set("")
         for place, call in enumerate(calls):
             with scoped(_places, (*around, CallPlace(group, place, at_once, obstacle))):
                 yield call
-
-    def _leave_out(self, reason: str) -> None:
-        with self._lock:
-            self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
     def _runner(self, obj: Any, kind: PrimitiveKind, engine: str) -> Runner:
         if id(obj) not in self._seen:
