@@ -223,6 +223,11 @@ def _in_memory(embeddings: Any, texts: list[str] = _FEW) -> Any:
     return store.as_retriever(search_kwargs={"k": 2})
 
 
+def hosted_retriever(url: str) -> Any:
+    """Return a retriever whose embeddings a server computes."""
+    return _in_memory(_openai(url))
+
+
 def _qdrant(embeddings: Any) -> Any:
     from langchain_qdrant import QdrantVectorStore
 
@@ -277,7 +282,7 @@ def _local_embedding(places: Places) -> Any:
 # Programs ----------------------------------------------------------------------------------------
 
 
-def _chain(retriever: Any, model: Any) -> Any:
+def chain(retriever: Any, model: Any) -> Any:
     from langchain_core.prompts import ChatPromptTemplate
     from langchain_core.runnables import RunnablePassthrough
 
@@ -328,7 +333,7 @@ def _filtered(places: Places) -> Any:
         base_compressor=EmbeddingsFilter(embeddings=embeddings, k=1),
         base_retriever=_in_memory(embeddings),
     )
-    return _chain(retriever, _chat(places.url))
+    return chain(retriever, _chat(places.url))
 
 
 def _reranked(places: Places) -> Any:
@@ -411,7 +416,7 @@ def _multi_query(places: Places) -> Any:
     prompt = PromptTemplate.from_template("Question: {question}\nSimpler questions:")
     model = _chat(places.url)
     retriever = MultiQueryRetriever.from_llm(_in_memory(_local(places)), model, prompt)
-    return _chain(retriever, model)
+    return chain(retriever, model)
 
 
 # Questions ---------------------------------------------------------------------------------------
@@ -482,7 +487,7 @@ _NOTEBOOK = "notebook, `activate()`"
 STACKS = (
     Stack(
         *(_SERVICE, "LangChain, OpenAIEmbeddings, InMemoryVectorStore, ChatOpenAI"),
-        lambda at: _chain(_in_memory(_openai(at.url)), _chat(at.url)),
+        lambda at: chain(_in_memory(_openai(at.url)), _chat(at.url)),
         *(_answer, langchain_rag_accel, _SHARED),
     ),
     Stack(
@@ -493,7 +498,7 @@ STACKS = (
     Stack(
         _SERVICE,
         "LangChain, OpenAIEmbeddings, an asynchronous store of its own, ChatOpenAI, OpenInference",
-        lambda at: _chain(_own_store(at.url), _chat(at.url)),
+        lambda at: chain(_own_store(at.url), _chat(at.url)),
         *(_answer, langchain_rag_accel, _SHARED, "OpenInference"),
     ),
     Stack(
@@ -545,7 +550,7 @@ STACKS = (
     ),
     Stack(
         *(_NOTEBOOK, "LangChain, HuggingFaceEmbeddings, InMemoryVectorStore, ChatOpenAI"),
-        lambda at: _chain(_in_memory(_local(at), TEXTS), _chat(at.url)),
+        lambda at: chain(_in_memory(_local(at), TEXTS), _chat(at.url)),
         *(_answer, langchain_rag_accel, _LOCAL),
         is_notebook=True,
     ),

@@ -91,21 +91,33 @@ RAISES = (
         "requests with a deadline go by the time left for their plan, and begin nothing too late",
         "a second record of what programs take, and a second constant of patience",
         {
+            "adapters/rag_accel_adapters": 100,
             "rag_accel/engine_api": 50,
             "rag_accel/engines/http": 50,
             "rag_accel/scheduler": 300,
-            "tests": 700,
+            "tests": 800,
         },
     ),
     *_raises(
         "calls that user code makes one after the other are answered together",
         "separate notes of prompts and answers by each kind of call",
         {
-            "bench": 100,
+            "bench": 150,
             "rag_accel/adoption": 50,
             "rag_accel/leaves": 300,
             "rag_accel/scheduler": 50,
             "tests": 500,
+        },
+    ),
+    *_raises(
+        "rag-accel profile predicts from a plain run what acceleration brings a program",
+        "trials of each option by hand, and calls that were counted but not timed",
+        {
+            "bench": 200,
+            "rag_accel/cli": 300,
+            "rag_accel/interception": 200,
+            "rag_accel/profile": 300,
+            "tests": 400,
         },
     ),
     *_raises(

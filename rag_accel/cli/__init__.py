@@ -10,6 +10,7 @@ from typing import Any
 
 from rag_accel.cli.cache import add_cache_command
 from rag_accel.cli.doctor import add_doctor_command
+from rag_accel.cli.profile import add_profile_command
 from rag_accel.cli.run import run_program
 from rag_accel.cli.serve import add_serve_command
 from rag_accel.cli.tune import add_tune_command
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.add_argument("--chrome", metavar="OUT", help="also write a trace for ui.perfetto.dev")
     trace.add_argument("--json", action="store_true", help="print one JSON object")
     trace.set_defaults(run=_trace)
+    add_profile_command(commands)
     add_cache_command(commands)
     add_tune_command(commands)
     add_serve_command(commands)

@@ -15,7 +15,7 @@ _MODULES = {
 
 def watched_modules() -> tuple[str, ...]:
     """Return the modules whose import switches an integration on."""
-    return tuple(dict.fromkeys(map(_module, automatic_registry().names())))
+    return tuple(dict.fromkeys(map(module_of, automatic_registry().names())))
 
 
 def switch_on(module: str, *, is_program: bool = False) -> None:
@@ -29,7 +29,7 @@ def switch_on(module: str, *, is_program: bool = False) -> None:
         ConfigError: if no integration of it can be imported.
     """
     registry, missing = automatic_registry(), list[str]()
-    names = [name for name in registry.names() if _module(name) == module]
+    names = [name for name in registry.names() if module_of(name) == module]
     for name in names:
         try:
             switch = registry.get(name)
@@ -50,5 +50,5 @@ def switch_on(module: str, *, is_program: bool = False) -> None:
     summarise(says_nothing=is_program)
 
 
-def _module(name: str) -> str:
+def module_of(name: str) -> str:
     return _MODULES.get(name, name)

@@ -87,9 +87,13 @@ def unscheduled(obj: Any, inner: tuple[type, ...]) -> AbstractContextManager[Non
     return scoped(_plain, (*_plain.get(), (obj, inner)))
 
 
-def is_part_of_unscheduled(obj: Any) -> bool:
-    """Tell whether a metered call of ``obj`` is part of a leaf that runs without the scheduler."""
-    return any(obj is leaf or isinstance(obj, inner) for leaf, inner in _plain.get())
+def is_part_of_unscheduled(obj: Any = None) -> bool:
+    """Tell whether a metered call is part of a leaf that runs without the scheduler.
+
+    Of any object if none is given.
+    """
+    around = _plain.get()
+    return any(obj is None or obj is leaf or isinstance(obj, inner) for leaf, inner in around)
 
 
 def note_work_on_engine(obj: Any, args: Sequence[Any], method: str) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import closing
 from contextvars import Context, copy_context
 from functools import partial
 from threading import Condition
@@ -24,8 +25,9 @@ from typing import Any, TypeVar
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import find_identity
-from rag_accel.interception.leaf_call import is_inside_leaf, is_nested
+from rag_accel.interception.leaf_call import is_inside_leaf, is_nested, is_part_of_unscheduled
 from rag_accel.interception.leaf_table import plain_class
+from rag_accel.interception.watching import obstacle_ahead, watched_request
 from rag_accel.recognition.thread_safety import Preparation, ThreadSafety
 
 T = TypeVar("T")
@@ -45,12 +47,14 @@ def accelerator_of_calls(leaf: Any = None) -> Accelerator | None:
     Args:
         leaf: makes the calls itself, each with a permit of its own, if it holds none.
     """
-    identity = find_identity()
-    if identity is None or not identity.accelerator.options.parallel_calls:
+    if (watched := watched_request.get()) is not None:  # which notes that they could be parallel
+        accelerator, is_inside = watched.watch.accelerator, is_part_of_unscheduled(leaf)
+    elif (identity := find_identity()) is not None:
+        accelerator = identity.accelerator
+        is_inside = is_inside_leaf() if leaf is None else is_nested(leaf)
+    else:
         return None
-    if is_inside_leaf() if leaf is None else is_nested(leaf):
-        return None
-    return identity.accelerator
+    return accelerator if accelerator.options.parallel_calls and not is_inside else None
 
 
 def preparation_for(
@@ -65,6 +69,8 @@ def preparation_for(
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
+    if watched_request.get() is not None:
+        return partial(obstacle_ahead.set, found if isinstance(found, str) else "")
     return None if isinstance(found, str) else found
 
 
@@ -87,6 +93,9 @@ def run_side_by_side(
     at_once = min(limit, MAX_AT_ONCE, len(calls))
     if at_once < 2:
         return [call() for call in calls]
+    if (watched := watched_request.get()) is not None:
+        with closing(watched.watch.placed(calls, at_once)) as placed:
+            return [call() for call in placed]
     return _Calls(calls).run(accelerator, at_once - 1)
 
 
@@ -94,7 +103,11 @@ async def arun_side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list
     """Return the results of coroutines in order; raises the first error in that order."""
     if len(calls) < 2:
         return [await call() for call in calls]
-    return await _Tasks(calls).run(min(MAX_AT_ONCE, len(calls)))
+    at_once = min(MAX_AT_ONCE, len(calls))
+    if (watched := watched_request.get()) is not None:
+        with closing(watched.watch.placed(calls, at_once)) as placed:
+            return [await call() for call in placed]
+    return await _Tasks(calls).run(at_once)
 
 
 class _Outcomes:

@@ -40,6 +40,7 @@ from rag_accel.interception.leaf_table import (
     leaf_class,
     plain_method,
 )
+from rag_accel.interception.watching import TIMED, watched_request
 from rag_accel.recognition.wrapped_methods import called_on, mark
 
 T = TypeVar("T")
@@ -189,6 +190,23 @@ def _metered(obj: Any, leaf: LeafMethod) -> AbstractContextManager[None]:
     return unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
 
 
+def _watched(obj: Any, leaf: LeafMethod, *values: Any) -> AbstractContextManager[None]:
+    """Return a scope in which a leaf's work is timed, while somebody watches its request."""
+    request = watched_request.get()
+    is_part = is_composite(obj) or is_part_of_unscheduled(obj)
+    if request is None or is_part or leaf.flavour not in TIMED:
+        return nullcontext()
+    return request.watch.leaf(request, obj, leaf, values)
+
+
+def _unscheduled(original: Method, plain: Method, obj: Any) -> Method:
+    """Return a method as it runs without the scheduler; a watched composite is spread."""
+    if watched_request.get() is None or not is_composite(obj):
+        return plain
+    spread = leaf_class(type(obj)).framework.spread(original)
+    return plain if spread is original else spread
+
+
 def _looking_plain(
     original: Method, scheduled: Method, find: FindIdentity, leaf: LeafMethod
 ) -> Method:
@@ -199,8 +217,8 @@ def _looking_plain(
         identity = find(self)
         if identity is None:
             if meters:
-                with _metered(self, leaf):
-                    return plain(self, *args, **kwargs)
+                with _watched(self, leaf, *args, *kwargs.values()), _metered(self, leaf):
+                    return _unscheduled(original, plain, self)(self, *args, **kwargs)
             return plain(self, *args, **kwargs)
         return scheduled(identity, self, *args, **kwargs)
 
@@ -217,8 +235,8 @@ def _looking_coroutine(
         identity = find(self)
         if identity is None:
             if meters:
-                with _metered(self, leaf):
-                    return await plain(self, *args, **kwargs)
+                with _watched(self, leaf, *args, *kwargs.values()), _metered(self, leaf):
+                    return await _unscheduled(original, plain, self)(self, *args, **kwargs)
             return await plain(self, *args, **kwargs)
         return await scheduled(identity, self, *args, **kwargs)
 

@@ -216,17 +216,17 @@ class Profile:
         if self.stages:
             lines += [
                 "stages (ms):",
-                *_columns([_STAGE_HEAD, *map(_stage_cells, self.stages)], texts=3),
+                *columns([_STAGE_HEAD, *map(_stage_cells, self.stages)], texts=3),
             ]
         if self.engines:
             lines += [
                 "engines:",
-                *_columns([_ENGINE_HEAD, *map(_engine_cells, self.engines)], texts=2),
+                *columns([_ENGINE_HEAD, *map(_engine_cells, self.engines)], texts=2),
             ]
         if self.savings:
             lines += [
                 "passes (estimated by replay):",
-                *_columns([_SAVING_HEAD, *map(_saving_cells, self.savings)], texts=1),
+                *columns([_SAVING_HEAD, *map(_saving_cells, self.savings)], texts=1),
             ]
         return "\n".join(lines)
 
@@ -322,7 +322,7 @@ def _saving_cells(saving: PassSaving) -> tuple[str, ...]:
     return (saving.name, "not replayable" if known is None else f"{known:.2f}")
 
 
-def _columns(lines: Sequence[tuple[str, ...]], texts: int) -> list[str]:
+def columns(lines: Sequence[tuple[str, ...]], texts: int) -> list[str]:
     """Align columns, the first ``texts`` to the left and those of figures to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [

@@ -27,7 +27,7 @@ PlainClass = Callable[[type], type]
 Look = Callable[[Any], "Iterable[object] | None"]
 
 #: what is to be done in a thread before objects are used there
-Preparation = Callable[[], None]
+Preparation = Callable[[], object]
 
 _DATA = frozenset({NoneType, bool, int, float, complex, str, bytes, range})
 

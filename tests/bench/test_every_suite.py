@@ -39,6 +39,7 @@ from bench.suites import (
     llama_index,
     load_suite,
     overhead,
+    profile,
     ratio_definitions,
     serving,
     stacks,
@@ -151,6 +152,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
         True, ProgramSizes(turns=2, wide=4, batch=2, answer_s=0.0)
     ),
     "llama_index": lambda _: llama_index.run(True, llama_index.Sizes(1, 24, 12, 1, 300, 16, 2, 1)),
+    "profile": lambda _: profile.run(True, profile.Sizes(2, 3, 0.01)),
     "serving": lambda given: serving.run(
         True,
         serving.Sizes(

@@ -143,7 +143,7 @@ def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) ->
 
 
 async def _in_thread(
-    accelerator: Accelerator, prepare: Callable[[], None], call: Method, *args: Any, **kwargs: Any
+    accelerator: Accelerator, prepare: Callable[[], object], call: Method, *args: Any, **kwargs: Any
 ) -> CallOutcome:
     def outcome() -> CallOutcome:
         prepare()
