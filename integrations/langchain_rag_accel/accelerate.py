@@ -47,7 +47,9 @@ def _make(obj: Any, accelerator: Accelerator | None) -> Any:
 
 
 def _explain(obj: Any, own: Accelerator | None) -> str:
-    return obj.explain() if isinstance(obj, AcceleratedRunnable) else EXPLANATION.of(obj, own)
+    if isinstance(obj, AcceleratedRunnable):
+        return obj.explain()
+    return EXPLANATION.of(obj, own, program=program_of(obj))
 
 
 _PREPARATION = Preparation(RECOGNISED, lambda program: (found.obj for found in walk(program)))

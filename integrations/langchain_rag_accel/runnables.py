@@ -58,7 +58,9 @@ class AcceleratedRunnable(RunnableBinding[Any, Any]):
 
     def explain(self) -> str:
         """Return what is inside this runnable and how each part of it runs."""
-        return EXPLANATION.of(self.bound, self.accelerator, is_accelerated=True)
+        return EXPLANATION.of(
+            self.bound, self.accelerator, is_accelerated=True, program=self.program
+        )
 
     @property
     def accelerator(self) -> Accelerator:

@@ -122,6 +122,19 @@ class ProgramRequests:
         """Tell whether an engine's prompts are begun before they are known as a whole."""
         return self._beginnings.are_begun_by(engine)
 
+    def drawn_prompts(self, program: str) -> list[str]:
+        """Return what runs of a program have shown of its prompts that are begun early, in order.
+
+        Literals are told by their length, values by their name, and what differs as dots.
+        """
+        recorded = self._beginnings.programs.get(program)
+        if recorded is None:
+            return []
+        with recorded.lock:
+            places = sorted(recorded.places.items())
+            drawn = [(place, record.drawn()) for place, record in places]
+        return [f"prompt {place + 1}: {text}" for place, text in drawn if text]
+
     def note_prompt(self, identity: RequestIdentity, asked: AskedPrompt) -> NotedPrompt | None:
         """Record a prompt that is about to be computed.
 

@@ -14,7 +14,8 @@ from rag_accel.graph.text import format as format_graph
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import NO_ENGINE, is_scheduled, leaf_class, plain_class
 from rag_accel.interception.option_reach import PartsOf, held_parts, leaf_parts
-from rag_accel.interception.twins import is_twin, original, why_no_twin
+from rag_accel.interception.program import AcceleratedProgram
+from rag_accel.interception.twins import is_twin, known_program, original, why_no_twin
 from rag_accel.interception.unread_options import unread_lines
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
@@ -26,8 +27,8 @@ _RECOGNISED_STORE = (
     " nearest vectors, searches of all requests share steps; texts and scores are the"
     " store's own"
 )
-#: the most stages of a plan that are drawn
-PLAN_LINES = 12
+#: the most stages of a plan, and prompts, that are drawn
+MOST_LINES = 12
 #: of a leaf that holds others, as a retriever holds its store
 AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (
@@ -127,7 +128,12 @@ class Explanation:
     make_graph: Callable[[Any, str], RAGraph] | None = None
 
     def of(
-        self, obj: Any, own: Accelerator | None = None, *, is_accelerated: bool = False
+        self,
+        obj: Any,
+        own: Accelerator | None = None,
+        *,
+        is_accelerated: bool = False,
+        program: AcceleratedProgram | None = None,
     ) -> ExplainedText:
         """Return what is inside an object and how each part runs, one part a line.
 
@@ -135,12 +141,17 @@ class Explanation:
             obj: the object.
             own: the accelerator it was given; None for that of the moment.
             is_accelerated: whether it is, though its class does not tell.
+            program: the program that it is, if its class does not tell, for what runs have shown.
         """
         accelerator = own or default_accelerator()
         known = is_accelerated or own is not None or is_twin(obj) or activated() is not None
         known = known or is_scheduled(type(obj))
         head = headline(obj, self.framework, accelerator, known)
         lines = [*head, *self.lines(obj, accelerator)]
+        program = program or known_program(obj)
+        if program is not None:
+            drawn = accelerator.drawn_prompts(program.name)
+            lines += _first_lines("prompts begun early, as runs have shown them", drawn)
         return ExplainedText("\n".join(lines))
 
     def lines(self, obj: Any, accelerator: Accelerator) -> list[str]:
@@ -166,8 +177,14 @@ def _plan_lines(
         return
     if len(graph.freeze().stages) == 1:  # the lines of its parts say the same
         return
-    yield "  plan: plan_of(program) is a graph of these stages"
     _, *lines = format_graph(graph).splitlines()
-    yield from (f"    {line}" for line in lines[:PLAN_LINES])
-    if len(lines) > PLAN_LINES:
-        yield f"    ... and {len(lines) - PLAN_LINES} more"
+    yield from _first_lines("plan: plan_of(program) is a graph of these stages", lines)
+
+
+def _first_lines(title: str, lines: list[str]) -> Iterator[str]:
+    """Yield a title and the first lines below it; nothing where there is none."""
+    if lines:
+        yield f"  {title}"
+    yield from (f"    {line}" for line in lines[:MOST_LINES])
+    if len(lines) > MOST_LINES:
+        yield f"    ... and {len(lines) - MOST_LINES} more"

@@ -148,6 +148,20 @@ class RecordedPrompt:
         told = zip(roles, contents, strict=True)
         return tuple(Message(role, "".join(content)) for role, content in told), is_all
 
+    def drawn(self) -> str:
+        """Return what runs have shown, literals by their length; empty before two have agreed."""
+        parts: list[str] = []
+        for item in self._shape or ():
+            if isinstance(item, _Turn):
+                parts.append(f"{item.role}:")
+            elif isinstance(item, _TextPlace | _TurnsPlace):
+                parts.append(f"{{{item.value or 'input'}}}")
+            else:
+                parts.append(f"{len(item)} characters" if isinstance(item, str) else "...")
+        if parts and not self._is_whole:
+            parts.append("...")
+        return " ".join(parts)
+
     def judge(self, is_hit: bool) -> None:
         """Take into account whether a prompt began as foretold."""
         self._trials += 1

@@ -23,7 +23,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
 from langgraph.graph import END, START, StateGraph
 
-from langchain_rag_accel import ChatRagAccel, accelerate
+from langchain_rag_accel import ChatRagAccel, accelerate, explain
 from rag_accel import Accelerator
 from rag_accel.engine_api import EngineRequest
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
@@ -284,3 +284,18 @@ def test_an_error_of_what_was_begun_reaches_no_call(
     found.append(fast.invoke(question(2)))
     assert found == expected
     assert broken == [0]
+
+
+def test_explain_draws_what_runs_have_shown(accelerator: Accelerator) -> None:
+    made = Grader(own_chat())
+    fast = accelerate(made.plain, accelerator=accelerator)
+    assert "prompts begun early" not in explain(fast)
+    for user in range(2):
+        fast.invoke(question(user))
+    told = explain(fast)
+    title, first, *_ = told[told.index("prompts begun early") :].splitlines()
+    assert title == "prompts begun early, as runs have shown them"
+    assert first.strip() == (
+        "prompt 1: system: 14 characters user: {document 0.0} 2 characters {question}"
+    )
+    assert "Who asked" not in told
