@@ -112,10 +112,11 @@ class Program:
             yield
 
     def _options(self) -> Mapping[str, Any]:
-        passes = passes_named("default" if Mechanism.PASSES in self._has else "none")
+        chosen = "default" if Mechanism.PASSES in self._has else "none"
         if Mechanism.BATCHING in self._has:
-            return {"passes": ",".join(sorted(passes or ())) or "none"}
-        passes = (passes or frozenset()) - {_CUTTING}
+            return {"passes": chosen}
+        # Named, none of them is left to an estimate; those that are estimated overlap steps.
+        passes = (passes_named(chosen) or frozenset()) - {_CUTTING}
         return {"max_batch": 1, "passes": ",".join(sorted(passes)) or "none"}
 
     def _engines(self) -> Mapping[str, Any]:
