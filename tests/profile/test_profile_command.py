@@ -88,8 +88,14 @@ def ensemble() -> Runnable[Any, Any]:
 
 
 chain = ensemble()
-fast = accelerate(chain)
 number = 3
+
+
+def __getattr__(name: str) -> Any:
+    """Accelerate the chain as long as somebody holds it: classes stay patched meanwhile."""
+    if name == "fast":
+        return accelerate(chain)
+    raise AttributeError(name)
 
 
 @pytest.fixture(autouse=True)
