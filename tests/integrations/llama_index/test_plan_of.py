@@ -14,6 +14,7 @@ from li_programs import QUERY_ENGINES, EchoLLM, Parts, run_in_loop
 from llama_index.core import Settings
 from llama_index.core.base.response.schema import Response
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.callbacks.base import global_stack_trace_ids
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
@@ -230,6 +231,7 @@ def own_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore what objects use that are given nothing: it gets the manager of a test."""
     for name in ("_callback_manager", "_node_parser", "_transformations"):
         monkeypatch.setattr(Settings, name, None)
+    global_stack_trace_ids.set([])  # a test before may have left a trace open
 
 
 def made(name: str) -> Any:
