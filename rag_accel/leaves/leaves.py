@@ -109,6 +109,8 @@ class Leaves:
         then = partial(prompt.begin_next, partial(self._begin_answer, identity))
         if (answer := prompt.ask()) is not None:
             then()
+            if runs_in_loop():  # which owes its hand-overs, and is about to stand still
+                self.driver.send_gathered()
             try:
                 self.wait(identity, answer, answer.key)
             except BaseException:

@@ -65,6 +65,7 @@ class Grader:
         self.search = Search()
         self.swap: dict[str, str] = {}
         self.most = NUM_FOUND
+        self.blocks = False
         grade, answer = GRADE | chat | StrOutputParser(), ANSWER | chat | StrOutputParser()
 
         def retrieve(state: State) -> State:
@@ -81,7 +82,11 @@ class Grader:
                 {"document": d.page_content, "question": state["question"]}
                 for d in state["documents"]
             ]
-            return {"grades": [await grade.ainvoke(one) for one in told]}
+            first, *others = told
+            found = [await grade.ainvoke(first)]
+            if self.blocks:
+                return {"grades": [*found, *(grade.invoke(one) for one in others)]}
+            return {"grades": [*found, *[await grade.ainvoke(one) for one in others]]}
 
         def reply(state: State) -> State:
             notes = " ".join(state["grades"])
@@ -126,8 +131,10 @@ def test_they_share_steps_from_the_third_run_on(chat: Any, accelerator: Accelera
     assert counts(accelerator) == {"early_hits": 2 * (NUM_FOUND - 1)}
 
 
-def test_tasks_share_steps_as_well(accelerator: Accelerator) -> None:
+@pytest.mark.parametrize("blocks", [False, True])
+def test_tasks_share_steps_as_well(blocks: bool, accelerator: Accelerator) -> None:
     made = Grader(own_chat())
+    made.blocks = blocks  # the loop, while a call waits for what a task has begun
     fast = accelerate(made.plain_async, accelerator=accelerator)
 
     async def ask(graph: Any) -> list[Any]:
