@@ -233,7 +233,8 @@ def context_threads(kit: Kit) -> Any:
     leaf = kit.leaf()
 
     def answer(state: State) -> Update:
-        with ContextThreadPoolExecutor(max_workers=2) as pool:
+        # One after the other, as their events are compared in order.
+        with ContextThreadPoolExecutor(max_workers=1) as pool:
             found = pool.map(lambda text: ask(leaf, text), [state["question"], "what is green?"])
             return {"notes": list(found)}
 
