@@ -130,7 +130,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     more_rows, more = _lists(chosen)
     rows += more_rows
     found |= more
-    more_rows, more = _graders(chosen, material or real_material(chosen.texts, 1, 32))
+    more_rows, more = _graders(chosen, material or real_material(chosen.texts, 1_000, 32))
     rows += more_rows
     found |= more
     _logger.info("%s", found)
