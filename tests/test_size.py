@@ -106,7 +106,7 @@ RAISES = (
             "rag_accel/adoption": 50,
             "rag_accel/leaves": 350,
             "rag_accel/scheduler": 50,
-            "tests": 550,
+            "tests": 650,
         },
     ),
     *_raises(

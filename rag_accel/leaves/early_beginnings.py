@@ -21,7 +21,12 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.leaves.early_answers import MOST_AHEAD, AskedPrompt, EarlyAnswer
-from rag_accel.leaves.recorded_prompts import RecordedPrompts, Values, is_beginning
+from rag_accel.leaves.recorded_prompts import (
+    MOST_PLACES,
+    RecordedPrompts,
+    Values,
+    is_beginning,
+)
 from rag_accel.leaves.retrieved_documents import RetrievedDocuments
 from rag_accel.passes.split_prefill import CHARACTERS_PER_TOKEN, LEAST_TOKENS
 from rag_accel.scheduler.driver import Driver, Result
@@ -145,6 +150,8 @@ class RunBeginnings:
     _num_begun: int = 0
     #: by place; those that were asked for are gone
     _answers: dict[int, EarlyAnswer] = field(default_factory=dict[int, EarlyAnswer])
+    #: the first place that no answer was begun for
+    _num_answers: int = 0
 
     def leaf_begins(self) -> None:
         """Begin the run's next prompt as far as it is known; a leaf is about to begin."""
@@ -167,7 +174,7 @@ class RunBeginnings:
         engine, record = self.recorded.engines.get(place), self.recorded.at(place)
         if engine is None or record is None:
             return None
-        if place in self.recorded.remakes and record.whole(known):
+        if place and place in self.recorded.remakes and record.whole(known):
             return None  # the calls before it begin its answer
         messages = record.beginning(known)
         before = self._begun.get(place)
@@ -239,28 +246,34 @@ class RunBeginnings:
         if not self.recorded.remakes or not self.driver.may_be_alone(self.request):
             return due
         with self.recorded.lock:
-            for later in range(place + 1, place + 1 + MOST_AHEAD):
+            # Other threads may have asked for some of them, or begun them, meanwhile.
+            first = max(self._num_prompts, self._num_answers)
+            for later in range(first, place + 1 + MOST_AHEAD):
                 record, known = self.recorded.places.get(later), self.recorded.remakes.get(later)
                 if record is None or known is None:
                     break
-                if later in self._answers:
-                    continue
                 messages = record.whole(self._known())
                 payload = known[1](messages) if messages else None
                 if payload is None:
                     break
                 due.append((later, known[0], payload))
+                self._num_answers = later + 1
         return due
 
     def keep_answer(self, place: int, answer: EarlyAnswer) -> None:
-        """Keep what was begun early until its call is made."""
+        """Keep what was begun early until its call is made; end it if that was made meanwhile."""
         with self.recorded.lock:
-            self._answers[place] = answer
+            is_late = place < self._num_prompts
+            if not is_late:
+                self._answers[place] = answer
+        if is_late:
+            self.driver.post(NodeCancelled(answer.key))
 
     def note_answer(self, place: int, text: str) -> None:
         """Keep what a prompt was answered with, which later ones may hold."""
         with self.recorded.lock:
-            self._known()[f"answer {place}"] = text
+            if self._values is not None and place < MOST_PLACES:
+                self._values[f"answer {place}"] = text
 
     def close(self) -> None:
         """Count what no prompt went on with; the run is over."""
