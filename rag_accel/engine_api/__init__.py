@@ -20,6 +20,7 @@ from rag_accel.engine_api.engine import (
     ForgettingEngine,
     Handle,
     OutputKind,
+    Provisional,
     StepBudget,
     WorkId,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "OutputKind",
     "PrimitiveKind",
     "PromptUse",
+    "Provisional",
     "PruneBatch",
     "ReportingEngine",
     "RerankBatch",

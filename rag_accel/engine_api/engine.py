@@ -37,6 +37,7 @@ class EngineRequest:
         deadline: when it must have ended, on the same clock, if ever.
         is_retried: whether it is given to the engine again after a passing error, so that the
             engine should make no further attempts of its own.
+        provisional: whether ``progress`` outputs with a ``Provisional`` are wanted.
     """
 
     id: WorkId
@@ -51,6 +52,24 @@ class EngineRequest:
     arrived_at: float = 0.0
     deadline: float | None = None
     is_retried: bool = False
+    provisional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Provisional:
+    """The result that work would have if it ended now (HedraRAG section 4.3).
+
+    Args:
+        value: as the final value: ``tuple[ScoredDocument, ...]``, best first.
+        done: share of the work that is done, 0 to 1.
+        unchanged: share of the work since which the documents and their order are as now.
+        left_s: seconds until the final value, as the engine expects.
+    """
+
+    value: Any
+    done: float
+    unchanged: float
+    left_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +77,7 @@ class EngineOutput:
     """A report on one sub-stage.
 
     ``final`` and ``error`` end the work; after them the engine has forgotten its id. A ``partial``
-    carries an increment (a text delta), ``progress`` only a new handle.
+    carries an increment (a text delta), ``progress`` a new handle or a ``Provisional``.
     """
 
     id: WorkId

@@ -67,22 +67,49 @@ class ClusterLists:
             work = int(np.where(clusters >= 0, sizes[clusters], 0).sum())
             is_sliced = work * queries.shape[1] >= len(queries) * _MIN_SHARED
         index = self._sliced if is_sliced else self.index
-        # The raw call takes nprobe as a parameter; the wrapped one reads it from the index, which
-        # concurrent searches share.
-        num_queries, nprobe = clusters.shape
-        queries = _aligned(queries)
-        scores = np.empty((num_queries, count), dtype=np.float32)
-        labels = np.empty((num_queries, count), dtype=np.int64)
-        arrays = (clusters, coarse, scores, labels)
-        index.search_preassigned_c(
-            num_queries,
-            self._faiss.swig_ptr(queries),
-            count,
-            *(self._faiss.swig_ptr(array) for array in arrays),
-            False,
-            self._faiss.SearchParametersIVF(nprobe=nprobe, sel=selector),
-        )
+        return self._read(index, queries, count, clusters, coarse, selector)
+
+    def read(
+        self, queries: Vectors, count: int, clusters: Labels, coarse: Scores, selector: Any
+    ) -> tuple[Scores, Labels]:
+        return self._read(self.index, queries, count, clusters, coarse, selector)
+
+    def _read(
+        self,
+        index: Any,
+        queries: Vectors,
+        count: int,
+        clusters: Labels,
+        coarse: Scores,
+        selector: Any,
+    ) -> tuple[Scores, Labels]:
+        scores, labels = read_lists(index, queries, count, clusters, coarse, selector)
         return higher_is_nearer(self._metric, scores), labels
+
+
+def read_lists(
+    index: Any, queries: Vectors, count: int, clusters: Labels, coarse: Scores, selector: Any
+) -> tuple[Scores, Labels]:
+    """Return FAISS's numbers and labels of the nearest in given clusters of an IVF index.
+
+    The raw call takes nprobe as a parameter; the wrapped one reads it from the index, which
+    concurrent searches share. Nothing of the index is changed.
+    """
+    faiss = load_faiss()
+    num_queries, nprobe = clusters.shape
+    queries = _aligned(queries)
+    scores = np.empty((num_queries, count), dtype=np.float32)
+    labels = np.empty((num_queries, count), dtype=np.int64)
+    arrays = (clusters, coarse, scores, labels)
+    index.search_preassigned_c(
+        num_queries,
+        faiss.swig_ptr(queries),
+        count,
+        *(faiss.swig_ptr(array) for array in arrays),
+        False,
+        faiss.SearchParametersIVF(nprobe=nprobe, sel=selector),
+    )
+    return scores, labels
 
 
 def made_aligned(make: Callable[[], Any]) -> Any:

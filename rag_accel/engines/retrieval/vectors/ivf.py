@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists, made_aligned
+from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece, advance
 from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
@@ -176,6 +178,23 @@ class IvfVectors:
         if nprobe < self.num_clusters:
             return self._nearest.of(queries, nprobe)
         return np.tile(np.arange(nprobe, dtype=np.int64), (len(queries), 1))
+
+    def begin(self, queries: Vectors, count: int, scope: SearchScope) -> list[ClusterScan]:
+        """Return a scan for each query of ``[n, dim]`` that keeps ``count`` candidates.
+
+        Read as a whole by ``advance``, it has found what ``fetch`` finds.
+        """
+        clusters, sizes = self._visited(queries, scope), self.cluster_sizes()
+        coarse, selector = self._centroid_scores(queries, clusters), self._selector(scope)
+        rows = zip(queries, clusters, coarse, strict=True)
+        return [
+            ClusterScan(query, count, mine, numbers, sizes[mine], selector)
+            for query, mine, numbers in rows
+        ]
+
+    def advance(self, pieces: Sequence[ScanPiece], threads: int) -> None:
+        """Read pieces of scans, on at most so many threads."""
+        advance(self._lists, pieces, threads)
 
     def fetch(self, queries: Vectors, count: int, scope: SearchScope) -> tuple[Scores, Labels]:
         """Scan the clusters nearest to each query."""
