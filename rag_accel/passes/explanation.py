@@ -26,6 +26,7 @@ from rag_accel.passes.context import PassContext
 from rag_accel.passes.decompose import Engines, decompose
 from rag_accel.passes.early_prefill import EARLY_PREFILL, early_prefills
 from rag_accel.passes.manager import run_passes
+from rag_accel.passes.speculate import SPECULATE, speculative_edges
 
 PlanStage: TypeAlias = Literal["ragraph", "p-graph", "e-graph"]
 
@@ -116,6 +117,10 @@ def _e_graph(
     told += [line for change in plan.journal for line in str(change).split("\n")]
     begun = early_prefills(plan.graph, context)
     told += [f"{EARLY_PREFILL}: {early.name} may run while nothing else does" for early in begun]
+    told += [
+        f"{SPECULATE}: {generation.name} may begin with what {search.name} has found so far"
+        for search, generation in speculative_edges(plan.graph, context)
+    ]
     shown = _primitives("e-graph", graph, plan.graph)
     return [*shown, "passes:", *_indented(told or ["none"])]
 

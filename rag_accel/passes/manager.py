@@ -29,6 +29,7 @@ from rag_accel.passes.ordering import Freed, freed_from
 from rag_accel.passes.pipeline_decoding import pipeline_decoding
 from rag_accel.passes.prune_dependencies import prune_dependencies
 from rag_accel.passes.rerank_by_source import rerank_by_source
+from rag_accel.passes.speculate import SPECULATE
 from rag_accel.passes.split_prefill import split_prefill
 
 Rewrite: TypeAlias = Callable[[PrimitiveGraph, PassContext], PrimitiveGraph]
@@ -89,8 +90,8 @@ def static_passes() -> tuple[Pass, ...]:
     return (*STATIC_PASSES, *_registered)
 
 
-RUNTIME_PASSES: Final = ("split_nodes", EARLY_PREFILL)
-"""What rewrites no graph: ``passes/split_nodes.py`` and ``passes/early_prefill.py``."""
+RUNTIME_PASSES: Final = ("split_nodes", EARLY_PREFILL, SPECULATE)
+"""What rewrites no graph: ``split_nodes.py``, ``early_prefill.py`` and ``speculate.py``."""
 
 
 @dataclass(frozen=True, slots=True)

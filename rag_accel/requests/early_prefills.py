@@ -99,7 +99,7 @@ class EarlyPrefills:
         if not all(self._values.has(name) for name in early.inputs):
             return
         values = [self._values.read(name) for name in early.inputs]
-        if not all(map(_is_plain, values)):
+        if not all(map(is_plain, values)):
             return
         messages = generation_input(early, self._values.read).messages
         if num_characters(messages) < LEAST_CHARACTERS:
@@ -111,9 +111,9 @@ class EarlyPrefills:
         self._driver.submit_early(EarlyArrived(node, engine), client)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Tell whether a value's text is known without running code of the user's."""
     if type(value) in (list, tuple):
         items: Sequence[Any] = value
-        return all(map(_is_plain, items))
+        return all(map(is_plain, items))
     return type(value) in (str, Document, ScoredDocument)

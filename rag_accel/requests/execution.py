@@ -289,7 +289,9 @@ class Execution:
         plans: dict[frozenset[str], GraphPlan] = frozen.made.setdefault(self, {})
         plan = plans.get(estimated)  # other threads add plans meanwhile
         if plan is None or plan.given is not engines:
-            plan = GraphPlan(frozen, engines, self._options.max_loops, self._passes, estimated)
+            options = self._options.max_loops, self._passes, estimated
+            records = next((plan.records for plan in list(plans.values())), None)
+            plan = GraphPlan(frozen, engines, *options, records)
             plan.check()
             plans[estimated] = plan
         return plan

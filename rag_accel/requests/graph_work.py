@@ -10,7 +10,7 @@ from rag_accel.engine_api import ExpandBatch, LinkQuery, PruneBatch
 from rag_accel.errors import GraphLinkError
 from rag_accel.graph.primitives import Primitive
 from rag_accel.requests.prompts import as_text
-from rag_accel.requests.values import Values
+from rag_accel.requests.values import Readable
 
 
 def link_query(link: str, value: Any, top_k: int) -> LinkQuery:
@@ -54,7 +54,7 @@ def _list(value: Any) -> Iterable[Any]:
     )
 
 
-def expand_batch(primitive: Primitive, values: Values) -> ExpandBatch:
+def expand_batch(primitive: Primitive, values: Readable) -> ExpandBatch:
     """Return one hop from the paths that the primitive before it gave."""
     named = ("relations", "direction", "fan_out", "limit")
     told = {name: primitive.attribute(name) for name in named}
@@ -62,7 +62,7 @@ def expand_batch(primitive: Primitive, values: Values) -> ExpandBatch:
     return ExpandBatch(values.read(primitive.inputs[0]), **told)
 
 
-def prune_batch(primitive: Primitive, values: Values) -> PruneBatch:
+def prune_batch(primitive: Primitive, values: Readable) -> PruneBatch:
     """Return the paths to choose from; a callable finds its own, for the query's text."""
     query, *found = (values.read(name) for name in primitive.inputs)
     paths, vectors = found if len(found) == 2 else (None, None)

@@ -37,13 +37,13 @@ from rag_accel.requests.engines import (
 )
 from rag_accel.requests.graph_work import expand_batch, link_query, prune_batch
 from rag_accel.requests.prompts import as_text, generation_input
-from rag_accel.requests.values import Values
+from rag_accel.requests.values import Readable
 
 #: roles of embeddings of any number of texts
 TEXT_LISTS = frozenset({"document", "path"})
 
 
-def _texts(primitive: Primitive, values: Values) -> TextBatch:
+def _texts(primitive: Primitive, values: Readable) -> TextBatch:
     """Return the text of a query, or those of paths, or of documents to be found later."""
     value = values.read(primitive.inputs[0])
     role = primitive.attribute("role")
@@ -55,7 +55,7 @@ def _texts(primitive: Primitive, values: Values) -> TextBatch:
     return TextBatch(tuple(document.text for document in documents), "document")
 
 
-def _search(primitive: Primitive, values: Values) -> SearchQuery | LinkQuery:
+def _search(primitive: Primitive, values: Readable) -> SearchQuery | LinkQuery:
     link = primitive.attribute("link")
     if link is not None:
         return link_query(link, values.read(primitive.inputs[0]), primitive.attribute("top_k"))
@@ -67,7 +67,7 @@ def _search(primitive: Primitive, values: Values) -> SearchQuery | LinkQuery:
     return HybridQuery(vector, top_k, where, text=as_text(text[0]))
 
 
-def _generation(primitive: Primitive, values: Values) -> GenerationInput:
+def _generation(primitive: Primitive, values: Readable) -> GenerationInput:
     if KINDS[primitive.kind].prefills or primitive.attribute("prompt") is not None:
         return generation_input(primitive, values.read)
     begun: GenerationInput = values.read(primitive.inputs[0])
@@ -75,27 +75,27 @@ def _generation(primitive: Primitive, values: Values) -> GenerationInput:
     return replace(begun, stop=stop, max_tokens=max_tokens)
 
 
-def _ingestion(primitive: Primitive, values: Values) -> IngestBatch:
+def _ingestion(primitive: Primitive, values: Readable) -> IngestBatch:
     vectors, documents = (values.read(name) for name in primitive.inputs)
     kept = kept_documents(documents, primitive.stage)
     return IngestBatch(kept, vectors if kept else [])
 
 
-def _ranking(primitive: Primitive, values: Values) -> RerankBatch:
+def _ranking(primitive: Primitive, values: Readable) -> RerankBatch:
     query, documents = (values.read(name) for name in primitive.inputs)
     return RerankBatch(as_text(query), plain_documents(documents), primitive.attribute("top_n"))
 
 
-def _checked_search(primitive: Primitive, values: Values, value: Any) -> Any:
+def _checked_search(primitive: Primitive, values: Readable, value: Any) -> Any:
     return documents_from(value, primitive.stage)
 
 
-def _checked_scores(primitive: Primitive, values: Values, value: Any) -> Any:
+def _checked_scores(primitive: Primitive, values: Readable, value: Any) -> Any:
     batch = _ranking(primitive, values)
     return scored(batch.documents, value, batch.top_n)
 
 
-def _checked_embedding(primitive: Primitive, values: Values, value: Any) -> NDArray[np.float32]:
+def _checked_embedding(primitive: Primitive, values: Readable, value: Any) -> NDArray[np.float32]:
     """Return what a borrowed embedder returned as vectors: ``[len(texts), dim], float32``."""
     vectors = _as_vectors(value)
     if np.issubdtype(vectors.dtype, np.number):
@@ -131,9 +131,9 @@ class KindWork:
         problem: says what is wrong with an engine's output, if anything is.
     """
 
-    payload: Callable[[Primitive, Values], Any] = _generation
+    payload: Callable[[Primitive, Readable], Any] = _generation
     arguments: Callable[[Any], tuple[Any, ...]] = _prompt_argument
-    checked: Callable[[Primitive, Values, Any], Any] = lambda primitive, values, value: value
+    checked: Callable[[Primitive, Readable, Any], Any] = lambda primitive, values, value: value
     stored: Callable[[Primitive, Any], Any] = _stored_text
     problem: Callable[[Any, Any], str | None] | None = None
 
@@ -196,7 +196,7 @@ def work_of(kind: PrimitiveKind) -> KindWork:
     return work
 
 
-def payload(primitive: Primitive, values: Values) -> Any:
+def payload(primitive: Primitive, values: Readable) -> Any:
     """Return the payload of a primitive's kind.
 
     Raises:
@@ -205,7 +205,7 @@ def payload(primitive: Primitive, values: Values) -> Any:
     return work_of(primitive.kind).payload(primitive, values)
 
 
-def checked(primitive: Primitive, values: Values, value: Any) -> Any:
+def checked(primitive: Primitive, values: Readable, value: Any) -> Any:
     """Return what a borrowed call returned in the shape an owned engine would give.
 
     Raises:

@@ -7,7 +7,7 @@ second request that comes the same way compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from rag_accel.passes.decompose import decompose
 from rag_accel.passes.early_prefill import early_prefills
 from rag_accel.passes.manager import run_passes, static_passes
 from rag_accel.passes.ordering import restore_waits
+from rag_accel.passes.speculate import speculative_edges
 from rag_accel.profile.recording import Recording
 from rag_accel.profile.replay import PassSaving, saved_ms
 from rag_accel.requests.engines import Engines
@@ -38,6 +39,8 @@ from rag_accel.requests.graph_checks import (
 )
 from rag_accel.requests.read_ahead import hinted_values
 from rag_accel.requests.recovery import with_recovery
+from rag_accel.requests.speculation_record import SpeculationRecord
+from rag_accel.requests.speculations import SpeculatedPair
 from rag_accel.requests.streams import LIST_ITEMS
 from rag_accel.scheduler.messages import EngineName, NodeSpec
 
@@ -66,6 +69,7 @@ class Region:
         is_cut_off: whether it ends a loop that turned as often as it may.
         retries: the attempts of nodes whose stages have any.
         early: beginnings of prompts to prefill early, each with where.
+        speculated: searches whose generations may begin before they end.
         then: the regions kept of what is decided next, by branch and answer.
     """
 
@@ -81,6 +85,7 @@ class Region:
     is_cut_off: bool = False
     retries: Mapping[str, Retry] = field(default_factory=dict[str, Retry])
     early: tuple[tuple[Primitive, EngineName], ...] = ()
+    speculated: tuple[SpeculatedPair, ...] = ()
     then: dict[tuple[str, tuple[StageName, ...], bool], Region] = field(
         default_factory=dict[tuple[str, tuple[StageName, ...], bool], "Region"]
     )
@@ -95,6 +100,7 @@ class GraphPlan:
         max_loops: how often a stage may run in one request.
         passes: the static passes that rewrite what is grown; by default all there are.
         estimated: further passes that do so where they are expected to save time.
+        records: what searches and generations have shown, by name; for all plans of the graph.
     """
 
     def __init__(
@@ -104,8 +110,10 @@ class GraphPlan:
         max_loops: int,
         passes: frozenset[str] | None = None,
         estimated: frozenset[str] = frozenset(),
+        records: dict[tuple[str, str], SpeculationRecord] | None = None,
     ) -> None:
         self.graph = graph
+        self.records = {} if records is None else records
         self.given = engines
         self.engines = engines = with_asked_kinds(graph, engines)
         profiles = {name: named.profile for name, named in engines.items()}
@@ -247,12 +255,20 @@ class GraphPlan:
             tuple(name for name, made in by_node.items() if holds_inputs(made.attributes)),
             retries=retries,
             early=self._early(plan.graph),
+            speculated=tuple(self._speculated(plan.graph)),
         )
 
     def _early(self, graph: PrimitiveGraph) -> tuple[tuple[Primitive, EngineName], ...]:
         """Return the beginnings of prompts that are worth prefilling early, each with where."""
         found = early_prefills(graph, self._context)
         return tuple((primitive, self.engine_of(primitive)) for primitive in found)
+
+    def _speculated(self, graph: PrimitiveGraph) -> Iterator[SpeculatedPair]:
+        """Yield the searches whose generations may begin with what they have found so far."""
+        for search, generation in speculative_edges(graph, self._context):
+            names = search.name, generation.name
+            record = self.records.setdefault(names, SpeculationRecord())
+            yield SpeculatedPair(*names, self.engine_of(generation), record)
 
     def _specs(
         self, primitives: Sequence[Primitive]

@@ -27,16 +27,17 @@ from rag_accel.leaves.early_beginnings import Count
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.requests.early_prefills import EarlyPrefills
 from rag_accel.requests.hosts import Host
-from rag_accel.requests.kinds import checked, stored
+from rag_accel.requests.kinds import checked, payload, stored
 from rag_accel.requests.plan import FOLD, USER_CODE, GraphPlan, Progress, Region
 from rag_accel.requests.prompts import Prefilled, as_text
 from rag_accel.requests.read_ahead import texts_of
 from rag_accel.requests.recovery import drawn
 from rag_accel.requests.sliced_work import SlicedWork
+from rag_accel.requests.speculations import Speculations
 from rag_accel.requests.streams import LIST_ITEMS, Due, ItemForwarding
 from rag_accel.requests.user_calls import user_call
-from rag_accel.requests.values import Values
-from rag_accel.scheduler.driver import Driver, Result, TextStream, error_for
+from rag_accel.requests.values import Readable, Values
+from rag_accel.scheduler.driver import BegunWork, Driver, Result, TextStream, error_for
 from rag_accel.scheduler.messages import (
     CallEnded,
     NodeKey,
@@ -98,6 +99,7 @@ class GraphRequest:
         self._retried: set[str] = set()
         self._prefilled = Prefilled(driver)
         self._early = EarlyPrefills(driver, self.id, self._values, namespace, count)
+        self._speculations = Speculations(driver, self.id, self._values, count)
 
     def start(self) -> tuple[NodeSpec, ...]:
         """Return the primitives that START sets free."""
@@ -134,8 +136,11 @@ class GraphRequest:
 
     # An engine's thread ------------------------------------------------------------------------
 
-    def request(self, node: NodeKey) -> EngineRequest:
-        """Build the work of one primitive for its owned engine; may raise the user's errors."""
+    def request(self, node: NodeKey) -> EngineRequest | BegunWork:
+        """Build the work of one primitive for its owned engine; may raise the user's errors.
+
+        It may have been begun early, as exactly this work.
+        """
         primitive = self._primitives[node.node]
         if self._retry(primitive) is not None:
             self._values.keep(primitive.inputs)
@@ -143,6 +148,15 @@ class GraphRequest:
         self._items.begin(primitive.name)
         self._prefilled.begin(primitive, work)
         self._early.look_up(primitive, work)
+        request = replace(
+            self._work_of(node, primitive, work),
+            handle=self._prefilled.handle(primitive),
+            is_retried=node.node in self._retried,
+            provisional=self._speculations.asks(node.node),
+        )
+        return self._speculations.take(node.node, request, primitive.stage)
+
+    def _work_of(self, node: NodeKey, primitive: Primitive, work: Any) -> EngineRequest:
         is_shown = self.stream is not None and self._progress.is_sure_to_be_last(primitive)
         return EngineRequest(
             id=WorkId(f"{node.request}/{node.node}"),
@@ -150,17 +164,25 @@ class GraphRequest:
             kind=primitive.kind,
             payload=work,
             namespace=self._namespace,
-            handle=self._prefilled.handle(primitive),
             size=primitive.size,
             stream=is_shown or self._items.reads(primitive.name),
             depth=primitive.depth,
             arrived_at=self.arrived_at,
             deadline=self.deadline,
-            is_retried=node.node in self._retried,
         )
 
+    def _foreseen_work(
+        self, node: NodeKey, primitive: Primitive, values: Readable
+    ) -> EngineRequest:
+        return self._work_of(node, primitive, payload(primitive, values))
+
     def partial(self, node: NodeKey, output: EngineOutput) -> bool:
-        """Pass on streamed text, or the items of a list in it."""
+        """Pass on streamed text, or the items of a list in it; look at what a search has so far."""
+        if output.kind == "progress":
+            self._speculations.revise(
+                node.node, output.value, self._primitives, self._foreseen_work
+            )
+            return False
         if self._items.reads(node.node):
             self._end_items(self._items.feed(node.node, as_text(output.value)))
             return False
@@ -203,12 +225,14 @@ class GraphRequest:
         """Learn that a primitive failed and is tried again."""
         primitive = self._primitives[node.node]
         self._prefilled.forget(primitive)
+        self._speculations.close(primitive.stage)
         self.retries[primitive.stage] = self.retries.get(primitive.stage, 0) + 1
         self._count("retries", primitive.stage)
 
     def fell_back(self, node: NodeKey) -> None:
         """Learn that a stage's fallback runs, since one of its primitives failed for good."""
         stage = self._primitives[node.node].stage
+        self._speculations.close(stage)
         self.fallbacks[stage] = self.fallbacks.get(stage, 0) + 1
         self._count("fallbacks", stage)
 
@@ -260,6 +284,7 @@ class GraphRequest:
         try:
             self._store(primitive, result)
             self._early.ended(node.node)
+            self._speculations.ended(node.node, result.value, primitive.stage)
             self._end_items(self._items.ended(node.node, result.value))
         except Exception as error:  # an engine's value is not what its kind promises
             self._end_wrong(error)
@@ -284,6 +309,7 @@ class GraphRequest:
             self._fail(error_for(outcome, None, where))
         self._prefilled.close()
         self._early.close()
+        self._speculations.close()
         if self.identity is not None:
             self.identity.end()
         self.outcome = outcome
@@ -374,6 +400,7 @@ class GraphRequest:
     def _take(self, region: Region) -> tuple[NodeSpec, ...]:
         self._items.expect(region.primitives)
         self._early.expect(region.early)
+        self._speculations.expect(region.speculated)
         self._primitives.update(region.by_node)
         for name in region.asking:
             primitive = region.by_node[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from rag_accel.errors import GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
@@ -13,6 +13,14 @@ from rag_accel.graph.growth import stage_of
 from rag_accel.graph.nodes import TURN_MARK, Reducer
 
 _Place = tuple[int, int]
+
+
+class Readable(Protocol):
+    """Values that can be read by name."""
+
+    def read(self, name: str) -> Any:
+        """Return a value."""
+        ...
 
 
 class Values:
@@ -119,6 +127,22 @@ class Values:
     def _names(self) -> dict[str, None]:
         with self._lock:
             return dict.fromkeys((*self._now, *self._written))
+
+
+class Foreseen:
+    """Values of a request of which some are what they may become. Reading only.
+
+    Args:
+        values: of the request.
+        foreseen: what takes the place of values that it does not have yet.
+    """
+
+    def __init__(self, values: Values, foreseen: Mapping[str, Any]) -> None:
+        self._values, self._foreseen = values, foreseen
+
+    def read(self, name: str) -> Any:
+        """Return a value. Raises as ``Values.read``."""
+        return self._foreseen[name] if name in self._foreseen else self._values.read(name)
 
 
 def _fold(reducer: Reducer, written: Mapping[_Place, Any]) -> Any:

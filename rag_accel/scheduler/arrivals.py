@@ -28,6 +28,7 @@ from rag_accel.scheduler.messages import (
 )
 from rag_accel.scheduler.queueing import admit_at_once, append_nodes, ready, start_request
 from rag_accel.scheduler.runs import RequestRun
+from rag_accel.scheduler.speculation import may_speculate
 from rag_accel.scheduler.state import EngineState, SchedulerState
 from rag_accel.scheduler.wavefront import enter_idle, forget_program, learn_gap, leave_idle
 
@@ -168,7 +169,8 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
             where=f"{event.request}/{event.node.name}",
             found=", ".join(event.node.after),
         )
-    if event.node.early and not may_begin_early(state, event):
+    is_early = event.node.early or event.node.stakes is not None
+    if is_early and not (may_begin_early(state, event) or may_speculate(state, event)):
         out.append(EndNode(NodeKey(event.request, event.node.name), "cancelled"))
         return
     run = state.find(event.request)
@@ -184,11 +186,11 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         (node,) = append_nodes(state, run, (event.node,), leaf=True)
         if event.node.early:
             state.unasked[node.key] = None
-        else:
+        elif not is_early:
             node.place = enter_place(run, event.node.engine, now)
         if run.unfinished == 1:
             leave_idle(state, run)
-            if not event.node.early:
+            if not is_early:
                 learn_gap(state, run, event.node.engine, now)
         if run.admitted:
             ready(state, node, now)

@@ -20,7 +20,7 @@ def may_begin_early(state: SchedulerState, event: LeafArrived) -> bool:
     A graph ends with its last node, which nothing is to hold up that nobody waits for.
     """
     run = state.requests.get(event.request)
-    return run is not None and not run.graph and state.live == 1
+    return event.node.early and run is not None and not run.graph and state.live == 1
 
 
 def early_asked(state: SchedulerState, event: EarlyAsked, now: float, out: list[Command]) -> None:

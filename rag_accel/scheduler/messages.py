@@ -29,6 +29,19 @@ class NodeKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Stakes:
+    """The stakes of a speculation (HedraRAG section 4.3).
+
+    Args:
+        chance: of the result that it is made of, to be final; 0 to 1.
+        left_s: seconds until that is known.
+    """
+
+    chance: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """A primitive as the core sees it.
 
@@ -45,6 +58,8 @@ class NodeSpec:
         fallback: what takes its place after its last attempt.
         early: nobody waits for it yet, but its request's program is likely to ask for it: a leaf
             that runs only while its request is alone (``early_answers.py``).
+        stakes: nobody waits for it, but its graph will if a result that is not final yet turns out
+            to be: a leaf that begins only where it is likely to save time (``speculation.py``).
     """
 
     name: str
@@ -57,6 +72,7 @@ class NodeSpec:
     backoffs_s: tuple[float, ...] = ()
     fallback: Fallback | None = None
     early: bool = False
+    stakes: Stakes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +267,14 @@ class ProgramLeft:
 class NodeReport:
     """One member of a step ended, gave its first output, or had a part of it ended.
 
-    After a ``part``, others of the same member are left. ``used`` are the tokens of a generation
+    After a ``part``, others of the same member are left. One that is ``taken`` goes on as the work
+    of another member. ``used`` are the tokens of a generation
     that ended. ``retry_after_s`` is set by an error that another attempt may mend, which must not
     begin sooner.
     """
 
     node: NodeKey
-    kind: Literal["final", "error", "partial", "part"]
+    kind: Literal["final", "error", "partial", "part", "taken"]
     used: TokenUsage | None = None
     retry_after_s: float | None = None
 

@@ -39,6 +39,9 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
             _part_ended(state, engine, node, now, out)
             continue
         leave_engine(state, engine, node)
+        if report.kind == "taken":
+            end_node(state, node, "done", now, out)
+            continue
         engine.node_mean_s = running_mean(engine.node_mean_s, now - node.started_at)
         engine.costs.learn_service(node.served_s, node.spec.size)
         if report.kind == "final":

@@ -91,7 +91,7 @@ ESTIMATED = {"decompose_stages", "pipeline_decoding", "rerank_by_source"}
     ("text", "enabled"),
     [
         ("all", None),
-        ("default", frozenset({*NAMES, "split_nodes", "early_prefill"} - ESTIMATED)),
+        ("default", frozenset({*NAMES, "split_nodes", "early_prefill", "speculate"} - ESTIMATED)),
         (" none", frozenset()),
         ("prune_dependencies", frozenset({"prune_dependencies"})),
         ("prune_dependencies, ", frozenset({"prune_dependencies"})),

@@ -10,6 +10,7 @@ from rag_accel.scheduler.driver.delivery import GraphClient
 from rag_accel.scheduler.driver.leaf import (
     AsyncLeaf,
     AsyncStreamLeaf,
+    BegunWork,
     KeptLeaf,
     LeafClient,
     SyncLeaf,
@@ -24,6 +25,7 @@ __all__ = [
     "AsyncLeaf",
     "AsyncStreamLeaf",
     "BegunCall",
+    "BegunWork",
     "Driver",
     "EngineWorker",
     "GraphClient",

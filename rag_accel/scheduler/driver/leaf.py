@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from rag_accel.clock import SIGNAL_S
-from rag_accel.engine_api import EngineOutput, EngineRequest
+from rag_accel.engine_api import EngineOutput, EngineRequest, WorkId
 from rag_accel.scheduler.driver.outcomes import Result
 from rag_accel.scheduler.messages import LeafArrived, NodeKey, Outcome
 
@@ -24,6 +25,23 @@ Later = Callable[[asyncio.AbstractEventLoop, Call, Call | None], None]
 STREAM_ITEMS = 256
 
 
+@dataclass(frozen=True, slots=True)
+class BegunWork:
+    """Work that a speculation has begun, and that goes on as the work of a primitive.
+
+    Args:
+        request: the whole work, for an engine that does not have it any more.
+        work: what the engine calls it.
+        told: its increments so far.
+        result: its result, if it has ended.
+    """
+
+    request: EngineRequest
+    work: WorkId
+    told: tuple[EngineOutput, ...] = ()
+    result: Result | None = None
+
+
 class LeafClient(Protocol):
     """A receiver of the events of one primitive.
 
@@ -31,7 +49,7 @@ class LeafClient(Protocol):
     ``partial`` run on the thread of the engine that takes the work.
     """
 
-    def request(self, node: NodeKey) -> EngineRequest:
+    def request(self, node: NodeKey) -> EngineRequest | BegunWork:
         """Build the work for an owned engine."""
         ...
 
@@ -40,7 +58,10 @@ class LeafClient(Protocol):
         ...
 
     def partial(self, node: NodeKey, output: EngineOutput) -> bool | None:
-        """Learn of an increment; False says that it was not seen, so the work may be repeated."""
+        """Learn of an increment; False says that it was not seen, so the work may be repeated.
+
+        Also told are ``progress`` outputs, of work that asked for them.
+        """
         ...
 
     def ended(self, node: NodeKey, outcome: Outcome, result: Result | None, shared: bool) -> None:

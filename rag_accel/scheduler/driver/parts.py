@@ -41,7 +41,9 @@ class PartedWork:
             SchedulingError: if the parts before it are gone.
         """
         if part.start == 0:
-            self._works[part.node] = _Parted(client.request(part.node))
+            request = client.request(part.node)
+            assert isinstance(request, EngineRequest), "no speculation begins work in parts"
+            self._works[part.node] = _Parted(request)
         work = self._works.get(part.node)
         if work is None:
             raise SchedulingError(

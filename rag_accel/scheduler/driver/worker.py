@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Final
 
@@ -23,7 +23,7 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import EngineOutputError, SchedulingError
 from rag_accel.scheduler.driver.ending import note_ending
-from rag_accel.scheduler.driver.leaf import LeafClient
+from rag_accel.scheduler.driver.leaf import BegunWork, LeafClient
 from rag_accel.scheduler.driver.outcomes import Result, StepOutcome
 from rag_accel.scheduler.driver.parts import PartedWork
 from rag_accel.scheduler.messages import (
@@ -258,7 +258,13 @@ class EngineWorker:
                 if client is None:
                     raise SchedulingError("nobody waits for this work", where=node.node)
                 if part is None:
-                    request = client.request(node)
+                    built = client.request(node)
+                    if isinstance(built, EngineRequest):
+                        request = built
+                    elif self._take_over(node, built, outcome):
+                        continue
+                    else:
+                        request = built.request
                 else:
                     request, part = self._parted.request(client, part)
             except BaseException as error:  # the caller's own code may run here
@@ -268,6 +274,22 @@ class EngineWorker:
                 self._held[request.id] = _Held(node, request, part)
                 work.append(request)
         return work
+
+    def _take_over(self, node: NodeKey, begun: BegunWork, outcome: StepOutcome) -> bool:
+        """Let work that a speculation has begun go on as that of a primitive, if it is here."""
+        held, result = self._held.get(begun.work), begun.result
+        if held is None and result is None:
+            return False
+        if held is not None:
+            outcome.reports.append(NodeReport(held.node, "taken"))
+        taken = _Held(node, replace(begun.request, id=begun.work))
+        self._held[begun.work] = taken
+        for output in begun.told:
+            self._pass_on(taken, output, outcome)
+        if held is None and result is not None and self._held.get(begun.work) is taken:
+            final = EngineOutput(begun.work, "final", result.value, handle=result.handle)
+            self._end(taken, final, outcome)
+        return True
 
     def _listen(self, is_silent: bool, step_s: float, outcome: StepOutcome) -> None:
         """End the held work of a stepped engine that seems to have lost it."""
@@ -288,6 +310,8 @@ class EngineWorker:
                 outcome.unclaimed.append(output.handle)
             if held is not None and output.kind == "partial":
                 self._pass_on(held, output, outcome)
+            elif held is not None and held.request.provisional:
+                self._partial(held.node, output)
         if not self.engine.profile.stepped:
             for held in list(self._held.values()):
                 self._end(held, _missing(held.request), outcome)

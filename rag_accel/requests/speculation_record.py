@@ -1,0 +1,163 @@
+"""The record of a search and a generation: when a provisional result may be trusted.
+
+A speculation (HedraRAG section 4.3) is worth its tokens only if the documents that it is made of
+are likely to be final. How likely is learned from every search whose provisional results are seen,
+speculated on or not: by how much of it was done, and since when its documents had not changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final, NamedTuple
+
+from rag_accel.scheduler.messages import Stakes
+
+#: borders between shares of a search, done and unchanged
+DONE_BORDERS: Final = (0.08, 0.15, 0.25, 0.4, 0.55, 0.75)
+UNCHANGED_BORDERS: Final = (0.02, 0.08, 0.2, 0.4)
+#: searches of one kind that count; older ones count half
+MOST_COUNTED: Final = 256
+#: with a lower chance more tokens are wasted than a user would like to pay for
+LEAST_CHANCE: Final = 0.88
+#: of all prompts, and of all seconds of answers, so much may be wasted
+MOST_WASTED: Final = 0.08
+#: the first speculations, which may all be wrong before there is a share
+FREE: Final = 1.0
+#: searches after which a record that has never trusted one asks for few provisional results only
+UNTRUSTED_FROM: Final = 48
+ASKED_AGAIN: Final = 16
+#: a search that takes a smaller share of its request is not worth its pieces
+LEAST_SHARE: Final = 0.05
+#: speculations that were right and yet not taken over, after which no further one begins
+MOST_REFUSED: Final = 8
+
+
+class Seen(NamedTuple):
+    """A provisional result: shares done and unchanged, seconds left, and its documents' ids."""
+
+    done: float
+    unchanged: float
+    left_s: float
+    ids: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Chances:
+    """Learned probabilities that a provisional result is final (uniform prior)."""
+
+    _counts: dict[tuple[int, int], list[float]] = field(
+        default_factory=dict[tuple[int, int], list[float]]
+    )
+
+    def of(self, seen: Seen) -> float:
+        """Return the probability that these documents are final, in this order."""
+        final, total = self._counts.get(_place(seen), (0.0, 0.0))
+        return (final + 1.0) / (total + 2.0)
+
+    def learn(self, seen: Iterable[Seen], final: Sequence[str]) -> None:
+        """Learn from a search that has ended; each of its borders counts once."""
+        for one in seen:
+            counts = self._counts.setdefault(_place(one), [0.0, 0.0])
+            if counts[1] >= MOST_COUNTED:
+                counts[0], counts[1] = counts[0] / 2, counts[1] / 2
+            counts[0] += one.ids == tuple(final)
+            counts[1] += 1.0
+
+    @property
+    def best(self) -> float:
+        """Return the highest probability of all that was seen."""
+        return max(((f + 1.0) / (n + 2.0) for f, n in self._counts.values()), default=0.5)
+
+
+def _place(seen: Seen) -> tuple[int, int]:
+    done = bisect_right(DONE_BORDERS, seen.done)
+    return done, bisect_right(UNCHANGED_BORDERS, seen.unchanged)
+
+
+Rule = Callable[["SpeculationRecord", Seen], "Stakes | None"]
+
+
+def trusted(record: SpeculationRecord, seen: Seen) -> Stakes | None:
+    """Return the stakes of a result that is likely to be final; None of any other."""
+    chance = record.chances.of(seen)
+    return Stakes(chance, seen.left_s) if chance >= LEAST_CHANCE else None
+
+
+class SpeculationRecord:
+    """The experience of one graph with one search and the generation behind it.
+
+    Thread-safe.
+    """
+
+    #: decides on which provisional results a generation begins
+    rule: Rule = staticmethod(trusted)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.chances = Chances()
+        self.searches = 0
+        #: speculations that were taken over, and those that were wrong
+        self.right = 0
+        self.wrong = 0
+        #: taken over never, although their documents were final, since the last that was
+        self._refused = 0
+        #: seconds of searches, of generations, and of generations in vain
+        self._search_s = self._answer_s = self._wasted_s = 0.0
+        self._asked = 0
+
+    def asks(self) -> bool:
+        """Tell whether a search is to tell its provisional results."""
+        with self._lock:
+            if self._refused >= MOST_REFUSED:
+                return False
+            whole_s = self._search_s + self._answer_s
+            is_short = self._answer_s > 0 and self._search_s < LEAST_SHARE * whole_s
+            is_untrusted = self.searches >= UNTRUSTED_FROM and self.chances.best < LEAST_CHANCE
+            self._asked += 1
+            return not (is_short or is_untrusted) or self._asked % ASKED_AGAIN == 0
+
+    def stakes(self, seen: Seen) -> Stakes | None:
+        """Return the stakes of a speculation on a provisional result; None if none is to begin."""
+        with self._lock:
+            if self._refused >= MOST_REFUSED or not self._may_waste():
+                return None
+            return self.rule(self, seen)
+
+    def _may_waste(self) -> bool:
+        if self.wrong > FREE + MOST_WASTED * self.searches:
+            return False
+        # As much as one generation may be wasted at first.
+        mean_s = self._answer_s / self.searches if self.searches else 0.0
+        return not mean_s or self._wasted_s <= MOST_WASTED * self._answer_s + mean_s
+
+    def search_ended(self, seen: Sequence[Seen], final: Sequence[str], took_s: float) -> None:
+        """Learn from a search that has ended well."""
+        with self._lock:
+            self.searches += 1
+            self._search_s += took_s
+            self.chances.learn(seen, final)
+
+    def answer_ended(self, took_s: float) -> None:
+        """Learn how long a generation takes."""
+        with self._lock:
+            self._answer_s += took_s
+
+    def taken_over(self) -> None:
+        """Count a speculation that has saved its request time."""
+        with self._lock:
+            self.right += 1
+            self._refused = 0
+
+    def dropped(self, wasted_s: float, was_right: bool) -> bool:
+        """Count a speculation that was not taken over, although its documents may be final.
+
+        Return whether that has turned speculation off: it never leads to anything here.
+        """
+        with self._lock:
+            self.wrong += 1
+            self._wasted_s += wasted_s
+            self._refused += was_right
+            return was_right and self._refused == MOST_REFUSED
