@@ -62,7 +62,7 @@ class ClusterLists:
         if coarse is None:
             coarse = np.zeros(clusters.shape, dtype=np.float32)
         threads = self._faiss.omp_get_max_threads()
-        if 1 < threads and len(queries) < _QUERIES_PER_THREAD * threads:
+        if threads > 1 and len(queries) < _QUERIES_PER_THREAD * threads:
             vectors = sizes[clusters]
             if int(vectors.sum()) * queries.shape[1] >= 2 * LEAST_SHARE:
                 rows = zip(queries, clusters, coarse, vectors, strict=True)
