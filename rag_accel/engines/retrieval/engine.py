@@ -112,14 +112,14 @@ class RetrievalEngine(SteppedSearches):
         is_cut = not query.where and 0 < query.k <= MOST_RESULTS
         return self._index.numbers_read(query.nprobe) if is_cut else 0
 
-    def _whole(self, group: list[Search]) -> list[EngineOutput]:
+    def _whole(self, group: list[Search], threads: int) -> list[EngineOutput]:
         query, (vectors, counts) = group[0].query, _asked(group)
         try:
             results = self._index.search_checked(vectors, counts, query.where, query.nprobe)
         except Exception as error:
             if len(group) == 1:
                 return [EngineOutput(group[0].id, "error", error=error)]
-            return [output for search in group for output in self._whole([search])]
+            return [output for search in group for output in self._whole([search], threads)]
         pairs = zip(group, results, strict=True)
         return [EngineOutput(search.id, "final", value=tuple(hits)) for search, hits in pairs]
 

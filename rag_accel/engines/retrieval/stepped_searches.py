@@ -129,13 +129,13 @@ class SteppedSearches(PendingRequests):
         """Return about how many numbers a search reads; 0 if it is not to be read in pieces."""
         raise NotImplementedError
 
-    def _whole(self, group: list[Search]) -> list[EngineOutput]:
+    def _whole(self, group: list[Search], threads: int) -> list[EngineOutput]:
         """End searches with equal ``group_key``; a search that raises fails alone."""
         raise NotImplementedError
 
-    def _alone(self, searches: list[Search]) -> list[EngineOutput]:
-        """End searches whose pieces are of no use."""
-        return self._whole_groups(searches)
+    def _again(self, searches: list[Search], threads: int) -> list[EngineOutput]:
+        """End searches that their pieces do not settle."""
+        return self._whole_groups(searches, threads)
 
     def _begin(self, group: list[Search]) -> list[tuple[ClusterScan, Any]]:
         """Return a scan for each search, and the state of the index."""
@@ -263,7 +263,7 @@ class SteppedSearches(PendingRequests):
                 outputs.append(self._report(held, value, threads))
         for held in unsettled:
             del self._held[held.search.id]
-        return outputs + self._alone([held.search for held in unsettled])
+        return outputs + self._again([held.search for held in unsettled], threads)
 
     def _failed(self, held: HeldSearch, error: Exception) -> EngineOutput:
         del self._held[held.search.id]
@@ -281,13 +281,12 @@ class SteppedSearches(PendingRequests):
         found = Provisional(value, done, done - held.reported_from, left_s)
         return EngineOutput(held.search.id, "progress", value=found)
 
-    def _whole_groups(self, searches: list[Search], threads: int = 0) -> list[EngineOutput]:
-        """End searches in calls that they share; learn from it where ``threads`` are given."""
+    def _whole_groups(self, searches: list[Search], threads: int) -> list[EngineOutput]:
+        """End searches in calls that they share, and learn from the time of each."""
         outputs = list[EngineOutput]()
         for group in grouped(searches, Search.group_key) if searches else ():
             started = time.perf_counter()
-            outputs += self._whole(group)
+            outputs += self._whole(group, threads)
             numbers = sum(map(self._numbers, group))
-            if threads:
-                self._times.note(numbers, threads, time.perf_counter() - started)
+            self._times.note(numbers, threads, time.perf_counter() - started)
         return outputs
