@@ -27,7 +27,7 @@ QUERIES = VECTORS + np.float32(0.3)
 
 
 def index_of(kind: str = "Flat", metric: str = "L2", nprobe: int = 9) -> Any:
-    index = faiss.index_factory(DIMENSION, f"IVF{LISTS},{kind}", METRICS[metric])
+    index: Any = faiss.index_factory(DIMENSION, f"IVF{LISTS},{kind}", METRICS[metric])
     index.train(VECTORS)
     index.add(VECTORS)
     index.nprobe = nprobe
