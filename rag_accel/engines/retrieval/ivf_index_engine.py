@@ -85,10 +85,12 @@ class IvfIndexEngine(SteppedSearches):
         )
         self._index = index
         self._sign = sign(index)
+        self._list_sizes: Labels = np.empty(0, dtype=np.int64)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search on ``budget.threads`` threads; each call of FAISS runs on one of them."""
         outputs, searches = list[EngineOutput](), list[Search]()
+        self._list_sizes = np.full(self._index.nlist, -1, dtype=np.int64)
         for request in self._taken():
             try:
                 searches.append(checked_search(request, self._index.d))
@@ -143,7 +145,7 @@ class IvfIndexEngine(SteppedSearches):
         count = 1 + max(search.query.k for search in group)
         begun = list[tuple[ClusterScan, Any]]()
         for query, numbers, mine in zip(queries, coarse, lists, strict=True):
-            sizes = _sizes(index, mine)
+            sizes = self._sizes(mine)
             scan = ClusterScan(query, count, mine, numbers, sizes)
             begun.append((scan, _State(ntotal, nprobe, mine, sizes)))
         return begun
@@ -164,7 +166,15 @@ class IvfIndexEngine(SteppedSearches):
         index, part = self._index, slice(start, end)
         if (state.ntotal, state.nprobe) != (index.ntotal, index.nprobe):
             return True
-        return not np.array_equal(state.sizes[part], _sizes(index, state.lists[part]))
+        return not np.array_equal(state.sizes[part], self._sizes(state.lists[part]))
+
+    def _sizes(self, lists: Labels) -> Labels:
+        """Return how many vectors each list holds in this step; 0 of -1, which stands for none."""
+        known, size_of = self._list_sizes, self._index.invlists.list_size
+        some = lists[lists >= 0]
+        for number in some[known[some] < 0].tolist():
+            known[number] = size_of(number)
+        return np.where(lists >= 0, known[lists], 0)
 
     def _documents(self, search: Search, scan: ClusterScan) -> tuple[ScoredDocument, ...] | None:
         """Return the nearest that were read; None if all are and equal scores leave them open."""
@@ -218,13 +228,6 @@ def _nearest_lists(index: Any, queries: Vectors, nprobe: int) -> tuple[Scores, L
         quantizer.search(queries[at : at + most], nprobe) for at in range(0, len(queries), most)
     ]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-
-def _sizes(index: Any, lists: Labels) -> Labels:
-    """Return how many vectors each list holds; 0 of -1, which stands for none."""
-    size_of = index.invlists.list_size
-    sizes = [size_of(number) if number >= 0 else 0 for number in lists.tolist()]
-    return np.asarray(sizes, dtype=np.int64)
 
 
 def _scored(scores: Scores, labels: Labels) -> tuple[ScoredDocument, ...]:
