@@ -35,7 +35,8 @@ class Capability(enum.StrEnum):
     ENDS_IN_TIME = "ends_in_time"
     """A stepped engine whose steps end soon after ``StepBudget.time_s``.
 
-    It serves the oldest work first, so that what a step leaves over is not left over for ever.
+    It serves the oldest work first, at least all that has waited long, so that no work is left over
+    for ever.
     """
 
     BOUNDS_ITS_WORK = "bounds_its_work"

@@ -1,4 +1,4 @@
-"""Clients of proxies: a flat index and a cross-encoder whose work shares steps with others'."""
+"""Clients of proxies: a FAISS index and a cross-encoder whose work shares steps with others'."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from rag_accel.engines.retrieval.flat_index_engine import (
     measured_scan,
 )
 from rag_accel.engines.retrieval.flat_products import sign
+from rag_accel.engines.retrieval.ivf_index_engine import (
+    IvfIndexEngine,
+    is_clustered,
+    ivf_obstacle,
+    numbers_read,
+)
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 from rag_accel.recognition.proxies import Ask, ClientWork
 from rag_accel.system.locks import ForkedAnew
 
-#: numbers in an index from which a single scan takes longer than asking the scheduler, about 0.5 ms
+#: numbers that a search reads from which on it takes longer than asking the scheduler, about 0.5 ms
 MIN_NUMBERS = 2_000_000
 #: searches for more results than this bypass the shared step
 MAX_K = 1_000
@@ -30,13 +36,25 @@ RERANK = "rerank"
 _FARTHEST = float(np.finfo(np.float32).max)
 
 
+#: the classes of indexes that engines search, in the words of reasons and tables
+SEARCHED_INDEXES = (
+    "`IndexFlatL2`, `IndexFlatIP`, `IndexIVFFlat`, `IndexIVFScalarQuantizer` and `IndexIVFPQ`"
+)
+
+
 def index_obstacle(index: Any) -> str | None:
-    """Return why no owned engine searches a FAISS index; None if a scan of it takes long enough."""
-    if not is_searchable(index):
-        return f"its index is a {type(index).__name__}; searches of IndexFlatL2 and IndexFlatIP run"
-    if index.ntotal * index.d >= MIN_NUMBERS:
-        return None
-    return f"small: {index.ntotal} x {index.d} numbers, searched from {MIN_NUMBERS:,} on"
+    """Return why no owned engine searches a FAISS index; None if a search takes long enough."""
+    if is_clustered(index):
+        if (obstacle := ivf_obstacle(index)) is not None:
+            return obstacle
+        numbers = numbers_read(index)
+        size = f"a search reads {numbers:,} numbers"
+    elif is_searchable(index):
+        numbers, size = index.ntotal * index.d, f"{index.ntotal} x {index.d} numbers"
+    else:
+        names = SEARCHED_INDEXES.replace("`", "")
+        return f"its index is a {type(index).__name__}; searches of {names} run"
+    return None if numbers >= MIN_NUMBERS else f"small: {size}, searched from {MIN_NUMBERS:,} on"
 
 
 class _UnderWay(ForkedAnew):
@@ -71,8 +89,8 @@ _searches = _UnderWay()
 _alone_threads = SearchThreads()
 
 
-class FlatIndexClient:
-    """A flat FAISS index whose searches share calls with those of others."""
+class FaissIndexClient:
+    """A FAISS index, flat or in clusters, whose searches share calls with those of others."""
 
     def __init__(self, index: Any, ask: Ask) -> None:
         self._index, self._ask = index, ask
@@ -93,6 +111,8 @@ class FlatIndexClient:
         is_alone = _searches.begin(self._index)
         try:
             if is_alone:  # nothing is to be shared, and few searches are worth a second core
+                if is_clustered(self._index):  # FAISS has one thread for a query
+                    return plain()
                 return measured_scan(self._index, x, k, _alone_threads)
             if x.shape[1] != self._index.d or not np.isfinite(x).all():
                 return plain()
@@ -111,7 +131,8 @@ class FlatIndexClient:
         return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
 
     def _engine(self) -> Engine:
-        return FlatIndexEngine(self._index)
+        is_flat = is_searchable(self._index)
+        return FlatIndexEngine(self._index) if is_flat else IvfIndexEngine(self._index)
 
     def _as_faiss(self, hits: Any, k: int) -> tuple[Any, Any]:
         towards = sign(self._index)

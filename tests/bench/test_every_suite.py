@@ -41,12 +41,14 @@ from bench.suites import (
     overhead,
     profile,
     ratio_definitions,
+    retrieval,
     serving,
     stacks,
     suite_names,
     together,
 )
 from bench.together.material import Material as ProgramMaterial
+from bench.vectors import IndexSize
 from rag_accel.engine_api import Document
 from rag_accel_demo.material import Material
 
@@ -153,6 +155,11 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     ),
     "llama_index": lambda _: llama_index.run(True, llama_index.Sizes(1, 24, 12, 1, 300, 16, 2, 1)),
     "profile": lambda _: profile.run(True, profile.Sizes(2, 3, 0.01)),
+    "retrieval": lambda given: retrieval.run(
+        True,
+        retrieval.Sizes(IndexSize(3_000, 24, 12, 16), {1: 2, 32: 2}, 2, 4, 2, 4, 8, 2),
+        Path(given.folder) / "cache",
+    ),
     "serving": lambda given: serving.run(
         True,
         serving.Sizes(

@@ -9,8 +9,9 @@ from typing import Any
 
 from rag_accel.recognition.clients import (
     MIN_NUMBERS,
+    SEARCHED_INDEXES,
     CrossEncoderClient,
-    FlatIndexClient,
+    FaissIndexClient,
     index_obstacle,
     scorer_obstacle,
 )
@@ -52,7 +53,7 @@ def _index_obstacle(store: Any) -> str | None:
 
 
 def _faiss(store: Any, ask: Ask) -> Any:
-    other = replaced(store, index=FlatIndexClient(store.index, ask))
+    other = replaced(store, index=FaissIndexClient(store.index, ask))
     if not ask.is_on_loop:
         return other
     off_loop = {
@@ -263,8 +264,8 @@ PROXIES = ProxyClasses(
             "store",
             "its own methods run; searches of all requests share looks at its index",
             (
-                f"fewer than {MIN_NUMBERS:,} numbers in its index",
-                "another index than `IndexFlatL2` and `IndexFlatIP`",
+                f"searches that read fewer than {MIN_NUMBERS:,} numbers",
+                f"another index than {SEARCHED_INDEXES}",
             ),
         ),
         "langchain_classic.retrievers.document_compressors.cross_encoder_rerank."

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from rag_accel.engine_api import (
+    Capability,
     EngineOutput,
     EngineProfile,
     EngineRequest,
@@ -15,14 +17,20 @@ from rag_accel.engine_api import (
     StepBudget,
 )
 from rag_accel.engines.retrieval.index.store import DocumentIndex
-from rag_accel.engines.retrieval.pending_requests import PendingRequests
 from rag_accel.engines.retrieval.search_request import (
     VALID_WORK,
     Search,
     checked_search,
-    grouped,
     ingested,
 )
+from rag_accel.engines.retrieval.stepped_searches import (
+    MOST_RESULTS,
+    HeldPiece,
+    HeldSearch,
+    SteppedSearches,
+)
+from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan
+from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.system.processor import usable_cores
 
@@ -30,14 +38,19 @@ from rag_accel.system.processor import usable_cores
 _FIRST_GUESS = LatencyModel(base_s=0.0002, per_item_s=0.0003)
 
 
-class RetrievalEngine(PendingRequests):
+class RetrievalEngine(SteppedSearches):
     """An engine for SEARCHING (``SearchQuery``) and INGESTION (``IngestBatch``) on one index.
 
     Each result is what the query would find alone, in ids, order and scores. Nothing is cached.
 
-    All submitted work ends in the next step. Searches with equal ``where`` and ``nprobe`` and a
-    ``k`` of similar size share one call. Ingestions come behind the searches submitted with them: a
-    search sees the documents of those that ended before it was submitted.
+    Searches with equal ``where`` and ``nprobe`` and a ``k`` of similar size share one call. Where a
+    step is not expected to end in time, long searches of clusters are read in pieces over several
+    steps. One with a filter or of an index with codes is not. A search that asks for provisional
+    results reports some between pieces, if it takes long enough. Each sees one state of the index:
+    if that changes between two of its pieces, it is made again in one call.
+
+    Ingestions come behind the searches of the step in which they came: a search sees the documents
+    of those that ended before it was submitted.
 
     Final values: ``tuple[ScoredDocument, ...]`` of a search, best first; the ``tuple[str, ...]`` of
     its documents' ids of an ingestion, which is taken whole or not at all. Work ends in ``error``
@@ -64,7 +77,9 @@ class RetrievalEngine(PendingRequests):
                 max_batch=max_batch,
                 latency=latency,
                 max_threads=usable_cores() if max_threads is None else max_threads,
+                stepped=True,
                 pure=True,
+                capabilities=frozenset({Capability.ENDS_IN_TIME}),
             )
         )
         self._index = index
@@ -75,7 +90,7 @@ class RetrievalEngine(PendingRequests):
         return self._index
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Search, then ingest, on ``budget.threads`` threads; return the outputs of all work."""
+        """Search, then ingest, on ``budget.threads`` threads."""
         outputs = list[EngineOutput]()
         searches, ingestions = list[Search](), list[EngineRequest]()
         for request in self._taken():
@@ -86,22 +101,41 @@ class RetrievalEngine(PendingRequests):
                 searches.append(checked_search(request, self._index.spec.dimension))
             except Exception as error:
                 outputs.append(EngineOutput(request.id, "error", error=error))
-        with thread_count(min(budget.threads, self._profile.max_threads)):
-            for group in grouped(searches, Search.group_key):
-                outputs += self._search(group)
+        threads = min(budget.threads, self._profile.max_threads)
+        with thread_count(threads):
+            outputs += self._search(searches, budget, threads)
             outputs += [ingested(self._index, request, VALID_WORK) for request in ingestions]
         return outputs
 
-    def _search(self, group: list[Search]) -> list[EngineOutput]:
-        """Search for a group in one call; a search that raises fails alone."""
-        query = group[0].query
-        vectors = np.stack([search.vector for search in group])
-        counts = [search.query.k for search in group]
+    def _numbers(self, search: Search) -> int:
+        query = search.query
+        is_cut = not query.where and 0 < query.k <= MOST_RESULTS
+        return self._index.numbers_read(query.nprobe) if is_cut else 0
+
+    def _whole(self, group: list[Search], threads: int) -> list[EngineOutput]:
+        query, (vectors, counts) = group[0].query, _asked(group)
         try:
             results = self._index.search_checked(vectors, counts, query.where, query.nprobe)
         except Exception as error:
             if len(group) == 1:
                 return [EngineOutput(group[0].id, "error", error=error)]
-            return [output for search in group for output in self._search([search])]
+            return [output for search in group for output in self._whole([search], threads)]
         pairs = zip(group, results, strict=True)
         return [EngineOutput(search.id, "final", value=tuple(hits)) for search, hits in pairs]
+
+    def _begin(self, group: list[Search]) -> list[tuple[ClusterScan, Any]]:
+        begun = self._index.begin_scans(*_asked(group), group[0].query.nprobe)
+        return [(state.scan, state) for state in begun]
+
+    def _read(self, pieces: Sequence[HeldPiece], threads: int) -> list[HeldSearch]:
+        states, ends = [one.held.state for one in pieces], [one.piece for one in pieces]
+        changed = self._index.read_scans(states, ends, threads)
+        return [one.held for one in pieces if one.held.state in changed]
+
+    def _value(self, held: HeldSearch) -> tuple[Any, ...] | None:
+        hits = self._index.scanned(held.state)
+        return None if hits is None else tuple(hits)
+
+
+def _asked(group: Sequence[Search]) -> tuple[Vectors, list[int]]:
+    return np.stack([search.vector for search in group]), [search.query.k for search in group]

@@ -26,11 +26,15 @@ VALID_WORK = "SEARCHING with SearchQuery, or INGESTION with IngestBatch"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One valid search; ``vector: [dim], float32``."""
+    """One valid search; ``vector: [dim], float32``.
+
+    ``provisional`` as in ``EngineRequest``.
+    """
 
     id: WorkId
     vector: Vectors
     query: SearchQuery
+    provisional: bool = False
 
     def group_key(self) -> Hashable:
         """Return what searches of one call have in common.
@@ -82,7 +86,8 @@ def checked_search(request: EngineRequest, dimension: int) -> Search:
     check_count(query.k)
     if query.where is not None or query.nprobe is not None:
         check_filter(query.where, query.nprobe)
-    return Search(request.id, checked_query(query.vector, dimension), query)
+    vector = checked_query(query.vector, dimension)
+    return Search(request.id, vector, query, request.provisional)
 
 
 def wrong_payload(request: EngineRequest, valid: str) -> ConfigError:

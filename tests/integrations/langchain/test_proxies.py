@@ -33,11 +33,15 @@ COUNT = MIN_NUMBERS // DIMENSION + 1
 STRATEGIES = {
     "L2": (faiss.METRIC_L2, DistanceStrategy.EUCLIDEAN_DISTANCE),
     "inner product": (faiss.METRIC_INNER_PRODUCT, DistanceStrategy.MAX_INNER_PRODUCT),
+    "clusters": (faiss.METRIC_L2, DistanceStrategy.EUCLIDEAN_DISTANCE),
 }
+LISTS = 16
 
 
 def store_of(index: Any, strategy: str = "L2", **settings: Any) -> FAISS:
-    index.add(np.random.default_rng(1).normal(size=(COUNT, DIMENSION)).astype(np.float32))
+    rows = np.random.default_rng(1).normal(size=(COUNT, DIMENSION)).astype(np.float32)
+    index.train(rows)
+    index.add(rows)
     documents = {
         str(number): Document(f"text {number}", id=str(number), metadata={"even": number % 2 == 0})
         for number in range(COUNT)
@@ -61,7 +65,11 @@ def never_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", params=STRATEGIES)
 def store(request: pytest.FixtureRequest) -> FAISS:
     """Give a large store of each kind; tests do not change it."""
-    return store_of(faiss.IndexFlat(DIMENSION, STRATEGIES[request.param][0]), request.param)
+    index = faiss.IndexFlat(DIMENSION, STRATEGIES[request.param][0])
+    if request.param == "clusters":
+        index = faiss.IndexIVFFlat(index, DIMENSION, LISTS)
+        index.nprobe = LISTS
+    return store_of(index, request.param)
 
 
 @pytest.fixture

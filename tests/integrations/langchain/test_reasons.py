@@ -6,6 +6,7 @@ import logging
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_classic.retrievers.document_compressors import (
@@ -78,11 +79,23 @@ def faiss_of_two() -> Any:
     return FAISS.from_texts(["a", "b"], DeterministicFakeEmbedding(size=8))
 
 
+def faiss_over(factory: str) -> Any:
+    import faiss
+
+    store = faiss_of_two()
+    store.index = faiss.index_factory(8, factory)
+    store.index.train(np.ones((2, 8), dtype=np.float32))
+    store.index.add(np.ones((2, 8), dtype=np.float32))
+    return store
+
+
 EXPLAINED: list[tuple[Any, str]] = [
     (lambda: store_of(SMALL), "(not now: small: 12 x 384 numbers, searched from 76,800 on)"),
     (lambda: store_of(LARGE), "InMemoryVectorStore: recognised store"),
     (lambda: store_of(LARGE, Quieter), "(Quieter overrides a method of InMemoryVectorStore; use"),
     (faiss_of_two, "(small: 2 x 8 numbers, searched from 2,000,000 on)"),
+    (lambda: faiss_over("IVF1,Flat"), "(small: a search reads 16 numbers, searched from 2,0"),
+    (lambda: faiss_over("HNSW4"), "IndexIVFFlat, IndexIVFScalarQuantizer and IndexIVFPQ run)"),
     (OwnStore, f"({NO_ENGINE}; RagAccelVectorStore searches on an engine)"),
     (lambda: EMBEDDING, f"({NO_ENGINE}; RagAccelEmbeddings embeds with a local model)"),
 ]

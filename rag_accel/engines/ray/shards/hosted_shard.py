@@ -74,6 +74,8 @@ class HostedShard(OwnEngine):
             replace(
                 state.engine.profile,
                 kinds=frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.INGESTION}),
+                stepped=False,
+                capabilities=frozenset(),
             ),
             f"shard {place} of {folder}",
         )
@@ -96,7 +98,8 @@ class HostedShard(OwnEngine):
         """Answer all searches together, then the other calls."""
         taken, self._pending = list(self._pending.values()), {}
         searches = [r for r in taken if isinstance(r.payload, ShardSearch)]
-        outputs = self._search(searches, budget)
+        # Without a limit of time all searches end: a change may drop their version of the shard.
+        outputs = self._search(searches, StepBudget(threads=budget.threads))
         for request in taken:
             if not isinstance(request.payload, ShardSearch):
                 outputs.append(self._ended(request))
@@ -114,7 +117,9 @@ class HostedShard(OwnEngine):
         for request in searches:
             call: ShardSearch = request.payload
             if call.version in self._states:
-                plain = replace(request, payload=call.query, kind=PrimitiveKind.SEARCHING)
+                plain = replace(
+                    request, payload=call.query, kind=PrimitiveKind.SEARCHING, provisional=False
+                )
                 by_version.setdefault(call.version, []).append(plain)
             else:
                 other = OtherVersion(self._manifest.version)

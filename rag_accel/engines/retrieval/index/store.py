@@ -27,10 +27,17 @@ from rag_accel.engines.retrieval.vectors.checks import (
     checked_vectors,
     copy_document,
 )
+from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
-from rag_accel.engines.retrieval.vectors.nearest import nearest
+from rag_accel.engines.retrieval.vectors.nearest import (
+    limit_of,
+    nearest,
+    nearest_of,
+    num_fetched,
+)
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Vectors
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.errors import ConfigError
 from rag_accel.registry import engine_registry
 
@@ -58,6 +65,27 @@ class IndexSnapshot:
     documents: tuple[Document, ...]
     vectors: Vectors
     clusters: TrainedClusters | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexScan:
+    """A search that is read in pieces, of one state of an index.
+
+    Args:
+        scan: its clusters, and the nearest so far.
+        limit: how many documents it finds.
+        scope: where it searches.
+        view: the state.
+    """
+
+    scan: ClusterScan
+    limit: int
+    scope: SearchScope
+    view: IndexView
+
+    def is_of(self, view: IndexView) -> bool:
+        """Tell whether a state is the one in which it began."""
+        return self.view.version == view.version and self.view.vectors is view.vectors
 
 
 class DocumentIndex:
@@ -229,6 +257,67 @@ class DocumentIndex:
             view = self.view()
             hits = nearest(view.vectors, queries, counts, view.scope(where, nprobe))
             return [view.scored(found) for found in hits]
+
+    def numbers_read(self, nprobe: int | None) -> int:
+        """Return about how many numbers a search without a filter reads.
+
+        0 if it cannot be read in pieces: the index is flat, not trained yet, or has codes.
+        """
+        state = self._contents.state
+        vectors = state.vectors
+        if not isinstance(vectors, IvfVectors) or vectors.refine:
+            return 0
+        visited = vectors.num_visited(False, nprobe) / vectors.num_clusters
+        return int(visited * state.count * self._spec.dimension)
+
+    def begin_scans(
+        self, queries: Vectors, counts: Sequence[int], nprobe: int | None
+    ) -> list[IndexScan]:
+        """Return a search for each of ``queries: [n, dim]``, of which nothing is read yet.
+
+        The arguments are those of ``search_checked``, on an index whose ``numbers_read`` is not 0.
+        """
+        with self._lock.reading():
+            view = self.view()
+            assert isinstance(view.vectors, IvfVectors), "an index without clusters"
+            scope = view.scope(None, nprobe)
+            limits = [limit_of(count, scope.size) for count in counts]
+            scans = view.vectors.begin(queries, num_fetched(max(limits), scope.size), scope)
+            return [
+                IndexScan(scan, limit, scope, view)
+                for scan, limit in zip(scans, limits, strict=True)
+            ]
+
+    def read_scans(
+        self, scans: Sequence[IndexScan], pieces: Sequence[ScanPiece], threads: int
+    ) -> list[IndexScan]:
+        """Read the next piece of each search; return those of which the index has changed since.
+
+        Of these nothing is read.
+        """
+        with self._lock.reading():
+            view = self.view()
+            pairs = zip(scans, pieces, strict=True)
+            current = [piece for scan, piece in pairs if scan.is_of(view)]
+            if current and isinstance(view.vectors, IvfVectors):
+                view.vectors.advance(current, threads)
+            return [scan for scan in scans if not scan.is_of(view)]
+
+    def scanned(self, found: IndexScan) -> list[ScoredDocument] | None:
+        """Return what ``search`` returns if all is read, else the same of what is read.
+
+        None if the index has changed since the search began.
+        """
+        with self._lock.reading():
+            view, scan = self.view(), found.scan
+            if not found.is_of(view):
+                return None
+            if scan.is_over:
+                first, queries = (scan.scores[None], scan.labels[None]), scan.query[None]
+                hits = nearest(view.vectors, queries, [found.limit], found.scope, first=first)[0]
+            else:
+                hits = nearest_of(view.vectors, scan.query, found.limit, scan.labels)
+            return view.scored(hits)
 
     def recall(self, vectors: Any, k: int, nprobe: int | None = None) -> float:
         """Return the share of results that searches by codes do not miss; 1.0 without codes.

@@ -8,34 +8,34 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.vectors.cluster_scans import (
+    LEAST_SHARE,
+    ClusterScan,
+    ScanPiece,
+    advance,
+)
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import Scores, higher_is_nearer, load_faiss
 
-_QUERIES_PER_THREAD = 4  # from which on threads share queries, not the clusters of each
+_QUERIES_PER_THREAD = 4  # from which on FAISS's threads share the queries, and as fast
 _CACHE_LINE = 64  # bytes; FAISS reads as many at once, and takes longer where they lie in two
-_MIN_SHARED = 1 << 19  # numbers a query reads for which waking threads pays: some 0.1 ms
 _MOST_TRIED = 256  # of 307 dimensions from 1 to 4,096 one needed 66, the average 8
-_OVER_CLUSTERS, _OVER_QUERIES = 1, 3  # FAISS's numbers; its default leaves a call on one thread
+_OVER_QUERIES = 3  # FAISS's number; its default leaves a call on one thread
 
 
 class ClusterLists:
     """A FAISS IVF index whose lists can be scanned. Reading only: concurrent scans are safe.
 
     Args:
-        make: returns an empty index; called twice.
-        metric: of both.
+        index: an empty one.
+        metric: of it.
     """
 
-    def __init__(self, make: Callable[[], Any], metric: Metric) -> None:
+    def __init__(self, index: Any, metric: Metric) -> None:
         self._faiss = load_faiss()
         self._metric = metric
-        self.index = make()
-        self.index.parallel_mode = _OVER_QUERIES
-        # A second face of the same lists: how a scan shares its threads is an attribute of a FAISS
-        # index, and other threads may be scanning.
-        self._sliced = make()
-        self._sliced.parallel_mode = _OVER_CLUSTERS
-        self._sliced.replace_invlists(self.index.invlists, False)
+        self.index = index
+        index.parallel_mode = _OVER_QUERIES
 
     def scan(
         self,
@@ -48,13 +48,13 @@ class ClusterLists:
     ) -> tuple[Scores, Labels]:
         """Return scores (higher is nearer) and labels, ``[n, count]``, best first.
 
-        Threads wait for each other once for each query where they share its clusters, once for
-        each call where they share the queries: the former only pays for few queries that read much.
+        FAISS's threads share the queries of a call. Of few that read much, threads of ours share
+        the clusters.
 
         Args:
             queries: ``[n, dim]``.
             count: how many to find; a row that runs out ends with ``NO_LABEL``.
-            clusters: ``[n, m]``, where -1 stands for none.
+            clusters: ``[n, m]``.
             selector: FAISS's; other vectors are skipped.
             sizes: vectors in each cluster.
             coarse: ``[n, m]``, scores of the centroids; where they are not part of a score, none.
@@ -62,28 +62,22 @@ class ClusterLists:
         if coarse is None:
             coarse = np.zeros(clusters.shape, dtype=np.float32)
         threads = self._faiss.omp_get_max_threads()
-        is_sliced = threads > 1 and len(queries) < _QUERIES_PER_THREAD * threads
-        if is_sliced:
-            work = int(np.where(clusters >= 0, sizes[clusters], 0).sum())
-            is_sliced = work * queries.shape[1] >= len(queries) * _MIN_SHARED
-        index = self._sliced if is_sliced else self.index
-        return self._read(index, queries, count, clusters, coarse, selector)
+        if threads > 1 and len(queries) < _QUERIES_PER_THREAD * threads:
+            vectors = sizes[clusters]
+            if int(vectors.sum()) * queries.shape[1] >= 2 * LEAST_SHARE:
+                rows = zip(queries, clusters, coarse, vectors, strict=True)
+                scans = [
+                    ClusterScan(query, count, mine, numbers, counts, selector)
+                    for query, mine, numbers, counts in rows
+                ]
+                advance(self, [ScanPiece(scan, 0, len(scan.clusters)) for scan in scans], threads)
+                return np.stack([s.scores for s in scans]), np.stack([s.labels for s in scans])
+        return self.read(queries, count, clusters, coarse, selector)
 
     def read(
         self, queries: Vectors, count: int, clusters: Labels, coarse: Scores, selector: Any
     ) -> tuple[Scores, Labels]:
-        return self._read(self.index, queries, count, clusters, coarse, selector)
-
-    def _read(
-        self,
-        index: Any,
-        queries: Vectors,
-        count: int,
-        clusters: Labels,
-        coarse: Scores,
-        selector: Any,
-    ) -> tuple[Scores, Labels]:
-        scores, labels = read_lists(index, queries, count, clusters, coarse, selector)
+        scores, labels = read_lists(self.index, queries, count, clusters, coarse, selector)
         return higher_is_nearer(self._metric, scores), labels
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -248,8 +247,9 @@ class IvfVectors:
             index.is_trained = True
             return index
 
-        lists = ClusterLists(make if ranges is None else partial(made_aligned, make), spec.metric)
-        lists.index.set_direct_map_type(faiss.DirectMap.Hashtable)
+        index = make() if ranges is None else made_aligned(make)
+        lists = ClusterLists(index, spec.metric)
+        index.set_direct_map_type(faiss.DirectMap.Hashtable)
         return lists
 
 

@@ -26,6 +26,7 @@ from rag_accel.engines.retrieval.vectors.vectors import (
     NO_LABEL,
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
+    Scores,
     SearchScope,
     VectorIndex,
 )
@@ -57,19 +58,23 @@ def nearest(
     scope: SearchScope,
     *,
     without_codes: bool = False,
+    first: tuple[Scores, Labels] | None = None,
 ) -> list[Hits]:
     """Return for each query its ``ks[i]`` nearest vectors in scope; equal scores by label.
 
     A query whose clusters hold fewer than it asked for is searched again in every cluster, so that
     it finds fewer only if the scope holds fewer. ``ks`` may hold numbers below 1: none is found.
-    An index with codes is searched by them, unless ``without_codes``.
+    An index with codes is searched by them, unless ``without_codes``. Where ``first`` is given, it
+    is what the index fetches first for these queries: ``num_fetched`` candidates of each.
     """
     hits = [_NONE] * len(queries)
     limits = np.asarray([limit_of(k, scope.size) for k in ks], dtype=np.int64)
     rows = np.flatnonzero(limits > 0)
     if len(rows):
-        search = _search_codes if index.refine and not without_codes else _search
-        search(index, queries, limits, scope, rows, hits)
+        if index.refine and not without_codes:
+            _search_codes(index, queries, limits, scope, rows, hits)
+        else:
+            _search(index, queries, limits, scope, rows, hits, first)
     short = [row for row, limit in enumerate(limits) if len(hits[row].labels) < limit]
     if short:
         every = replace(scope, nprobe=index.num_clusters)
@@ -82,6 +87,19 @@ def limit_of(k: int, size: int) -> int:
     return max(0, min(int(k), size))
 
 
+def num_fetched(limit: int, size: int) -> int:
+    """Return how many of ``size`` vectors are fetched first to find ``limit``."""
+    return min(limit + MARGIN, size)
+
+
+def nearest_of(index: VectorIndex, query: Vectors, limit: int, labels: Labels) -> Hits:
+    """Return the nearest of these labels, at most ``limit`` of them; ``limit`` is 1 or more."""
+    bounds = np.full(1, -np.inf)
+    (hits,) = _settled(index, query[None], np.asarray([limit]), labels[None], bounds)
+    assert hits is not None, "nothing is left open"
+    return hits
+
+
 def _search(
     index: VectorIndex,
     queries: Vectors,
@@ -89,13 +107,15 @@ def _search(
     scope: SearchScope,
     rows: Rows,
     hits: list[Hits],
+    first: tuple[Scores, Labels] | None = None,
 ) -> None:
     """Fill ``hits`` for the given rows of ``queries``, fetching more for those not settled."""
-    count = int(limits[rows].max(initial=0)) + MARGIN
+    count = num_fetched(int(limits[rows].max(initial=0)), scope.size)
     while len(rows):
         count = min(count, scope.size)
         open_queries, wanted = queries[rows], limits[rows]
-        scores, labels = index.fetch(open_queries, count, scope)
+        scores, labels = first or index.fetch(open_queries, count, scope)
+        first = None
         is_all = (labels[:, -1] == NO_LABEL) | (count == scope.size)
         bounds = np.where(is_all, -np.inf, scores[:, -1].astype(np.float64))
         settled = _settled(index, open_queries, wanted, labels, bounds)
