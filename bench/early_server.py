@@ -1,5 +1,7 @@
 """Serve chats whose prompts take time unless they are kept: ``python -m bench.early_server``.
 
+Two arguments may say how many tokens an answer has, and how many seconds each of them takes.
+
 A token is a word. One lane computes prompts in steps, also those of several requests in turn. The
 server keeps what it has computed, by blocks, also of a prompt whose client has gone: a step that
 has begun ends. It prints its port. Then it answers each line of standard input by a JSON object
@@ -56,17 +58,19 @@ class PromptCache:
 class ScriptedPrompts:
     """An endpoint of chats."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: int, token_s: float) -> None:
+        self._tokens, self._token_s = tokens, token_s
         self._cache = PromptCache()
         self._lane = asyncio.Lock()
         self._free_at = 0.0
-        self._state: dict[str, int] = {"prompt": 0, "early": 0, "used": 0}
+        self._state: dict[str, int] = {"prompt": 0, "early": 0, "used": 0, "decoded": 0}
 
     def take_state(self) -> dict[str, int]:
         """Return the tokens since the last time, and forget them.
 
         ``prompt`` are those of whole prompts, ``early`` those computed for beginnings, ``used``
-        those of them that a whole prompt has found.
+        those of them that a whole prompt has found; ``decoded`` are those of answers, also of
+        answers whose client has gone, up to then.
         """
         taken, self._state = self._state, dict.fromkeys(self._state, 0)
         return taken
@@ -78,7 +82,7 @@ class ScriptedPrompts:
         prompt = " ".join(str(message["content"]) for message in call["messages"])
         is_early = call.get("max_tokens") == 1
         read, cached = await self._compute(prompt.split(), is_early, arrived)
-        words = list(pieces(prompt))[: 1 if is_early else None]
+        words = list(pieces(prompt, self._tokens))[: 1 if is_early else None]
         usage = {
             "prompt_tokens": read,
             "completion_tokens": len(words),
@@ -88,7 +92,12 @@ class ScriptedPrompts:
         head = {"id": "chat", "created": 0, "model": call["model"]}
         if call.get("stream"):
             return await self._stream(request, head, words, usage)
-        await asyncio.sleep(TOKEN_S * len(words))
+        begun = time.monotonic()
+        try:
+            await asyncio.sleep(self._token_s * len(words))
+        finally:
+            done = int((time.monotonic() - begun) / self._token_s)
+            self._state["decoded"] += min(len(words), done)
         message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
@@ -122,7 +131,8 @@ class ScriptedPrompts:
         chunk = {**head, "object": "chat.completion.chunk"}
         begun = time.monotonic()
         for number, word in enumerate(words, start=1):
-            await asyncio.sleep(begun + number * TOKEN_S - time.monotonic())
+            await asyncio.sleep(begun + number * self._token_s - time.monotonic())
+            self._state["decoded"] += 1
             end = "stop" if number == len(words) else None
             choice = {"index": 0, "delta": {"content": word}, "finish_reason": end}
             await _send(response, {**chunk, "choices": [choice]})
@@ -143,13 +153,13 @@ def chained(words: Sequence[str]) -> Iterator[int]:
         yield known
 
 
-def pieces(prompt: str) -> Iterator[str]:
+def pieces(prompt: str, tokens: int) -> Iterator[str]:
     """Yield what a prompt is answered by, a token each: words, or lines where it asks for them."""
     asks_lines = prompt.endswith(ASKS_LINES)
     lines = NUM_LINES if asks_lines else 1
     for line in range(lines):
         asked = f"{prompt} {line}" if asks_lines else prompt
-        words = scripted_text(asked, LINE_TOKENS if asks_lines else TOKENS).split()
+        words = scripted_text(asked, LINE_TOKENS if asks_lines else tokens).split()
         for place, word in enumerate(words):
             is_last = place + 1 == len(words)
             yield word + (" " if not is_last else "\n" if line + 1 < lines else "")
@@ -157,7 +167,8 @@ def pieces(prompt: str) -> Iterator[str]:
 
 async def serve() -> None:
     """Serve until the standard input ends."""
-    prompts = ScriptedPrompts()
+    said = dict(enumerate(sys.argv[1:]))
+    prompts = ScriptedPrompts(int(said.get(0, TOKENS)), float(said.get(1, TOKEN_S)))
     app = web.Application()
     app.router.add_post("/v1/chat/completions", prompts.answer)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,17 @@ class IndexSize:
     dimension: int = 256
 
 
-def build_index(size: IndexSize, cache: Path) -> DocumentIndex:
+def build_index(
+    size: IndexSize, cache: Path, text: Callable[[int], str] = lambda number: ""
+) -> DocumentIndex:
     """Return an index of a mixture; its clusters are found once and cached (4 bytes per vector).
 
     The vectors are drawn again each time, chunk by chunk, so that they are held only once.
+
+    Args:
+        size: of the index.
+        cache: where clusters are kept.
+        text: returns the text of a document by its number.
     """
     centroids, assignments = _clusters(size, cache)
     spec = IndexSpec(
@@ -90,7 +97,7 @@ def build_index(size: IndexSize, cache: Path) -> DocumentIndex:
     contents.exchange(IvfVectors(spec, centroids))
     for start, vectors in _chunks(size):
         end = start + len(vectors)
-        documents = [Document(str(number), "", {}) for number in range(start, end)]
+        documents = [Document(str(number), text(number), {}) for number in range(start, end)]
         contents.make(contents.putting(documents, vectors, assignments[start:end]))
     return index
 

@@ -1,4 +1,4 @@
-"""Speculative edges: generations that may begin with what their search has found so far.
+"""Speculative edges: generations that may begin with what a search or reranking has so far.
 
     search.searching: SEARCHING@store(vector) -> docs
     answer.decoding: DECODING@llm(input, docs) -> answer  after search.searching
@@ -16,6 +16,9 @@ from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.graph.primitives import Primitive, PrimitiveGraph
 from rag_accel.passes.context import PassContext
 
+#: what may tell what it has found so far
+FINDING = frozenset({PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING})
+
 #: what names the pass among ``passes``
 SPECULATE = "speculate"
 
@@ -23,7 +26,7 @@ SPECULATE = "speculate"
 def speculative_edges(
     graph: PrimitiveGraph, context: PassContext
 ) -> Iterator[tuple[Primitive, Primitive]]:
-    """Yield each search with the generation that waits for no other search than it.
+    """Yield each search or reranking with the generation that waits for no other than it.
 
     Both run on engines of ours, and that of the generation computes prompts before they are asked
     for: a server is named for that, since it may charge for them. What a reducer of the user's
@@ -38,7 +41,7 @@ def speculative_edges(
         if PrimitiveKind.PARTIAL_PREFILLING not in engine.kinds:
             continue
         waited = [graph.by_name[name] for name in generation.after if name in graph.by_name]
-        searches = [one for one in waited if one.kind is PrimitiveKind.SEARCHING]
+        searches = [one for one in waited if one.kind in FINDING]
         if len(searches) != 1 or context.owned(searches[0]) is None:
             continue
         read = searches[0].output

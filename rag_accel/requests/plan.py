@@ -241,6 +241,9 @@ class GraphPlan:
         lowered = decompose(grown, self._context.engines)
         plan = run_passes(restore_waits(lowered, so_far.freed), self._context)
         specs, by_node = self._specs(plan.graph.primitives)
+        speculated = tuple(self._speculated(plan.graph))
+        told = {pair.search for pair in speculated}
+        specs = tuple(replace(spec, provisional=spec.name in told) for spec in specs)
         specs, added, retries = with_recovery(
             grown, plan.graph.primitives, specs, self._context.engines, self._specs
         )
@@ -255,7 +258,7 @@ class GraphPlan:
             tuple(name for name, made in by_node.items() if holds_inputs(made.attributes)),
             retries=retries,
             early=self._early(plan.graph),
-            speculated=tuple(self._speculated(plan.graph)),
+            speculated=speculated,
         )
 
     def _early(self, graph: PrimitiveGraph) -> tuple[tuple[Primitive, EngineName], ...]:

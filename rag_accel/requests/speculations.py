@@ -72,11 +72,15 @@ class SpeculatedAnswer(EarlyAnswer):
         """Keep an increment, which nobody is to see before it is known to be right."""
         self.told.append(output)
 
+    @property
+    def is_well(self) -> bool:
+        """Tell whether it has neither failed nor been refused."""
+        return self.outcome in (None, "done")
+
     def may_become(self, work: EngineRequest) -> bool:
-        """Tell whether it is exactly this work, and has neither failed nor been refused."""
-        is_well = self.has_begun and self.outcome in (None, "done")
+        """Tell whether it is exactly this work, and can be taken over."""
         is_equal = self.payload == work.payload and self.work.stream == work.stream
-        return is_well and is_equal
+        return is_equal and self.has_begun and self.is_well
 
 
 class _Speculation:
@@ -150,7 +154,7 @@ class Speculations:
             with self._lock:
                 one.seen.append(seen)
                 if one.answer is not None:
-                    if one.answer.ids == seen.ids:
+                    if one.answer.ids == seen.ids and one.answer.is_well:
                         return
                     self._drop(one, generation.stage)
             stakes = one.pair.record.stakes(seen)

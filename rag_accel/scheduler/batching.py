@@ -7,6 +7,7 @@ The choice is that of Teola (section 5.2, Algorithm 2), the parts are those of H
 from __future__ import annotations
 
 from itertools import islice
+from math import ceil
 from typing import NamedTuple
 
 from rag_accel.passes.split_nodes import SPLIT_KINDS
@@ -87,7 +88,13 @@ def next_items(
         item_s = seen_s or engine.per_item_s
         part_s = _part_budget_s(engine, item_s * node.spec.size, options)
         return even_part(node.left, items_in(part_s, item_s, most))
+    if node.spec.provisional:
+        most = min(most, max(LEAST_TOLD, ceil(node.spec.size / MOST_TOLD)))
     return even_part(node.left, most)
+
+
+#: of a primitive whose results so far are wanted, the fewest items of a part and the most parts
+LEAST_TOLD, MOST_TOLD = 8, 6
 
 
 def _part_budget_s(engine: EngineState, service_s: float, options: CoreOptions) -> float:

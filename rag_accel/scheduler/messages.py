@@ -58,6 +58,7 @@ class NodeSpec:
         fallback: what takes its place after its last attempt.
         early: nobody waits for it yet, but its request's program is likely to ask for it: a leaf
             that runs only while its request is alone (``early_answers.py``).
+        provisional: its results so far are wanted, so that it may enter its engine in parts.
         stakes: nobody waits for it, but its graph will if a result that is not final yet turns out
             to be: a leaf that begins only where it is likely to save time (``speculation.py``).
     """
@@ -72,6 +73,7 @@ class NodeSpec:
     backoffs_s: tuple[float, ...] = ()
     fallback: Fallback | None = None
     early: bool = False
+    provisional: bool = False
     stakes: Stakes | None = None
 
 

@@ -23,6 +23,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
+from rag_accel.engines import RerankEngine
 from rag_accel.requests.speculation_record import SpeculationRecord
 from rag_accel.scheduler.messages import Stakes
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
@@ -114,7 +115,7 @@ class WatchedLLM(FakeEngine):
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every provisional result be trusted, so that a test decides what is right."""
-    stakes = staticmethod(lambda record, seen: Stakes(1.0, seen.left_s))  # type: ignore[misc]
+    stakes = staticmethod(lambda record, seen: Stakes(1.0, 1.0))  # type: ignore[misc]
     monkeypatch.setattr(SpeculationRecord, "rule", stakes)
 
 
@@ -289,3 +290,41 @@ def test_a_server_that_is_not_named_for_it_is_asked_once() -> None:
         search.turns.release(2)
         assert handle.result(PATIENCE_S) == reply(prompt("b"))
         assert sum(len(batch) for batch in llm.served) == 1
+
+
+def reranked() -> RAGraph:
+    made = RAGraph(["input"])
+    made.add_retrieval("search", top_k=32, output="many")
+    made.add_rerank("best", documents="many", query="input", top_n=1, output="docs")
+    made.add_generation("answer", prompt="Read {docs}. {input}")
+    return made.add_edge(START, "search").add_edge("search", "best").add_edge("best", "answer")
+
+
+class WatchedPairs:
+    """A scorer that prefers a text, and whose later calls wait until the LLM has work."""
+
+    def __init__(self, best: str, llm: WatchedLLM) -> None:
+        self._best, self._llm = f"text {best}", llm
+        self.sizes: list[int] = []
+
+    def __call__(self, pairs: list[tuple[str, str]]) -> list[float]:
+        if self.sizes:
+            assert self._llm.has_work.wait(PATIENCE_S)
+        self.sizes.append(len(pairs))
+        return [float(text == self._best) for _, text in pairs]
+
+
+@pytest.mark.parametrize(("best", "expected"), [("3", {"hits": 1}), ("29", {"misses": 1})])
+def test_an_answer_begins_with_what_is_best_among_the_first_pairs(
+    best: str, expected: dict[str, int]
+) -> None:
+    llm = WatchedLLM()
+    scorer = WatchedPairs(best, llm)
+    reranker = RerankEngine(scorer, pure=True, max_threads=0)
+    search = ScriptedSearch(found(*map(str, range(32))))
+    search.turns.release()
+    with opened(llm=llm, index=search, embedder=FakeEngine(), reranker=reranker) as acc:
+        made = reranked().add_edge("answer", END)
+        assert run(acc, made).result(PATIENCE_S) == reply(prompt(best))
+        assert counts(acc) == expected
+        assert scorer.sizes == [8, 8, 8, 8]

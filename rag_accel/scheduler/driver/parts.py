@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rag_accel.engine_api import EngineRequest, WorkId
+from rag_accel.engine_api import EngineRequest, Provisional, RerankBatch, WorkId
 from rag_accel.errors import SchedulingError
 from rag_accel.passes.split_nodes import joined, part_of
 from rag_accel.scheduler.driver.leaf import LeafClient
@@ -16,8 +17,12 @@ from rag_accel.scheduler.messages import NodeKey, WorkSlice
 @dataclass(slots=True)
 class _Parted:
     request: EngineRequest
+    began_at: float
     #: by first item, so that a part which is retried counts once
     results: dict[int, Any] = field(default_factory=dict[int, Any])
+    #: the documents that were best last, and the share that was done when they first were
+    told: tuple[str, ...] | None = None
+    told_from: float = 0.0
 
 
 class PartedWork:
@@ -43,7 +48,7 @@ class PartedWork:
         if part.start == 0:
             request = client.request(part.node)
             assert isinstance(request, EngineRequest), "no speculation begins work in parts"
-            self._works[part.node] = _Parted(request)
+            self._works[part.node] = _Parted(request, time.monotonic())
         work = self._works.get(part.node)
         if work is None:
             raise SchedulingError(
@@ -67,6 +72,18 @@ class PartedWork:
             return None
         del self._works[part.node]
         return joined(work.request.payload, [work.results[start] for start in sorted(work.results)])
+
+    def so_far(self, part: WorkSlice) -> Provisional:
+        """Return what the whole would be if a part, which is added, were its last."""
+        work = self._works[part.node]
+        payload: RerankBatch = work.request.payload
+        value = joined(payload, [work.results[start] for start in sorted(work.results)])
+        done = min(1.0, part.stop / max(1, len(payload.documents)))
+        told = tuple(found.document.id for found in value)
+        if told != work.told:
+            work.told, work.told_from = told, done
+        left_s = (time.monotonic() - work.began_at) * (1.0 - done) / done
+        return Provisional(value, done, done - work.told_from, left_s)
 
     def drop(self, nodes: Iterable[NodeKey]) -> None:
         """Forget work; unknown nodes are ignored."""

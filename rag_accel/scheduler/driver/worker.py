@@ -336,7 +336,7 @@ class EngineWorker:
     def _end(self, held: _Held, output: EngineOutput, outcome: StepOutcome) -> None:
         del self._held[held.request.id]
         if output.kind != "error" and held.part is not None:
-            self._end_part(held.part, output, outcome)
+            self._end_part(held, held.part, output, outcome)
             return
         if output.kind != "error":
             outcome.results[held.node] = Result(output.value, handle=output.handle)
@@ -350,11 +350,16 @@ class EngineWorker:
             outcome.unclaimed.append(output.handle)
         outcome.fail(held.node, error)
 
-    def _end_part(self, part: WorkSlice, output: EngineOutput, outcome: StepOutcome) -> None:
+    def _end_part(
+        self, held: _Held, part: WorkSlice, output: EngineOutput, outcome: StepOutcome
+    ) -> None:
         if output.handle is not None:
             outcome.unclaimed.append(output.handle)
         try:
             whole = self._parted.add(part, output.value)
+            if held.request.provisional and not part.is_last:
+                found = self._parted.so_far(part)
+                self._partial(part.node, EngineOutput(held.request.id, "progress", found))
         except Exception as error:  # results that cannot be put together
             self._parted.drop([part.node])
             outcome.fail(part.node, error)

@@ -181,9 +181,10 @@ class IvfVectors:
     def begin(self, queries: Vectors, count: int, scope: SearchScope) -> list[ClusterScan]:
         """Return a scan for each query of ``[n, dim]`` that keeps ``count`` candidates.
 
-        Read as a whole by ``advance``, it has found what ``fetch`` finds.
+        It reads the nearest clusters first, and has in the end found what ``fetch`` finds.
         """
-        clusters, sizes = self._visited(queries, scope), self.cluster_sizes()
+        nprobe = self.num_visited(scope.allowed is not None, scope.nprobe)
+        clusters, sizes = self._nearest.of(queries, nprobe), self.cluster_sizes()
         coarse, selector = self._centroid_scores(queries, clusters), self._selector(scope)
         rows = zip(queries, clusters, coarse, strict=True)
         return [
