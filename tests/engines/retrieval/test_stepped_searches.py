@@ -311,7 +311,9 @@ def test_an_index_that_is_trained_while_searches_wait() -> None:
 def test_more_is_fetched_where_equal_scores_leave_the_cut_open(engine: RetrievalEngine) -> None:
     request = search("long")
     copies = np.repeat(request.payload.vector[None], 20, axis=0)
-    engine.index.add([Document(f"copy {number}", "") for number in range(20)], copies)
+    documents = [Document(f"copy {number}", "") for number in range(20)]
+    engine.index.add(documents, copies)
+    engine.index.add(documents[:5], copies[:5])  # which are now the last of their cluster
     engine.submit([request])
     outputs = [output for found in steps(engine) for output in found]
     assert [hit.document.id for hit in outputs[0].value] == [f"copy {at}" for at in range(5)]
