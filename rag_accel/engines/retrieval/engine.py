@@ -11,7 +11,6 @@ from rag_accel.engine_api import (
     Capability,
     EngineOutput,
     EngineProfile,
-    EngineRequest,
     LatencyModel,
     PrimitiveKind,
     StepBudget,
@@ -20,7 +19,7 @@ from rag_accel.engines.retrieval.index.store import DocumentIndex
 from rag_accel.engines.retrieval.search_request import (
     VALID_WORK,
     Search,
-    checked_search,
+    checked_searches,
     ingested,
 )
 from rag_accel.engines.retrieval.stepped_searches import (
@@ -91,16 +90,10 @@ class RetrievalEngine(SteppedSearches):
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search, then ingest, on ``budget.threads`` threads."""
-        outputs = list[EngineOutput]()
-        searches, ingestions = list[Search](), list[EngineRequest]()
-        for request in self._taken():
-            if request.kind is PrimitiveKind.INGESTION:
-                ingestions.append(request)
-                continue
-            try:
-                searches.append(checked_search(request, self._index.spec.dimension))
-            except Exception as error:
-                outputs.append(EngineOutput(request.id, "error", error=error))
+        taken = self._taken()
+        ingestions = [request for request in taken if request.kind is PrimitiveKind.INGESTION]
+        others = [request for request in taken if request.kind is not PrimitiveKind.INGESTION]
+        searches, outputs = checked_searches(others, self._index.spec.dimension)
         threads = min(budget.threads, self._profile.max_threads)
         with thread_count(threads):
             outputs += self._search(searches, budget, threads)

@@ -25,7 +25,7 @@ from rag_accel.engines.retrieval.flat_products import (
     settled,
 )
 from rag_accel.engines.retrieval.pending_requests import PendingRequests
-from rag_accel.engines.retrieval.search_request import Search, checked_search, grouped
+from rag_accel.engines.retrieval.search_request import Search, checked_searches, grouped
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss, thread_count
@@ -84,13 +84,8 @@ class FlatIndexEngine(PendingRequests):
         A scan runs on the threads that FAISS is set to or on one, whichever was measured to be
         faster; so does a product, which leaves a core to the callers.
         """
-        outputs, searches = list[EngineOutput](), list[Search]()
         view = FlatView.of(self._index)
-        for request in self._taken():
-            try:
-                searches.append(checked_search(request, view.dimension))
-            except Exception as error:
-                outputs.append(EngineOutput(request.id, "error", error=error))
+        searches, outputs = checked_searches(self._taken(), view.dimension)
         for group in grouped(searches, Search.group_key):
             outputs += self._group(view, group)
         return outputs
@@ -183,7 +178,11 @@ def _searchable() -> tuple[frozenset[type], frozenset[int]]:
     )
 
 
-def _final(search: Search, scores: Any, places: Any) -> EngineOutput:
+def scored(scores: Any, places: Any) -> tuple[ScoredDocument, ...]:
+    """Return documents that are named by their places."""
     pairs = zip(places.tolist(), scores.tolist(), strict=True)
-    found = tuple(ScoredDocument(Document(str(place), ""), score) for place, score in pairs)
-    return EngineOutput(search.id, "final", value=found)
+    return tuple(ScoredDocument(Document(str(place), ""), score) for place, score in pairs)
+
+
+def _final(search: Search, scores: Any, places: Any) -> EngineOutput:
+    return EngineOutput(search.id, "final", value=scored(scores, places))

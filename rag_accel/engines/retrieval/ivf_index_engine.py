@@ -10,7 +10,6 @@ import numpy as np
 
 from rag_accel.engine_api import (
     Capability,
-    Document,
     EngineOutput,
     EngineProfile,
     LatencyModel,
@@ -18,10 +17,10 @@ from rag_accel.engine_api import (
     ScoredDocument,
     StepBudget,
 )
-from rag_accel.engines.retrieval.flat_index_engine import is_searchable
+from rag_accel.engines.retrieval.flat_index_engine import is_searchable, scored
 from rag_accel.engines.retrieval.flat_products import sign
 from rag_accel.engines.retrieval.index.documents import Labels
-from rag_accel.engines.retrieval.search_request import Search, checked_search
+from rag_accel.engines.retrieval.search_request import Search, checked_searches
 from rag_accel.engines.retrieval.stepped_searches import (
     MOST_RESULTS,
     HeldPiece,
@@ -89,13 +88,8 @@ class IvfIndexEngine(SteppedSearches):
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search on ``budget.threads`` threads; each call of FAISS runs on one of them."""
-        outputs, searches = list[EngineOutput](), list[Search]()
         self._list_sizes = np.full(self._index.nlist, -1, dtype=np.int64)
-        for request in self._taken():
-            try:
-                searches.append(checked_search(request, self._index.d))
-            except Exception as error:
-                outputs.append(EngineOutput(request.id, "error", error=error))
+        searches, outputs = checked_searches(self._taken(), self._index.d)
         threads = min(budget.threads, self._profile.max_threads)
         with thread_count(1):  # a search on several threads would be rounded otherwise
             return outputs + self._search(searches, budget, threads)
@@ -134,7 +128,8 @@ class IvfIndexEngine(SteppedSearches):
             except Exception as error:
                 outputs.append(EngineOutput(search.id, "error", error=error))
                 continue
-            value = _scored(numbers[0] * self._sign, labels[0])
+            is_found = labels[0] != NO_LABEL
+            value = scored(numbers[0][is_found] * self._sign, labels[0][is_found])
             outputs.append(EngineOutput(search.id, "final", value=value))
         return outputs
 
@@ -183,7 +178,7 @@ class IvfIndexEngine(SteppedSearches):
         scores, labels = scan.scores[: k + 1][found], scan.labels[: k + 1][found]
         if scan.is_over and (scores[1:] == scores[:-1]).any():
             return None
-        return _scored(scores[:k], labels[:k])
+        return scored(scores[:k], labels[:k])
 
 
 def numbers_read(index: Any) -> int:
@@ -228,12 +223,3 @@ def _nearest_lists(index: Any, queries: Vectors, nprobe: int) -> tuple[Scores, L
         quantizer.search(queries[at : at + most], nprobe) for at in range(0, len(queries), most)
     ]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-
-def _scored(scores: Scores, labels: Labels) -> tuple[ScoredDocument, ...]:
-    pairs = zip(labels.tolist(), scores.tolist(), strict=True)
-    return tuple(
-        ScoredDocument(Document(str(label), ""), score)
-        for label, score in pairs
-        if label != NO_LABEL
-    )

@@ -90,6 +90,19 @@ def checked_search(request: EngineRequest, dimension: int) -> Search:
     return Search(request.id, vector, query, request.provisional)
 
 
+def checked_searches(
+    requests: Iterable[EngineRequest], dimension: int
+) -> tuple[list[Search], list[EngineOutput]]:
+    """Return the valid searches of requests, and an ``error`` for each other request."""
+    searches, errors = list[Search](), list[EngineOutput]()
+    for request in requests:
+        try:
+            searches.append(checked_search(request, dimension))
+        except Exception as error:
+            errors.append(EngineOutput(request.id, "error", error=error))
+    return searches, errors
+
+
 def wrong_payload(request: EngineRequest, valid: str) -> ConfigError:
     """Return the error of work that a retrieval engine cannot do."""
     return ConfigError(

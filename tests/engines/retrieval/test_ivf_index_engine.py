@@ -106,14 +106,26 @@ def test_searches_in_pieces_find_what_the_index_finds(
     assert (index.nprobe, index.parallel_mode) == (nprobe, 0)
 
 
-def test_equal_scores_are_ordered_by_the_index() -> None:
-    index = index_of()
-    index.add(np.repeat(VECTORS[:50], 3, axis=0))
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_scores_are_ordered_by_the_index(metric: str) -> None:
+    index = index_of(metric=metric)
+    index.add(np.repeat(VECTORS[:50], 8, axis=0))
     engine = IvfIndexEngine(index)
     engine.submit([request(str(row), QUERIES[row]) for row in range(50)])
     outputs = ended(engine, StepBudget(0.0, 2))
     for row in range(50):
-        assert found(outputs[str(row)], faiss.METRIC_L2) == alone(index, QUERIES[row])
+        assert found(outputs[str(row)], METRICS[metric]) == alone(index, QUERIES[row])
+
+
+@pytest.mark.usefixtures("blas_in_batches")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crowd_is_compared_with_centroids_as_each_alone(kind: str) -> None:
+    index = index_of(kind, "IP")
+    engine = IvfIndexEngine(index)
+    engine.submit([request(str(row), QUERIES[row]) for row in range(60)])
+    outputs = ended(engine, StepBudget(None, 2))
+    for row in range(60):
+        assert found(outputs[str(row)], METRICS["IP"]) == alone(index, QUERIES[row])
 
 
 @pytest.mark.parametrize("change", ["add", "remove", "nprobe"])
@@ -133,8 +145,9 @@ def test_a_change_between_two_pieces_begins_the_search_again(change: str, at: in
     assert found(ended(engine, StepBudget(0.0))["a"], faiss.METRIC_L2) == alone(index, query)
 
 
-def test_a_vector_that_moves_to_another_list_begins_the_search_again() -> None:
-    index = index_of(nprobe=LISTS)
+@pytest.mark.parametrize("nprobe", [6, LISTS])  # the other list is read, or not
+def test_a_vector_that_moves_to_another_list_begins_the_search_again(nprobe: int) -> None:
+    index = index_of(nprobe=nprobe)
     engine, query = IvfIndexEngine(index), QUERIES[7]
     engine.submit([request("a", query)])
     engine.step(StepBudget(0.0))

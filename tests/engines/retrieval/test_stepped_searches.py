@@ -40,7 +40,8 @@ COUNT, DIMENSION, CLUSTERS = 800, 8, 40
 #: seconds of a search of every cluster
 ALL_S = 0.1
 NUMBER_S = ALL_S / (COUNT * DIMENSION)
-VECTORS = np.random.default_rng(5).standard_normal((COUNT, DIMENSION)).astype(np.float32)
+#: whole numbers, so that many scores are equal
+VECTORS = np.random.default_rng(5).integers(-2, 3, (COUNT, DIMENSION)).astype(np.float32)
 FAR = np.full((1, DIMENSION), 50, np.float32)
 EIGHTH = StepBudget(time_s=ALL_S / 8, threads=2)
 
@@ -83,7 +84,7 @@ def engine() -> RetrievalEngine:
 
 
 def search(name: str, row: int = 0, *, provisional: bool = False, **query: Any) -> EngineRequest:
-    payload = SearchQuery(VECTORS[row] + np.float32(0.1), **{"k": 5, **query})
+    payload = SearchQuery(VECTORS[row] + np.float32(0.5), **{"k": 5, **query})
     kind = PrimitiveKind.SEARCHING
     return EngineRequest(WorkId(name), "r", kind, payload, provisional=provisional)
 
@@ -149,7 +150,7 @@ def edit(index: DocumentIndex, how: str, turn: int) -> None:
         index.delete([f"d{number}" for number in range(turn, COUNT, 9)])
     elif how:
         name = f"d{turn}" if how == "replace" else f"new {turn}"
-        index.add([Document(name, "", {"tenant": 0})], VECTORS[turn : turn + 1] + np.float32(0.1))
+        index.add([Document(name, "", {"tenant": 0})], VECTORS[turn : turn + 1] + np.float32(0.5))
 
 
 def test_a_short_search_ends_in_the_next_step_beside_long_ones(
@@ -186,6 +187,20 @@ def test_the_least_work_left_is_read_first_but_no_search_starves(
             break
     assert ended.index("long") > 2
     assert clock.now < PATIENCE_S + 2 * ALL_S
+
+
+def test_a_long_search_waits_for_short_ones_until_it_has_waited_long(
+    engine: RetrievalEngine, clock: Clock
+) -> None:
+    engine.submit([search("long")])
+    engine.step(EIGHTH)
+    scan = engine._held[WorkId("long")].scan
+    read = scan.num_read
+    for waited_s, is_read in ((0.0, False), (PATIENCE_S, True)):
+        clock.now += waited_s
+        engine.submit([search("short", nprobe=1)])
+        assert [output.id for output in engine.step(StepBudget(0.0))] == ["short"]
+        assert (scan.num_read > read) == is_read
 
 
 def test_work_that_is_expected_to_end_in_time_is_one_call(
@@ -291,6 +306,17 @@ def test_an_index_that_is_trained_while_searches_wait() -> None:
     assert engine.index.is_trained
     outputs = [output for found in steps(engine) for output in found]
     assert [output.value for output in outputs] == [whole(engine, request)]
+
+
+def test_more_is_fetched_where_equal_scores_leave_the_cut_open(engine: RetrievalEngine) -> None:
+    request = search("long")
+    copies = np.repeat(request.payload.vector[None], 20, axis=0)
+    documents = [Document(f"copy {number}", "") for number in range(20)]
+    engine.index.add(documents, copies)
+    engine.index.add(documents[:5], copies[:5])  # which are now the last of their cluster
+    engine.submit([request])
+    outputs = [output for found in steps(engine) for output in found]
+    assert [hit.document.id for hit in outputs[0].value] == [f"copy {at}" for at in range(5)]
 
 
 def test_an_index_with_codes_is_searched_as_a_whole() -> None:
