@@ -26,6 +26,7 @@ from rag_accel.engines.retrieval.vectors.vectors import (
     NO_LABEL,
     SMALLEST_NORMAL,
     UNIT_ROUNDOFF,
+    Scores,
     SearchScope,
     VectorIndex,
 )
@@ -57,19 +58,24 @@ def nearest(
     scope: SearchScope,
     *,
     without_codes: bool = False,
+    fetched: tuple[Scores, Labels] | None = None,
 ) -> list[Hits]:
     """Return for each query its ``ks[i]`` nearest vectors in scope; equal scores by label.
 
     A query whose clusters hold fewer than it asked for is searched again in every cluster, so that
     it finds fewer only if the scope holds fewer. ``ks`` may hold numbers below 1: none is found.
-    An index with codes is searched by them, unless ``without_codes``.
+    An index with codes is searched by them, unless ``without_codes``. What was ``fetched`` before,
+    ``[n, count]`` as by ``VectorIndex.fetch``, is taken for the best in scope: only where near ties
+    at its end leave the order open, more is fetched.
     """
     hits = [_NONE] * len(queries)
     limits = np.asarray([limit_of(k, scope.size) for k in ks], dtype=np.int64)
     rows = np.flatnonzero(limits > 0)
     if len(rows):
-        search = _search_codes if index.refine and not without_codes else _search
-        search(index, queries, limits, scope, rows, hits)
+        if index.refine and not without_codes:
+            _search_codes(index, queries, limits, scope, rows, hits)
+        else:
+            _search(index, queries, limits, scope, rows, hits, fetched)
     short = [row for row, limit in enumerate(limits) if len(hits[row].labels) < limit]
     if short:
         every = replace(scope, nprobe=index.num_clusters)
@@ -89,13 +95,18 @@ def _search(
     scope: SearchScope,
     rows: Rows,
     hits: list[Hits],
+    fetched: tuple[Scores, Labels] | None = None,
 ) -> None:
     """Fill ``hits`` for the given rows of ``queries``, fetching more for those not settled."""
     count = int(limits[rows].max(initial=0)) + MARGIN
     while len(rows):
         count = min(count, scope.size)
         open_queries, wanted = queries[rows], limits[rows]
-        scores, labels = index.fetch(open_queries, count, scope)
+        if fetched is None:
+            scores, labels = index.fetch(open_queries, count, scope)
+        else:
+            scores, labels = fetched[0][rows], fetched[1][rows]
+            fetched, count = None, labels.shape[1]
         is_all = (labels[:, -1] == NO_LABEL) | (count == scope.size)
         bounds = np.where(is_all, -np.inf, scores[:, -1].astype(np.float64))
         settled = _settled(index, open_queries, wanted, labels, bounds)
