@@ -31,6 +31,15 @@ BORDERS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the vectors behind which th
 LEAST_NUMBERS = 1 << 23  # that a search reads for borders to pay: some 2 ms on one thread
 MOST_CHANGED = 1 / 4  # of the documents, before an index learns again
 
+#: names of counts; the vectors are the ones of stopped searches
+COUNTS: tuple[str, ...] = (
+    "stopped_searches",
+    "vectors_read",
+    "vectors_unread",
+    "stop_checks",
+    "stop_checks_equal",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
@@ -58,8 +67,8 @@ class StopReport:
         if self.slack is None:
             return f"{begun} learning, {self.observed} read in full"
         return (
-            f"{begun} {self.share_read:.0%} of the vectors read, "
-            f"{self.share_equal:.1%} of {self.checked} compared found the same documents"
+            f"{begun} {self.share_read:.0%} of the vectors read; "
+            f"{self.checked} compared, {self.share_equal:.1%} of these found the same documents"
         )
 
 
@@ -68,20 +77,15 @@ class EarlyStop:
 
     Args:
         share: as ``IndexSpec.stop``.
-        least_numbers: vectors times their dimension that a search reads at least to be stopped; by
-            default ``LEAST_NUMBERS``.
     """
 
-    def __init__(self, share: float, least_numbers: int | None = None) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
-        self._least_numbers = LEAST_NUMBERS if least_numbers is None else least_numbers
         self._lock = threading.Lock()
         self._by_bits: dict[int, Calibration] = {}
         self._read: dict[int, tuple[int, int]] = {}
         self._changed = 0
-        self.counts: dict[str, int] = dict.fromkeys(
-            ("stopped_searches", "stop_checks", "stop_checks_equal", "vectors_unread"), 0
-        )
+        self.counts = dict.fromkeys(COUNTS, 0)
 
     def changed(self, num_changed: int, num_documents: int) -> None:
         """Count changed documents; forget everything once they are too many."""
@@ -118,16 +122,17 @@ class EarlyStop:
             ConfigError: it is of other clusters, or something else.
         """
         try:
-            if saved["clusters"] != _identity(centroids):
-                raise _bad_calibration(f"clusters {saved['clusters']!r}", _identity(centroids))
-            is_same = saved["stop"] == self._share
+            clusters, is_same = saved["clusters"], saved["stop"] == self._share
             by_bits = {
                 int(bits): Calibration(self._share, of["gaps"], of["checked"] if is_same else ())
                 for bits, of in saved["calibrations"].items()
             }
             changed = int(saved["changed"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _bad_calibration(f"{type(error).__name__}: {error}", "as saved") from error
+            found = f"{type(error).__name__}: {error}"
+            raise _bad_calibration(found, "the calibration of a snapshot") from error
+        if clusters != (own := _identity(centroids)):
+            raise _bad_calibration(f"clusters {clusters!r}", f"clusters {own!r}")
         with self._lock:
             self._changed, self._by_bits = changed, by_bits
 
@@ -146,7 +151,7 @@ class EarlyStop:
         A filtered search, a search with an ``nprobe`` of its own and a short one are read in full.
         """
         visited = len(index) * index.num_visited(False, None) // index.num_clusters
-        is_short = visited * index.dimension < self._least_numbers
+        is_short = visited * index.dimension < LEAST_NUMBERS
         if scope.allowed is not None or scope.nprobe is not None or is_short:
             return nearest(index, queries, ks, scope)
         limits = [limit_of(k, scope.size) for k in ks]
@@ -162,10 +167,7 @@ class EarlyStop:
             wanted = [limits[row] for row in rows]
             found = self._stopped(index, queries[rows], wanted, list(slacks.values()), scope)
             for row, stopped in zip(rows, found, strict=True):
-                if row in hits:
-                    self._check(limits[row], stopped, hits[row])
-                else:
-                    hits[row] = stopped
+                self._check(limits[row], stopped, hits.setdefault(row, stopped))
         return [hits[row] for row in range(len(limits))]
 
     def _planned(self, limits: Sequence[int]) -> tuple[dict[int, float], list[int]]:
@@ -196,8 +198,9 @@ class EarlyStop:
             for limit, scan, total in zip(limits, scans, totals, strict=True):
                 read, of_all = self._read.get(limit.bit_length(), (0, 0))
                 self._read[limit.bit_length()] = read + scan.num_read, of_all + total
-                self.counts["stopped_searches"] += 1
+                self.counts["vectors_read"] += scan.num_read
                 self.counts["vectors_unread"] += total - scan.num_read
+                self.counts["stopped_searches"] += 1
         scores, labels = (
             np.stack([getattr(scan, name) for scan in scans]) for name in ("scores", "labels")
         )
@@ -216,6 +219,8 @@ class EarlyStop:
                 self._by_bits.setdefault(bits, Calibration(self._share)).observe(gap)
 
     def _check(self, limit: int, stopped: Hits, full: Hits) -> None:
+        if stopped is full:
+            return
         is_equal = set(stopped.labels.tolist()) == set(full.labels.tolist())
         with self._lock:
             self.counts["stop_checks"] += 1
@@ -238,7 +243,11 @@ def read_until_stopped(
     limits: Sequence[int],
     slacks: Sequence[float],
 ) -> None:
-    """Read scans from border to border, by centroid, leaving far clusters out at each."""
+    """Read scans from border to border, by centroid, leaving far clusters out at each.
+
+    What their requests found last does not matter here: at the first border the k-th best is so
+    near the final one that not a percent of the vectors less was read.
+    """
     threads, totals = load_faiss().omp_get_max_threads(), [scan.num_vectors for scan in scans]
     for scan in scans:
         scan.leave(np.argsort(-higher_is_nearer(index.metric, scan.coarse), kind="stable"))

@@ -43,7 +43,7 @@ class LastSearch:
 
 
 class SearchHistory:
-    """What the last searches of each request found. Used by one thread.
+    """The results of the last searches of each request. Used by one thread.
 
     Args:
         most_requests: the request that has searched least recently is forgotten beyond them.
