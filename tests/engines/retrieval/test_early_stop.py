@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -361,3 +365,47 @@ def test_a_stop_is_kept_through_misses_that_may_be_chance() -> None:
         missed += 1
     assert calibration.slack is None
     assert 5 < missed < 12
+
+
+def test_threads_search_an_index_that_is_edited_and_learned() -> None:
+    index, queries = made(), drawn(64, 3)
+
+    def search(turn: int) -> None:
+        for hits in index.search(queries[turn::4], K):
+            assert len({hit.document.id for hit in hits}) == K
+        if turn == 0:
+            index.add([Document("new", "")], drawn(1, 8))
+            index.delete(["new"])
+        index.calibrate(queries[turn::4], K)
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(8):
+            list(threads.map(search, range(4)))
+    assert index.stop_counts["stopped_searches"] > 0
+    (report,) = index.stopping
+    assert report.observed == MOST_OBSERVED or report.observed >= 8 * 64
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_stops_searches_while_its_parent_notes_one() -> None:
+    index = made()
+    index.calibrate(drawn(300, 2), K)
+    held, leave = threading.Event(), threading.Event()
+
+    def note() -> None:
+        assert index._stop is not None
+        with index._stop._lock.lock:
+            held.set()
+            leave.wait(60)
+
+    other = threading.Thread(target=note)
+    other.start()
+    held.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # a lock held for ever ends the child
+        os._exit(0 if index.search(drawn(1, 3), K) and index.stopping else 1)
+    status = os.waitpid(child, 0)[1]
+    leave.set()
+    other.join()
+    assert status == 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
 from rag_accel.engines.retrieval.vectors.stop_calibration import Calibration
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope, higher_is_nearer, load_faiss
 from rag_accel.errors import ConfigError
+from rag_accel.system.locks import RenewedLock
 
 BORDERS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the vectors behind which the rule is applied
 LEAST_NUMBERS = 1 << 23  # that a search reads for borders to pay: some 2 ms on one thread
@@ -81,7 +81,7 @@ class EarlyStop:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._lock = threading.Lock()
+        self._lock = RenewedLock()
         self._by_bits: dict[int, Calibration] = {}
         self._read: dict[int, tuple[int, int]] = {}
         self._changed = 0
@@ -89,7 +89,7 @@ class EarlyStop:
 
     def changed(self, num_changed: int, num_documents: int) -> None:
         """Count changed documents; forget everything once they are too many."""
-        with self._lock:
+        with self._lock.lock:
             self._changed += num_changed
             if self._changed > MOST_CHANGED * num_documents:
                 self._changed = 0
@@ -98,12 +98,12 @@ class EarlyStop:
 
     def reports(self) -> tuple[StopReport, ...]:
         """Return a report for each number of results in bits, fewest first."""
-        with self._lock:
+        with self._lock.lock:
             return tuple(self._report(bits) for bits in sorted(self._by_bits))
 
     def saved(self, centroids: Vectors) -> dict[str, Any]:
         """Return what ``restore`` takes for the same clusters, in values of JSON."""
-        with self._lock:
+        with self._lock.lock:
             of_each = {
                 str(bits): {"gaps": list(of.gaps), "checked": list(of.checked)}
                 for bits, of in self._by_bits.items()
@@ -133,7 +133,7 @@ class EarlyStop:
             raise _bad_calibration(found, "the calibration of a snapshot") from error
         if clusters != (own := _identity(centroids)):
             raise _bad_calibration(f"clusters {clusters!r}", f"clusters {own!r}")
-        with self._lock:
+        with self._lock.lock:
             self._changed, self._by_bits = changed, by_bits
 
     def calibrate(
@@ -173,7 +173,7 @@ class EarlyStop:
     def _planned(self, limits: Sequence[int]) -> tuple[dict[int, float], list[int]]:
         """Return the slacks of rows that can be stopped, and the rows that are read in full."""
         slacks, full = dict[int, float](), list[int]()
-        with self._lock:
+        with self._lock.lock:
             for row, limit in enumerate(limits):
                 calibration = self._by_bits.get(limit.bit_length())
                 slack = None if calibration is None else calibration.slack
@@ -194,7 +194,7 @@ class EarlyStop:
         scans = index.begin(queries, min(max(limits) + MARGIN, scope.size), scope)
         totals = [scan.num_vectors for scan in scans]
         read_until_stopped(index, scans, limits, slacks)
-        with self._lock:
+        with self._lock.lock:
             for limit, scan, total in zip(limits, scans, totals, strict=True):
                 read, of_all = self._read.get(limit.bit_length(), (0, 0))
                 self._read[limit.bit_length()] = read + scan.num_read, of_all + total
@@ -214,7 +214,7 @@ class EarlyStop:
             for query, limit, found in zip(queries, limits, hits, strict=True)
             if limit
         ]
-        with self._lock:
+        with self._lock.lock:
             for bits, gap in gaps:
                 self._by_bits.setdefault(bits, Calibration(self._share)).observe(gap)
 
@@ -222,7 +222,7 @@ class EarlyStop:
         if stopped is full:
             return
         is_equal = set(stopped.labels.tolist()) == set(full.labels.tolist())
-        with self._lock:
+        with self._lock.lock:
             self.counts["stop_checks"] += 1
             self.counts["stop_checks_equal"] += is_equal
             calibration = self._by_bits.get(limit.bit_length())
