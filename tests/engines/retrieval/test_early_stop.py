@@ -44,6 +44,7 @@ from rag_accel.requests.engines import owned
 from rag_accel.scheduler.messages import EngineName
 
 COUNT, DIMENSION, K = 3000, 16, 5
+EMPTY: dict[str, list[float]] = {"gaps": [], "checked": []}
 
 
 @pytest.fixture(autouse=True)
@@ -242,6 +243,16 @@ def test_a_calibration_that_holds_no_gaps_is_refused(gaps: object, tmp_path: Pat
     saved["calibrations"] = {"3": {"gaps": gaps, "checked": []}}
     with pytest.raises(ConfigError, match="does not belong"):
         DocumentIndex.from_snapshot(replace(index.snapshot(), calibration=saved))
+
+
+@pytest.mark.parametrize("change", [{"changed": float("inf")}, {"calibrations": {"0": EMPTY}}])
+def test_a_calibration_in_another_form_is_refused(change: dict[str, Any]) -> None:
+    index = made()
+    index.calibrate(drawn(10, 2), K)
+    calibration = {**(index.snapshot().calibration or {}), **change}
+    foreign = replace(index.snapshot(), calibration=calibration)
+    with pytest.raises(ConfigError, match="does not belong"):
+        DocumentIndex.from_snapshot(foreign)
 
 
 def test_a_damaged_calibration_is_a_damaged_file(tmp_path: Path) -> None:

@@ -83,7 +83,6 @@ class EarlyStop:
         self._share = share
         self._lock = RenewedLock()
         self._by_bits: dict[int, Calibration] = {}
-        self._read: dict[int, tuple[int, int]] = {}
         self._changed = 0
         self.counts = dict.fromkeys(COUNTS, 0)
 
@@ -94,12 +93,11 @@ class EarlyStop:
             if self._changed > MOST_CHANGED * num_documents:
                 self._changed = 0
                 self._by_bits.clear()
-                self._read.clear()
 
     def reports(self) -> tuple[StopReport, ...]:
         """Return a report for each number of results in bits, fewest first."""
         with self._lock.lock:
-            return tuple(self._report(bits) for bits in sorted(self._by_bits))
+            return tuple(_report(*entry) for entry in sorted(self._by_bits.items()) if entry[0])
 
     def saved(self, centroids: Vectors) -> dict[str, Any]:
         """Return what ``restore`` takes for the same clusters, in values of JSON."""
@@ -128,7 +126,9 @@ class EarlyStop:
                 for bits, of in saved["calibrations"].items()
             }
             changed = int(saved["changed"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if min(by_bits, default=1) < 1:
+                raise ValueError(f"calibrations of {min(by_bits)} bits")
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             found = f"{type(error).__name__}: {error}"
             raise _bad_calibration(found, "the calibration of a snapshot") from error
         if clusters != (own := _identity(centroids)):
@@ -175,13 +175,16 @@ class EarlyStop:
         slacks, full = dict[int, float](), list[int]()
         with self._lock.lock:
             for row, limit in enumerate(limits):
-                calibration = self._by_bits.get(limit.bit_length())
-                slack = None if calibration is None else calibration.slack
+                calibration = self._of(limit)
+                slack = calibration.slack
                 if slack is not None:
                     slacks[row] = slack
-                if calibration is None or slack is None or calibration.is_turn_to_check():
+                if slack is None or calibration.is_turn_to_check():
                     full.append(row)
         return slacks, full
+
+    def _of(self, limit: int) -> Calibration:
+        return self._by_bits.setdefault(limit.bit_length(), Calibration(self._share))
 
     def _stopped(
         self,
@@ -196,8 +199,9 @@ class EarlyStop:
         read_until_stopped(index, scans, limits, slacks)
         with self._lock.lock:
             for limit, scan, total in zip(limits, scans, totals, strict=True):
-                read, of_all = self._read.get(limit.bit_length(), (0, 0))
-                self._read[limit.bit_length()] = read + scan.num_read, of_all + total
+                calibration = self._of(limit)
+                calibration.num_read += scan.num_read
+                calibration.num_vectors += total
                 self.counts["vectors_read"] += scan.num_read
                 self.counts["vectors_unread"] += total - scan.num_read
                 self.counts["stopped_searches"] += 1
@@ -210,13 +214,13 @@ class EarlyStop:
         self, index: IvfVectors, queries: Vectors, limits: Sequence[int], hits: Sequence[Hits]
     ) -> None:
         gaps = [
-            (limit.bit_length(), index.gap(query, found.labels, float(found.scores[-1])))
+            (limit, index.gap(query, found.labels, float(found.scores[-1])))
             for query, limit, found in zip(queries, limits, hits, strict=True)
             if limit
         ]
         with self._lock.lock:
-            for bits, gap in gaps:
-                self._by_bits.setdefault(bits, Calibration(self._share)).observe(gap)
+            for limit, gap in gaps:
+                self._of(limit).observe(gap)
 
     def _check(self, limit: int, stopped: Hits, full: Hits) -> None:
         if stopped is full:
@@ -225,16 +229,7 @@ class EarlyStop:
         with self._lock.lock:
             self.counts["stop_checks"] += 1
             self.counts["stop_checks_equal"] += is_equal
-            calibration = self._by_bits.get(limit.bit_length())
-            if calibration is not None:
-                calibration.check(is_equal)
-
-    def _report(self, bits: int) -> StopReport:
-        of, (read, of_all) = self._by_bits[bits], self._read.get(bits, (0, 0))
-        checked = len(of.checked)
-        share_equal = sum(of.checked) / checked if checked else 1.0
-        share_read = read / of_all if of_all else 1.0
-        return StopReport(1 << (bits - 1), len(of.gaps), of.slack, share_read, checked, share_equal)
+            self._of(limit).check(is_equal)
 
 
 def read_until_stopped(
@@ -267,6 +262,13 @@ def leave_far_clusters(scan: ClusterScan, limit: int, slack: float, metric: Metr
     """Read no cluster of a scan whose centroid lies behind the k-th best by more than a slack."""
     unread = higher_is_nearer(metric, scan.coarse[scan.position :])
     scan.leave(np.flatnonzero(unread >= float(scan.scores[limit - 1]) - slack))
+
+
+def _report(bits: int, of: Calibration) -> StopReport:
+    checked = len(of.checked)
+    share_equal = sum(of.checked) / checked if checked else 1.0
+    share_read = of.num_read / of.num_vectors if of.num_vectors else 1.0
+    return StopReport(1 << (bits - 1), len(of.gaps), of.slack, share_read, checked, share_equal)
 
 
 def _identity(centroids: Vectors) -> str:

@@ -39,6 +39,8 @@ class Calibration:
             raise ValueError("a gap that is negative or not finite")
         self._slack: float | None = None
         self._turn = 0
+        #: vectors that stopped searches have read, of those in the clusters of ``nprobe``
+        self.num_read = self.num_vectors = 0
 
     @property
     def slack(self) -> float | None:
@@ -66,7 +68,7 @@ class Calibration:
         if not is_equal and chance_of(missed, len(self.checked), 1 - self._share) < CHANCE:
             self.gaps.clear()
             self.checked.clear()
-            self._slack = None
+            self._slack, self.num_read, self.num_vectors = None, 0, 0
 
 
 def chance_of(missed: int, count: int, probability: float) -> float:
