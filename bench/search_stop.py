@@ -95,7 +95,7 @@ def make_material(sizes: Sizes, folder: Path) -> Material:
 
 
 def stop_and_order_rows(material: Material, sizes: Sizes) -> tuple[Row, ...]:
-    """Return what a stop reads of the vectors and misses, and how soon orders find the final five.
+    """Return the reading and fidelity of a stop, and how soon three orders find the final five.
 
     ``stop_scanned`` is the share of the vectors of ``nprobe`` clusters that is read, ``stop_equal``
     the share of searches with the same set of five; ``order_*`` are shares of the vectors that are

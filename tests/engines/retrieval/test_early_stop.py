@@ -1,4 +1,4 @@
-"""Searches that stop early: what they learn, what they leave unread, when they learn again."""
+"""Early stops of searches: calibration, vectors left unread, fidelity, files, bad input."""
 
 from __future__ import annotations
 

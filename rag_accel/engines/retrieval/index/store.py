@@ -292,12 +292,12 @@ class DocumentIndex:
 
     @property
     def stopping(self) -> tuple[StopReport, ...]:
-        """Return what early stops have learned and measured, by ``k``; empty without them."""
+        """Return reports on early stops by ``k``, least first; empty without ``spec.stop``."""
         return () if self._stop is None else self._stop.reports()
 
     @property
     def stop_counts(self) -> Mapping[str, int]:
-        """Return counts of early stops by name; empty without them."""
+        """Return counts of early stops by name; empty without ``spec.stop``."""
         return {} if self._stop is None else self._stop.counts
 
     def reading(self) -> AbstractContextManager[object]:

@@ -100,7 +100,7 @@ class EarlyStop:
             return tuple(_report(*entry) for entry in sorted(self._by_bits.items()) if entry[0])
 
     def saved(self, centroids: Vectors) -> dict[str, Any]:
-        """Return what ``restore`` takes for the same clusters, in values of JSON."""
+        """Return the state for ``restore`` of an index with these clusters, in values of JSON."""
         with self._lock.lock:
             of_each = {
                 str(bits): {"gaps": list(of.gaps), "checked": list(of.checked)}
@@ -114,10 +114,10 @@ class EarlyStop:
             }
 
     def restore(self, saved: Mapping[str, Any], centroids: Vectors) -> None:
-        """Take over what ``saved`` returned; outcomes only where the share is the same.
+        """Take over a saved state; outcomes of comparisons only if the share is the same.
 
         Raises:
-            ConfigError: it is of other clusters, or something else.
+            ConfigError: it is of other clusters, or no saved state.
         """
         try:
             clusters, is_same = saved["clusters"], saved["stop"] == self._share
@@ -240,8 +240,8 @@ def read_until_stopped(
 ) -> None:
     """Read scans from border to border, by centroid, leaving far clusters out at each.
 
-    What their requests found last does not matter here: at the first border the k-th best is so
-    near the final one that not a percent of the vectors less was read.
+    The last results of their requests do not help: behind the first border the k-th best is so near
+    the final one that seeds saved less than 1 % of the reading.
     """
     threads, totals = load_faiss().omp_get_max_threads(), [scan.num_vectors for scan in scans]
     for scan in scans:

@@ -1,4 +1,4 @@
-"""The order in which a search reads its clusters, by what its request found last (HedraRAG 4.3).
+"""The order in which a search reads its clusters, by its request's last results (HedraRAG 4.3).
 
 An order never changes the result of a whole scan: it is a permutation of the same clusters. It
 changes how soon the best are found, and so how soon a scan may stop.
@@ -74,7 +74,7 @@ class SearchHistory:
             self._found.popitem(last=False)
 
     def get(self, namespace: str, request_id: str, version: int) -> LastSearch | None:
-        """Return what a request found last; None if the index has changed since."""
+        """Return the last results of a request; None if the index has changed since."""
         found = self._found.get((namespace, request_id))
         return found if found is not None and found.version == version else None
 
