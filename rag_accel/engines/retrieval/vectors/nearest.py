@@ -65,8 +65,8 @@ def nearest(
     A query whose clusters hold fewer than it asked for is searched again in every cluster, so that
     it finds fewer only if the scope holds fewer. ``ks`` may hold numbers below 1: none is found.
     An index with codes is searched by them, unless ``without_codes``. Candidates already
-    ``fetched``, ``[n, count]`` as by ``VectorIndex.fetch``, are taken for the best in scope: more are fetched
-    only where near ties at the end leave the order open.
+    ``fetched``, ``[n, count]`` as by ``VectorIndex.fetch``, are taken for the best in scope: more
+    are fetched only where near ties at the end leave the order open.
     """
     hits = [_NONE] * len(queries)
     limits = np.asarray([limit_of(k, scope.size) for k in ks], dtype=np.int64)
