@@ -131,10 +131,11 @@ def owned(name: EngineName, engine: Engine) -> NamedEngine:
     """Return an owned engine that has joined the driver under this name."""
     profile = engine.profile
     index: Any = getattr(engine, "index", None)
+    describe = engine.describe_parts if isinstance(engine, CompositeEngine) else None
     if not isinstance(getattr(index, "fields", None), frozenset):
-        describe = engine.describe_parts if isinstance(engine, CompositeEngine) else None
         return NamedEngine(name, profile, describe=describe)
-    return NamedEngine(name, profile, fields=lambda: index.fields if len(index) else None)
+    fields = lambda: index.fields if len(index) else None  # noqa: E731
+    return NamedEngine(name, profile, fields=fields, describe=describe)
 
 
 def documents_from(found: Any, where: str) -> tuple[ScoredDocument, ...]:

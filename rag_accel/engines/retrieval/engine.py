@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,14 @@ class RetrievalEngine(SteppedSearches):
     def index(self) -> DocumentIndex:
         """Return the index that is searched."""
         return self._index
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return the counts of early stops; empty without them."""
+        return self._index.stop_counts
+
+    def describe_parts(self) -> tuple[str, ...]:
+        return tuple(map(str, self._index.stopping))
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search, then ingest, on ``budget.threads`` threads."""

@@ -74,6 +74,12 @@ class ContentChange:
         """Tell whether nothing would change."""
         return self.intake is None and not len(self.removed)
 
+    @property
+    def num_changed(self) -> int:
+        """Return how many documents come, go or change."""
+        parts = (self.added, self.replaced, self.removed)
+        return sum(len(rows) for rows in parts if rows is not None)
+
 
 class Contents:
     """The state of an index. Not thread-safe; ``store.py`` says which calls may meet."""

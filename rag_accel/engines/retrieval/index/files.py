@@ -94,6 +94,7 @@ def load_index(
 
     Raises:
         IndexFileError: the file is damaged, foreign, of another version or not the expected one.
+        ConfigError: the calibration of its early stops is of other clusters, or unreadable.
         OSError: the file cannot be read.
     """
     source = Path(path)
@@ -113,8 +114,10 @@ def read_header(path: str | os.PathLike[str]) -> IndexHeader:
 
 
 def _fields(snapshot: IndexSnapshot, fingerprint: str) -> dict[str, Any]:
+    spec = asdict(snapshot.spec)
     return {
-        "spec": asdict(snapshot.spec),
+        "stop": spec.pop("stop"),  # apart: an older reader refuses an unknown field of the spec
+        "spec": spec,
         "count": len(snapshot.documents),
         "num_clusters": len(snapshot.clusters.centroids) if snapshot.clusters else 0,
         "fingerprint": fingerprint,
@@ -129,6 +132,8 @@ def _parts(snapshot: IndexSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]:
         yield "assignments", _blocks(snapshot.clusters.assignments, "<i8")
         if snapshot.clusters.ranges is not None:
             yield "ranges", _blocks(snapshot.clusters.ranges, "<f4")
+    if snapshot.calibration is not None:
+        yield "calibration", iter([json.dumps(snapshot.calibration).encode("ascii")])
 
 
 def _blocks(array: npt.NDArray[Any], dtype: str) -> Iterator[bytes]:
@@ -166,7 +171,7 @@ def _not_json(document: Document) -> DocumentError:
 
 def _header(footer: Mapping[str, Any], path: Path) -> IndexHeader:
     try:
-        spec = IndexSpec(**footer["spec"])
+        spec = IndexSpec(**footer["spec"], stop=footer.get("stop"))
         header = IndexHeader(spec, footer["count"], footer["num_clusters"], footer["fingerprint"])
     except (KeyError, TypeError, ConfigError) as error:
         raise damaged(
@@ -213,7 +218,7 @@ def _snapshot(header: IndexHeader, parts: Mapping[str, bytearray], path: Path) -
     try:
         documents = tuple(map(_document, parts["documents"].splitlines()))
         vectors = _vectors(parts["vectors"], count, spec.dimension, "vector of document")
-        clusters = None
+        clusters, calibration = None, json.loads(parts.get("calibration", b"null"))
         if header.num_clusters:
             clusters = TrainedClusters(
                 _vectors(parts["centroids"], header.num_clusters, spec.dimension, "centroid"),
@@ -225,7 +230,7 @@ def _snapshot(header: IndexHeader, parts: Mapping[str, bytearray], path: Path) -
             path, f"unreadable contents ({error})", "contents as its footer says"
         ) from error
     _check_contents(header, documents, clusters, path)
-    return IndexSnapshot(spec, documents, vectors, clusters)
+    return IndexSnapshot(spec, documents, vectors, clusters, calibration)
 
 
 def _document(line: bytes | bytearray) -> Document:

@@ -28,9 +28,11 @@ from rag_accel.engines.retrieval.vectors.checks import (
     copy_document,
 )
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece
+from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, StopReport
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
 from rag_accel.engines.retrieval.vectors.nearest import (
+    Hits,
     limit_of,
     nearest,
     nearest_of,
@@ -65,6 +67,8 @@ class IndexSnapshot:
     documents: tuple[Document, ...]
     vectors: Vectors
     clusters: TrainedClusters | None = None
+    #: of ``spec.stop``, in values of JSON
+    calibration: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,8 +98,8 @@ class DocumentIndex:
     Scores are higher-is-nearer: the inner product, or the negated squared L2 distance
     (``spec.metric.raw_score(score)`` gives FAISS's own number back). Searching is exact over what
     it visits: computed in float64, equal scores ordered by insertion, also at the cut after ``k``,
-    and the same whether queries come alone or together. With ``spec.codes`` it is approximate:
-    results may be missed, see ``recall``.
+    and the same whether queries come alone or together. With ``spec.codes`` or ``spec.stop`` it is
+    approximate: results may be missed, see ``recall`` and ``stopping``.
 
     Args:
         spec: dimension, metric and kind.
@@ -108,6 +112,7 @@ class DocumentIndex:
         self._spec = spec
         self._contents = Contents(FlatVectors(spec))
         self._lock = IndexLock()
+        self._stop = None if spec.stop is None else EarlyStop(spec.stop)
 
     @classmethod
     def from_snapshot(cls, snapshot: IndexSnapshot) -> DocumentIndex:
@@ -115,6 +120,9 @@ class DocumentIndex:
 
         Whether it has codes is up to the snapshot's ``spec``: ``replace(spec, codes="sq8")`` gives
         them to an index that had none.
+
+        Raises:
+            ConfigError: its calibration is of other clusters.
         """
         index, spec = cls(snapshot.spec), snapshot.spec
         contents, assignments = index._contents, None
@@ -126,6 +134,8 @@ class DocumentIndex:
             elif ranges is None:
                 ranges = code_ranges(centroids, snapshot.vectors, assignments)
             contents.exchange(IvfVectors(spec, centroids, ranges))
+            if index._stop is not None and snapshot.calibration is not None:
+                index._stop.restore(snapshot.calibration, centroids)
         contents.make(contents.putting(snapshot.documents, snapshot.vectors, assignments))
         return index
 
@@ -255,17 +265,20 @@ class DocumentIndex:
         """Do as ``search`` with arguments that were checked when each query came."""
         with self._lock.reading():
             view = self.view()
-            hits = nearest(view.vectors, queries, counts, view.scope(where, nprobe))
+            hits = self._nearest(view, queries, counts, view.scope(where, nprobe))
             return [view.scored(found) for found in hits]
 
     def numbers_read(self, nprobe: int | None) -> int:
         """Return about how many numbers a search without a filter reads.
 
-        0 if it cannot be read in pieces: the index is flat, not trained yet, or has codes.
+        0 if it cannot be read in pieces: the index is flat, not trained yet, or has codes, or such
+        searches stop early.
         """
         state = self._contents.state
         vectors = state.vectors
         if not isinstance(vectors, IvfVectors) or vectors.refine:
+            return 0
+        if self._stop is not None and nprobe is None:
             return 0
         visited = vectors.num_visited(False, nprobe) / vectors.num_clusters
         return int(visited * state.count * self._spec.dimension)
@@ -314,7 +327,7 @@ class DocumentIndex:
                 return None
             if scan.is_over:
                 first, queries = (scan.scores[None], scan.labels[None]), scan.query[None]
-                hits = nearest(view.vectors, queries, [found.limit], found.scope, first=first)[0]
+                hits = nearest(view.vectors, queries, [found.limit], found.scope, fetched=first)[0]
             else:
                 hits = nearest_of(view.vectors, scan.query, found.limit, scan.labels)
             return view.scored(hits)
@@ -342,6 +355,43 @@ class DocumentIndex:
         num_found = sum(len(np.intersect1d(ours.labels, all_.labels)) for ours, all_ in pairs)
         return num_found / num_hits if num_hits else 1.0
 
+    def calibrate(self, vectors: Any, k: int) -> None:
+        """Read searches like those to come in full, and learn from them when to stop.
+
+        An index also learns from the searches that it is asked for. Until there were 200 with a
+        similar ``k`` it stops none of these.
+
+        Args:
+            vectors: ``[n, dim], float32``, the queries.
+            k: how many each finds.
+
+        Raises:
+            ConfigError: wrong shape or ``k``, ``spec.stop`` is None, or there are no clusters yet.
+            EngineOutputError: a query holds NaN or an infinity.
+        """
+        queries = checked_vectors(vectors, self._spec.dimension, lambda row: f"query {row}")
+        counts = _counts(k, len(queries))
+        with self._lock.reading():
+            view = self.view()
+            if self._stop is None or not isinstance(view.vectors, IvfVectors):
+                raise ConfigError(
+                    "an index whose searches do not stop early",
+                    where="calibrate",
+                    found=f"stop={self._spec.stop!r}, {len(view.documents)} documents",
+                    valid=f"IndexSpec.stop, and {self._spec.train_size} documents to train with",
+                )
+            self._stop.calibrate(view.vectors, queries, counts, view.scope(None, None))
+
+    @property
+    def stopping(self) -> tuple[StopReport, ...]:
+        """Return reports on early stops by ``k``, least first; empty without ``spec.stop``."""
+        return () if self._stop is None else self._stop.reports()
+
+    @property
+    def stop_counts(self) -> Mapping[str, int]:
+        """Return counts of early stops by name; empty without ``spec.stop``."""
+        return {} if self._stop is None else self._stop.counts
+
     def reading(self) -> AbstractContextManager[object]:
         """Return the shared read lock, which holds off changes: ``with index.reading(): ...``.
 
@@ -365,11 +415,21 @@ class DocumentIndex:
         """Copy the present state, for saving."""
         with self._lock.changing():  # no change can run, and searches go on
             view = self._settled()
-            held, clusters = view.vectors, None
+            held, clusters, calibration = view.vectors, None, None
             vectors = held.gather(view.documents.labels())
             if isinstance(held, IvfVectors):
                 clusters = TrainedClusters(held.centroids, held.assignments()[1], held.ranges)
-            return IndexSnapshot(self._spec, view.documents.in_order(), vectors, clusters)
+                if self._stop is not None:
+                    calibration = self._stop.saved(held.centroids)
+            documents = view.documents.in_order()
+            return IndexSnapshot(self._spec, documents, vectors, clusters, calibration)
+
+    def _nearest(
+        self, view: IndexView, queries: Vectors, counts: Sequence[int], scope: SearchScope
+    ) -> list[Hits]:
+        if self._stop is None or not isinstance(view.vectors, IvfVectors):
+            return nearest(view.vectors, queries, counts, scope)
+        return self._stop.nearest(view.vectors, queries, counts, scope)
 
     def _change(self, prepare: Callable[[], ContentChange]) -> ContentChange:
         # This and the methods below are called by the thread that holds ``changing``.
@@ -382,6 +442,8 @@ class DocumentIndex:
         except BaseException:
             self._settled()  # should this be interrupted too, the next one to come does it
             raise
+        if self._stop is not None and self.is_trained:
+            self._stop.changed(change.num_changed, change.after.count)
         return change
 
     def _settled(self) -> IndexView:

@@ -54,6 +54,7 @@ class ClusterScan:
 
     __slots__ = (
         "_behind",
+        "_is_seeded",
         "clusters",
         "coarse",
         "count",
@@ -85,6 +86,7 @@ class ClusterScan:
         #: the nearest that were read, best first; where fewer were, ``NO_LABEL`` ends the labels
         self.scores = np.full(count, -np.inf, dtype=np.float32)
         self.labels = np.full(count, NO_LABEL, dtype=np.int64)
+        self._is_seeded = False
 
     @property
     def num_vectors(self) -> int:
@@ -112,6 +114,13 @@ class ClusterScan:
         self.clusters, self.coarse = self.clusters[:end], self.coarse[:end]
         self._behind = self._behind[:end]
 
+    def leave(self, places: Labels) -> None:
+        """Read of the clusters that are not read only some, in this order: places among them."""
+        chosen = np.concatenate([np.arange(self.position), self.position + places])
+        sizes = np.diff(self._behind, prepend=0)[chosen]
+        self.clusters, self.coarse = self.clusters[chosen], self.coarse[chosen]
+        self._behind = np.cumsum(sizes)
+
     def until(self, num_vectors: int) -> int:
         """Return where a piece ends that reads so many vectors more, and at least one cluster."""
         end = int(np.searchsorted(self._behind, self.num_read + num_vectors, side="left")) + 1
@@ -128,9 +137,17 @@ class ClusterScan:
             return 0
         return int(self._behind[end - 1]) - (int(self._behind[start - 1]) if start else 0)
 
+    def seed(self, scores: Scores, labels: Labels) -> None:
+        """Begin with vectors of clusters that are not read: they are found again there."""
+        self.take(scores, labels)
+        self._is_seeded = True
+
     def take(self, scores: Scores, labels: Labels) -> None:
         """Keep the best of what was found until now and of what more clusters hold."""
         scores = np.where(labels == NO_LABEL, -np.inf, scores)
+        if self._is_seeded:  # a list's own score replaces that of the seed
+            is_again = np.isin(self.labels, labels)
+            self.scores[is_again], self.labels[is_again] = -np.inf, NO_LABEL
         all_scores = np.concatenate([self.scores, scores])
         order = np.argsort(-all_scores, kind="stable")[: self.count]
         self.scores = all_scores[order]

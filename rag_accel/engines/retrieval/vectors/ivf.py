@@ -18,6 +18,7 @@ from rag_accel.engines.retrieval.vectors.vectors import (
     Scores,
     SearchScope,
     faiss_metric,
+    higher_is_nearer,
     load_faiss,
 )
 
@@ -164,6 +165,18 @@ class IvfVectors:
             start += size
         order = np.argsort(labels)
         return labels[order], clusters[order]
+
+    def clusters_of(self, labels: Labels) -> Labels:
+        """Return the cluster that each of these present labels lies in."""
+        places = self.faiss_index.direct_map
+        found = [self._faiss.lo_listno(places.get(label)) for label in labels.tolist()]
+        return np.asarray(found, dtype=np.int64)
+
+    def gap(self, query: Vectors, labels: Labels, score: float) -> float:
+        """Return by how much the farthest centroid of the labels' clusters lies behind a score."""
+        clusters = self.clusters_of(labels)[None, :]
+        centroids = higher_is_nearer(self.metric, self._centroid_scores(query[None, :], clusters))
+        return max(0.0, score - float(centroids.min()))
 
     def num_visited(self, is_filtered: bool, nprobe: int | None) -> int:
         """Return how many clusters a search visits."""

@@ -58,14 +58,15 @@ def nearest(
     scope: SearchScope,
     *,
     without_codes: bool = False,
-    first: tuple[Scores, Labels] | None = None,
+    fetched: tuple[Scores, Labels] | None = None,
 ) -> list[Hits]:
     """Return for each query its ``ks[i]`` nearest vectors in scope; equal scores by label.
 
     A query whose clusters hold fewer than it asked for is searched again in every cluster, so that
     it finds fewer only if the scope holds fewer. ``ks`` may hold numbers below 1: none is found.
-    An index with codes is searched by them, unless ``without_codes``. Where ``first`` is given, it
-    is what the index fetches first for these queries: ``num_fetched`` candidates of each.
+    An index with codes is searched by them, unless ``without_codes``. Candidates already
+    ``fetched``, ``[n, count]`` as by ``VectorIndex.fetch``, are taken for the best in scope: more
+    are fetched only where near ties at the end leave the order open.
     """
     hits = [_NONE] * len(queries)
     limits = np.asarray([limit_of(k, scope.size) for k in ks], dtype=np.int64)
@@ -74,7 +75,7 @@ def nearest(
         if index.refine and not without_codes:
             _search_codes(index, queries, limits, scope, rows, hits)
         else:
-            _search(index, queries, limits, scope, rows, hits, first)
+            _search(index, queries, limits, scope, rows, hits, fetched)
     short = [row for row, limit in enumerate(limits) if len(hits[row].labels) < limit]
     if short:
         every = replace(scope, nprobe=index.num_clusters)
@@ -107,15 +108,18 @@ def _search(
     scope: SearchScope,
     rows: Rows,
     hits: list[Hits],
-    first: tuple[Scores, Labels] | None = None,
+    fetched: tuple[Scores, Labels] | None = None,
 ) -> None:
     """Fill ``hits`` for the given rows of ``queries``, fetching more for those not settled."""
     count = num_fetched(int(limits[rows].max(initial=0)), scope.size)
     while len(rows):
         count = min(count, scope.size)
         open_queries, wanted = queries[rows], limits[rows]
-        scores, labels = first or index.fetch(open_queries, count, scope)
-        first = None
+        if fetched is None:
+            scores, labels = index.fetch(open_queries, count, scope)
+        else:
+            scores, labels = fetched[0][rows], fetched[1][rows]
+            fetched, count = None, labels.shape[1]
         is_all = (labels[:, -1] == NO_LABEL) | (count == scope.size)
         bounds = np.where(is_all, -np.inf, scores[:, -1].astype(np.float64))
         settled = _settled(index, open_queries, wanted, labels, bounds)

@@ -62,6 +62,10 @@ class IndexSpec:
             outside the ranges of the first ``train_size``. None scans the vectors.
         refine: candidates that a search by codes scores again for each result. Of 500 queries for
             10 of 20,000 random vectors of 128 numbers, 1 found 98.2 to 99.3 %, 2 and more all.
+        stop: share of searches, above 0.5 and below 1, that are to find the same documents as one
+            that reads all of its ``nprobe`` clusters. An IVF index then learns from its own
+            searches when the clusters that are left can stay unread, see
+            ``DocumentIndex.calibrate``. It is **approximate**; None reads them all.
 
     Raises:
         ConfigError: on a value outside its range.
@@ -75,6 +79,7 @@ class IndexSpec:
     train_size: int = 20_000
     codes: str | None = None
     refine: int = 4
+    stop: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", _choice("metric", Metric, self.metric))
@@ -93,6 +98,8 @@ class IndexSpec:
                 found=f"{self.codes!r} with kind {self.kind.value!r}",
                 valid="kind='ivf', or codes=None",
             )
+        if self.stop is not None:
+            self._check_stop(self.stop)
         if self.dimension > MAX_DIMENSION:
             raise ConfigError(
                 "bad index option",
@@ -109,6 +116,22 @@ class IndexSpec:
                 where="num_clusters",
                 found=self.num_clusters,
                 valid=f"1 to train_size = {self.train_size}",
+            )
+
+    def _check_stop(self, stop: object) -> None:
+        if isinstance(stop, bool) or not isinstance(stop, int | float) or not 0.5 < stop < 1:
+            raise ConfigError(
+                "bad index option",
+                where="stop",
+                found=repr(stop),
+                valid="a number above 0.5 and below 1, or None",
+            )
+        if self.kind is not IndexKind.IVF or self.codes is not None:
+            raise ConfigError(
+                "an early stop of searches that read no clusters of vectors",
+                where="stop",
+                found=f"{stop!r} with kind {self.kind.value!r} and codes {self.codes!r}",
+                valid="kind='ivf' and codes=None, or stop=None",
             )
 
 
