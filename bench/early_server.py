@@ -63,14 +63,15 @@ class ScriptedPrompts:
         self._cache = PromptCache()
         self._lane = asyncio.Lock()
         self._free_at = 0.0
-        self._state: dict[str, int] = {"prompt": 0, "early": 0, "used": 0, "decoded": 0}
+        self._state: dict[str, int] = {"prompt": 0, "early": 0, "used": 0}
+        self._state |= {"computed": 0, "decoded": 0}
 
     def take_state(self) -> dict[str, int]:
         """Return the tokens since the last time, and forget them.
 
         ``prompt`` are those of whole prompts, ``early`` those computed for beginnings, ``used``
-        those of them that a whole prompt has found; ``decoded`` are those of answers, also of
-        answers whose client has gone, up to then.
+        those of them that a whole prompt has found; ``computed`` are all that were not kept;
+        ``decoded`` are those of answers, also of answers whose client has gone, up to then.
         """
         taken, self._state = self._state, dict.fromkeys(self._state, 0)
         return taken
@@ -119,6 +120,7 @@ class ScriptedPrompts:
                 self._free_at = max(self._free_at, arrived) + step * PROMPT_TOKEN_S
                 at += step
                 self._state["early"] += step if is_early else 0
+                self._state["computed"] += step
                 self._cache.keep(blocks[: at // BLOCK], is_early)
                 await asyncio.sleep(self._free_at - time.monotonic())
         return len(words), cached

@@ -1,11 +1,13 @@
 """Measure answers that begin with what their search has found so far (HedraRAG section 4.3).
 
-A ``RAGraph`` searches a synthetic index of clusters on one thread, and answers over the five
-documents found. Its model is a ``RemoteLLM(early=True)`` over a scripted server in a process of its
-own, whose tokens take as long as the share of the search in a request asks for; one lane computes
-prompts, 0.1 ms a token (a word). Requests arrive at random times, the same for every arm, at so
-much of what one search after the other would carry. All arms read searches in pieces where that
-helps others, and have had the same questions before, from which they learn.
+A ``RAGraph`` searches clusters of real vectors (MiniLM, passages and questions of documentation),
+and answers over the five documents found. A search reads an eighth of the clusters; for each number
+that it reads it also waits, so that it takes as long as in an index hundreds of times as large. Its
+model is a ``RemoteLLM(early=True)`` over a scripted server in a process of its own, whose tokens
+take as long as the share of the search in a request asks for; one lane computes prompts, 0.1 ms a
+token (a word). Requests arrive at random times, the same for every arm, at so much of what one
+search after the other would carry. All arms read searches in pieces where that helps others, and
+have had the same questions before, from which they learn.
 
 The papers' rules are arms where the search takes most: they begin with any result while the model
 has room.
@@ -17,9 +19,9 @@ Ratios:
         the search takes 20 % of it and the load is 0.1; mean over lengths of answers.
     gain_40: against the same graph without speculation: the same where the search takes 40 %.
     worst: against the same graph without speculation: the least such ratio of all cells.
-    wasted_decoded: against all tokens of answers: tokens of answers that were dropped / these, all
+    wasted_decoded: against the tokens of answers without speculation: further ones / these, all
         cells (lower is better).
-    wasted_prompt: against all tokens of prompts: the same of prompts.
+    wasted_computed: against the computed tokens of prompts without speculation: the same of them.
     over_rules: against the better of the papers' rules: mean ms of a request by that rule / by
         ours; mean over loads.
 """
@@ -45,19 +47,34 @@ from bench.arms import bench_accelerator
 from bench.early_server import PROMPT_TOKEN_S
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
+from bench.search_stop import Material, make_material
+from bench.search_stop import Sizes as MaterialSizes
 from bench.serving.processes import ServerProcess
 from bench.speculation_rules import RULES, Rule, ruled
-from bench.vectors import IndexSize, build_index, make_mixture
+from bench.vectors import held_by
 from rag_accel import END, START, Accelerator, RAGraph
+from rag_accel.engine_api import Document
 from rag_accel.engines import RemoteLLM
-from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
+from rag_accel.engines.retrieval import (
+    DocumentIndex,
+    IndexKind,
+    IndexSpec,
+    Metric,
+    RetrievalEngine,
+)
+from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.stepped_searches import ReadTimes
+from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists
+from rag_accel.engines.retrieval.vectors.spec import Vectors
+from rag_accel.engines.retrieval.vectors.vectors import Scores, SearchScope
 from rag_accel.passes.manager import passes_named
 from rag_accel.passes.speculate import SPECULATE
 from rag_accel.system.files import user_cache
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
 
 WITHOUT, WITH = "without speculation", "with speculation"
-K, SEED, WORDS, CALLERS, TIMED = 5, 1 << 41, 20, 64, 5
+WASTED = ("decoded", "computed")
+K, WORDS, CALLERS = 5, 20, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +82,16 @@ class Sizes:
     """How much is measured.
 
     Args:
-        index: what is searched; a search visits its ``nprobe`` clusters.
+        material: what is searched, and asked for.
+        search_s: seconds of a search.
         shares: of a request that its search takes.
         tokens: of an answer.
         loads: requests that are measured, by how many come while one is searched for.
         learned: requests of each arm before the first measured one.
     """
 
-    index: IndexSize = field(default_factory=lambda: IndexSize(1_000_000, 1024, 1024))
+    material: MaterialSizes = field(default_factory=MaterialSizes)
+    search_s: float = 0.1
     shares: tuple[float, ...] = (0.2, 0.4)
     tokens: tuple[int, ...] = (40, 90)
     loads: dict[float, int] = field(default_factory=lambda: {0.1: 16, 0.5: 40, 0.9: 60})
@@ -86,10 +105,11 @@ FULL = Sizes(loads={0.1: 60, 0.5: 200, 0.9: 300})
 def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
-    index = build_index(chosen.index, cache or user_cache(), _text)
-    questions = Questions(chosen.index.dimension)
-    search_s = _search_s(index, questions)
-    rows, tokens, ratios = list[Row](), Tokens(), dict[tuple[float, float], list[float]]()
+    material = make_material(chosen.material, cache or user_cache())
+    index, number_s = _index(material, chosen)
+    questions, search_s = Questions(material), chosen.search_s
+    rows, ratios = list[Row](), dict[tuple[float, float], list[float]]()
+    tokens = {WITHOUT: Counter[str](), WITH: Counter[str]()}
     over_rules = list[float]()
     for share in chosen.shares:
         for length in chosen.tokens:
@@ -98,10 +118,12 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
             cell = f"{round(100 * share)} % search, {length} tokens"
             with ExitStack() as stack:
                 arms = [
-                    stack.enter_context(_arm(index, questions, length, token_s / length, *arm))
+                    stack.enter_context(
+                        _arm(index, number_s, questions, length, token_s / length, *arm)
+                    )
                     for arm in ((WITHOUT, None), (WITH, None), *rules.items())
                 ]
-                for load, runs in _loads(arms, questions, chosen, search_s).items():
+                for load, runs in _loads(arms, questions, chosen).items():
                     workload = f"{cell}, load {load}"
                     means = {name: mean(run.seconds) for name, run in runs.items()}
                     ratios.setdefault((share, load), []).append(means[WITHOUT] / means[WITH])
@@ -110,16 +132,16 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
                         rows.append(_different(name, workload, one, runs[WITHOUT]))
                     if rules:
                         over_rules.append(min(means[name] for name in rules) / means[WITH])
-                asked = chosen.learned + sum(chosen.loads.values())
-                tokens.add(arms[1].server.state(), asked, length)
-                rows += [
-                    Row(WITH, cell, name, count, None, 1)
-                    for name, count in arms[1].counts().items()
-                ]
+                for arm in arms:
+                    state = arm.server.state()
+                    if arm.name in (WITHOUT, WITH):
+                        tokens[arm.name].update(state)
+                    counts = {**{f"{name}_tokens": state[name] for name in WASTED}, **arm.counts()}
+                    rows += [Row(arm.name, cell, *count, None, 1) for count in counts.items()]
     least = min(chosen.loads)
     found = {f"gain_{round(100 * one)}": mean(ratios[one, least]) for one in chosen.shares}
     found["worst"] = min(ratio for cell in ratios.values() for ratio in cell)
-    found |= tokens.wasted()
+    found |= {f"wasted_{name}": tokens[WITH][name] / tokens[WITHOUT][name] - 1 for name in WASTED}
     found["over_rules"] = mean(over_rules)
     wrong = too_many(rows, "different_answers")
     return SuiteResult(
@@ -131,39 +153,95 @@ def _text(number: int) -> str:
     return " ".join(f"passage-{number}-{word}" for word in range(WORDS))
 
 
+class SlowLists:
+    """The lists of an index, which take a given time to read.
+
+    Args:
+        lists: of the index.
+        sizes: vectors in each.
+        number_s: seconds of a number.
+    """
+
+    def __init__(self, lists: ClusterLists, sizes: Labels, number_s: float) -> None:
+        self._lists, self._sizes, self._number_s = lists, sizes, number_s
+
+    def read(
+        self, queries: Vectors, count: int, clusters: Labels, coarse: Scores, selector: Any
+    ) -> tuple[Scores, Labels]:
+        """Return what the lists hold, after the time that it takes."""
+        numbers = int(self._sizes[clusters[clusters >= 0]].sum()) * queries.shape[1]
+        time.sleep(numbers * self._number_s)
+        return self._lists.read(queries, count, clusters, coarse, selector)
+
+    def scan(
+        self, queries: Vectors, count: int, clusters: Labels, selector: Any, sizes: Labels
+    ) -> tuple[Scores, Labels]:
+        """Return what one call finds."""
+        coarse = np.zeros(clusters.shape, dtype=np.float32)
+        return self.read(queries, count, clusters, coarse, selector)
+
+
+class SlowTimes(ReadTimes):
+    """The time that such lists take.
+
+    Args:
+        number_s: seconds of a number.
+    """
+
+    def __init__(self, number_s: float) -> None:
+        super().__init__()
+        self._slow_s = number_s
+
+    def _number_s(self, threads: int) -> float:
+        return self._slow_s
+
+
+class SlowEngine(RetrievalEngine):
+    """The engine of an index with such lists."""
+
+    def __init__(self, index: DocumentIndex, number_s: float) -> None:
+        super().__init__(index, max_threads=1)
+        self._times = SlowTimes(number_s)
+
+
+def _index(material: Material, sizes: Sizes) -> tuple[DocumentIndex, float]:
+    """Return an index that takes ``search_s`` for a search, and the seconds of a number in it."""
+    count, dimension = material.passages.shape
+    wanted = sizes.material
+    spec = IndexSpec(
+        dimension,
+        Metric.INNER_PRODUCT,
+        IndexKind.IVF,
+        num_clusters=wanted.clusters,
+        nprobe=wanted.nprobe,
+        train_size=count,
+    )
+    index = DocumentIndex(spec)
+    index.add([Document(str(at), _text(at)) for at in range(count)], material.passages)
+    held: Any = held_by(index)
+    sizes_of_scans = [scan.num_vectors for scan in held.begin(material.questions, K, _ALL)]
+    number_s = sizes.search_s / (mean(sizes_of_scans) * dimension)
+    held._lists = SlowLists(held._lists, held.cluster_sizes(), number_s)
+    return index, number_s
+
+
+_ALL = SearchScope(size=1)
+
+
 class Questions:
-    """Questions with vectors of one mixture: the text of each is its number."""
+    """Questions of the material, one after the other: the text of each is its number."""
 
-    def __init__(self, dimension: int) -> None:
-        self._mixture, self._number = make_mixture(dimension), SEED
+    def __init__(self, material: Material) -> None:
+        self._vectors, self._number = material.questions, 0
 
-    def vectors(self, texts: Sequence[str]) -> Any:
+    def vectors(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of questions, ``[n, dim], float32``."""
-        return np.concatenate([self._mixture.draw(1, int(text)) for text in texts])
+        return self._vectors[[int(text) % len(self._vectors) for text in texts]]
 
     def draw(self, count: int) -> list[str]:
-        """Return questions that were never drawn before."""
+        """Return the next questions."""
         self._number += count
         return [str(number) for number in range(self._number - count, self._number)]
-
-
-def _search_s(index: DocumentIndex, questions: Questions) -> float:
-    """Return the least seconds of a search on one thread."""
-    seconds = list[float]()
-    with bench_accelerator() as accelerator:
-        accelerator.add_engine("index", RetrievalEngine(index, max_threads=1))
-        accelerator.add_engine("embedder", _embedder(questions))
-        graph = RAGraph(["input"]).add_retrieval("search", top_k=K, output="docs")
-        frozen = graph.add_edge(START, "search").add_edge("search", END).freeze()
-        for question in questions.draw(TIMED):
-            began = time.perf_counter()
-            accelerator.run(frozen, input=question)
-            seconds.append(time.perf_counter() - began)
-    return min(seconds)
-
-
-def _embedder(questions: Questions) -> FakeEngine:
-    return FakeEngine(FAKE_PROFILE, compute=lambda batch: questions.vectors(batch.texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +304,7 @@ class SpeculationArm:
 
     def counts(self) -> dict[str, float]:
         """Return what became of speculations."""
-        snapshot = self.accelerator.metrics.snapshot()
+        snapshot: dict[str, Any] = self.accelerator.metrics.snapshot()
         return {
             name: sum(by_stage.values())
             for name, by_stage in snapshot.items()
@@ -246,6 +324,7 @@ _GRAPH = _graph().freeze()
 @contextmanager
 def _arm(
     index: DocumentIndex,
+    number_s: float,
     questions: Questions,
     tokens: int,
     token_s: float,
@@ -259,13 +338,14 @@ def _arm(
         bench_accelerator(passes=passes) as accelerator,
     ):
         accelerator.add_engine("llm", RemoteLLM(server.url("/v1"), "scripted", early=True))
-        accelerator.add_engine("index", RetrievalEngine(index, max_threads=1))
-        accelerator.add_engine("embedder", _embedder(questions))
+        accelerator.add_engine("index", SlowEngine(index, number_s))
+        embedder = FakeEngine(FAKE_PROFILE, compute=lambda batch: questions.vectors(batch.texts))
+        accelerator.add_engine("embedder", embedder)
         yield SpeculationArm(name, accelerator, server, rule)
 
 
 def _loads(
-    arms: Sequence[SpeculationArm], questions: Questions, sizes: Sizes, search_s: float
+    arms: Sequence[SpeculationArm], questions: Questions, sizes: Sizes
 ) -> dict[float, dict[str, Answered]]:
     """Return what each arm makes of each load, one arm after the other."""
     learned = questions.draw(sizes.learned)
@@ -278,7 +358,7 @@ def _loads(
         chance = random.Random(count)
         asked, due_s = questions.draw(count), [0.0]
         while len(due_s) < count:
-            due_s.append(due_s[-1] + chance.expovariate(load / search_s))
+            due_s.append(due_s[-1] + chance.expovariate(load / sizes.search_s))
         found[load] = {arm.name: arm.load(asked, due_s) for arm in arms}
     return found
 
@@ -287,23 +367,3 @@ def _different(name: str, workload: str, one: Answered, other: Answered) -> Row:
     pairs = zip(one.answers, other.answers, strict=True)
     wrong = sum(ours != plain for ours, plain in pairs)
     return Row(name, workload, "different_answers", wrong, None, len(one.answers))
-
-
-class Tokens:
-    """The tokens of one arm's servers, and those that its requests needed."""
-
-    def __init__(self) -> None:
-        self._made, self._needed = Counter[str](), Counter[str]()
-
-    def add(self, state: dict[str, int], requests: int, tokens: int) -> None:
-        """Count a server's tokens, of so many requests with answers of ``tokens``."""
-        needed = {"prompt": requests * (K * (WORDS + 1) + 1), "decoded": requests * tokens}
-        for name, count in needed.items():
-            self._made[name] += state[name]
-            self._needed[name] += count
-
-    def wasted(self) -> dict[str, float]:
-        """Return the shares of tokens that no request needed, of all that were needed."""
-        return {
-            f"wasted_{name}": self._made[name] / needed - 1 for name, needed in self._needed.items()
-        }

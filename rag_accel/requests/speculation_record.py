@@ -11,28 +11,29 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rag_accel.scheduler.messages import Stakes
 
 #: borders between shares of a search, done and unchanged
-DONE_BORDERS: Final = (0.08, 0.15, 0.25, 0.4, 0.55, 0.75)
-UNCHANGED_BORDERS: Final = (0.02, 0.08, 0.2, 0.4)
+DONE_BORDERS = (0.04, 0.08, 0.12, 0.17, 0.23, 0.31, 0.4, 0.52, 0.7)
+UNCHANGED_BORDERS = (0.02, 0.06, 0.12, 0.25)
 #: searches of one kind that count; older ones count half
-MOST_COUNTED: Final = 256
-#: with a lower chance more tokens are wasted than a user would like to pay for
-LEAST_CHANCE: Final = 0.88
+MOST_COUNTED = 256
+#: the chance from which on a result is trusted: the lower one where nothing was wasted, the higher
+#: one where as much was as may be
+LEAST_CHANCE, SURE_CHANCE = 0.5, 0.95
 #: of all prompts, and of all seconds of answers, so much may be wasted
-MOST_WASTED: Final = 0.08
+MOST_PROMPTS, MOST_SECONDS = 0.15, 0.07
 #: the first speculations, which may all be wrong before there is a share
-FREE: Final = 1.0
+FREE = 1.0
 #: searches after which a record that has never trusted one asks for few provisional results only
-UNTRUSTED_FROM: Final = 48
-ASKED_AGAIN: Final = 16
+UNTRUSTED_FROM = 48
+ASKED_AGAIN = 16
 #: a search that takes a smaller share of its request is not worth its pieces
-LEAST_SHARE: Final = 0.05
+LEAST_SHARE = 0.05
 #: speculations that were right and yet not taken over, after which no further one begins
-MOST_REFUSED: Final = 8
+MOST_REFUSED = 8
 
 
 class Seen(NamedTuple):
@@ -46,7 +47,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Chances:
-    """Learned probabilities that a provisional result is final (uniform prior)."""
+    """Learned probabilities that a provisional result is final; a third before any is seen."""
 
     _counts: dict[tuple[int, int], list[float]] = field(
         default_factory=dict[tuple[int, int], list[float]]
@@ -55,7 +56,7 @@ class Chances:
     def of(self, seen: Seen) -> float:
         """Return the probability that these documents are final, in this order."""
         final, total = self._counts.get(_place(seen), (0.0, 0.0))
-        return (final + 1.0) / (total + 2.0)
+        return (final + 1.0) / (total + 3.0)
 
     def learn(self, seen: Iterable[Seen], final: Sequence[str]) -> None:
         """Learn from a search that has ended; each of its borders counts once."""
@@ -69,7 +70,7 @@ class Chances:
     @property
     def best(self) -> float:
         """Return the highest probability of all that was seen."""
-        return max(((f + 1.0) / (n + 2.0) for f, n in self._counts.values()), default=0.5)
+        return max(((f + 1.0) / (n + 3.0) for f, n in self._counts.values()), default=1.0)
 
 
 def _place(seen: Seen) -> tuple[int, int]:
@@ -81,9 +82,10 @@ Rule = Callable[["SpeculationRecord", Seen], "Stakes | None"]
 
 
 def trusted(record: SpeculationRecord, seen: Seen) -> Stakes | None:
-    """Return the stakes of a result that is likely to be final; None of any other."""
-    chance = record.chances.of(seen)
-    return Stakes(chance, seen.left_s) if chance >= LEAST_CHANCE else None
+    """Return the stakes of a result that is likely enough to be final; None of any other."""
+    chance, wasted = record.chances.of(seen), record.wasted
+    is_enough = chance >= LEAST_CHANCE + (SURE_CHANCE - LEAST_CHANCE) * wasted
+    return Stakes(chance, seen.left_s) if is_enough and wasted < 1.0 else None
 
 
 class SpeculationRecord:
@@ -99,9 +101,8 @@ class SpeculationRecord:
         self._lock = Lock()
         self.chances = Chances()
         self.searches = 0
-        #: speculations that were taken over, and those that were wrong
-        self.right = 0
-        self.wrong = 0
+        #: prompts that were computed in vain
+        self.prompts = 0.0
         #: taken over never, although their documents were final, since the last that was
         self._refused = 0
         #: seconds of searches, of generations, and of generations in vain
@@ -122,16 +123,15 @@ class SpeculationRecord:
     def stakes(self, seen: Seen) -> Stakes | None:
         """Return the stakes of a speculation on a provisional result; None if none is to begin."""
         with self._lock:
-            if self._refused >= MOST_REFUSED or not self._may_waste():
-                return None
-            return self.rule(self, seen)
+            return None if self._refused >= MOST_REFUSED else self.rule(self, seen)
 
-    def _may_waste(self) -> bool:
-        if self.wrong > FREE + MOST_WASTED * self.searches:
-            return False
+    @property
+    def wasted(self) -> float:
+        """Return how much of what may be wasted is, of prompts or seconds: 1 is all of it."""
+        prompts = self.prompts / (FREE + MOST_PROMPTS * self.searches)
         # As much as one generation may be wasted at first.
-        mean_s = self._answer_s / self.searches if self.searches else 0.0
-        return not mean_s or self._wasted_s <= MOST_WASTED * self._answer_s + mean_s
+        most_s = MOST_SECONDS * self._answer_s + self._answer_s / max(1, self.searches)
+        return max(prompts, self._wasted_s / most_s if most_s else 0.0)
 
     def search_ended(self, seen: Sequence[Seen], final: Sequence[str], took_s: float) -> None:
         """Learn from a search that has ended well."""
@@ -148,16 +148,20 @@ class SpeculationRecord:
     def taken_over(self) -> None:
         """Count a speculation that has saved its request time."""
         with self._lock:
-            self.right += 1
             self._refused = 0
 
-    def dropped(self, wasted_s: float, was_right: bool) -> bool:
+    def dropped(self, wasted_s: float, prompt: float, was_right: bool) -> bool:
         """Count a speculation that was not taken over, although its documents may be final.
 
         Return whether that has turned speculation off: it never leads to anything here.
+
+        Args:
+            wasted_s: since it began.
+            prompt: share of its prompt with which the next one does not begin.
+            was_right: whether its documents were final.
         """
         with self._lock:
-            self.wrong += 1
+            self.prompts += prompt
             self._wasted_s += wasted_s
             self._refused += was_right
             return was_right and self._refused == MOST_REFUSED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -156,7 +157,7 @@ class Speculations:
                 if one.answer is not None:
                     if one.answer.ids == seen.ids and one.answer.is_well:
                         return
-                    self._drop(one, generation.stage)
+                    self._drop(one, generation.stage, seen.ids)
             stakes = one.pair.record.stakes(seen)
             values = self._foreseen(found.value, primitives[search], generation)
             if stakes is None or values is None:
@@ -198,7 +199,7 @@ class Speculations:
             final = ids_of(value)
             with self._lock:
                 if one.answer is not None and one.answer.ids != final:
-                    self._drop(one, stage)
+                    self._drop(one, stage, final)
                 if one.began_at is not None:
                     took_s = self._driver.now() - one.began_at
                     one.pair.record.search_ended(one.seen, final, took_s)
@@ -215,7 +216,7 @@ class Speculations:
             if answer is None:
                 return work
             if not answer.may_become(work):
-                self._drop(one, stage, was_right=True)
+                self._drop(one, stage, answer.ids, was_right=True)
                 return work
             one.answer, one.began_at = None, answer.began_at
         one.pair.record.taken_over()
@@ -229,7 +230,14 @@ class Speculations:
                 if stage is None or name.startswith(f"{stage}."):
                     self._drop(one, stage or "")
 
-    def _drop(self, one: _Speculation, stage: str, was_right: bool = False) -> None:
+    def _drop(
+        self,
+        one: _Speculation,
+        stage: str,
+        ids: tuple[str, ...] = (),
+        was_right: bool = False,
+    ) -> None:
+        """Cancel what was begun; ``ids`` are of the documents that are known now."""
         answer, one.answer = one.answer, None
         if answer is None:
             return
@@ -237,7 +245,10 @@ class Speculations:
         if answer.has_begun:
             wasted_s = self._driver.now() - answer.began_at
             self._count("speculation_misses", stage)
-            if one.pair.record.dropped(wasted_s, was_right):
+            # Engines keep what is computed of a prompt: its beginning is not lost.
+            pairs = zip(answer.ids, ids, strict=False)
+            kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            if one.pair.record.dropped(wasted_s, 1.0 - kept / max(1, len(answer.ids)), was_right):
                 _log.warning("answers of %s are begun early no more: none was asked for", stage)
                 self._count("speculation_off", stage)
 

@@ -34,7 +34,7 @@ def test_nothing_is_trusted_before_it_was_seen_to_be_right() -> None:
 def test_what_was_right_for_long_is_trusted() -> None:
     stakes = taught(*[("a", "a")] * 20).stakes(seen(0.2, "b"))
     assert stakes is not None
-    assert stakes.chance == pytest.approx(21 / 22)
+    assert stakes.chance == pytest.approx(21 / 23)
     assert stakes.left_s == 0.1
 
 
@@ -48,32 +48,47 @@ def test_the_order_of_documents_counts() -> None:
     record = SpeculationRecord()
     for _ in range(20):
         record.search_ended([seen(0.2, "a", "b")], ("b", "a"), 0.1)
-    assert record.chances.of(seen(0.2, "x")) == pytest.approx(1 / 22)
+    assert record.chances.of(seen(0.2, "x")) == pytest.approx(1 / 23)
 
 
 def test_what_changes_for_the_worse_is_trusted_no_more() -> None:
-    record = taught(*[("a", "a")] * 30, *[("a", "b")] * 10)
+    record = taught(*[("a", "a")] * 30, *[("a", "b")] * 31)
     assert record.stakes(seen(0.2, "a")) is None
 
 
 def test_a_share_of_prompts_and_seconds_may_be_wasted() -> None:
-    record = taught(*[("a", "a")] * 50)
-    for _ in range(5):
+    record = taught(*[("a", "a")] * 60)
+    for _ in range(9):
         assert record.stakes(seen(0.2, "a")) is not None
-        record.dropped(0.01, was_right=False)
-    record.dropped(0.01, was_right=False)
+        record.dropped(0.01, 1.0, was_right=False)
+    record.dropped(0.01, 1.0, was_right=False)
     assert record.stakes(seen(0.2, "a")) is None
+
+
+def test_the_more_is_wasted_the_surer_a_result_must_be() -> None:
+    record = taught(*[("a", "a")] * 70, *[("a", "b")] * 30)
+    assert record.stakes(seen(0.2, "a")) is not None
+    for _ in range(9):
+        record.dropped(0.001, 1.0, was_right=False)
+    assert record.stakes(seen(0.2, "a")) is None
+
+
+def test_a_beginning_that_the_next_prompt_shares_is_not_wasted() -> None:
+    record = taught(*[("a", "a")] * 20)
+    for _ in range(20):
+        record.dropped(0.001, 0.0, was_right=False)
+    assert record.stakes(seen(0.2, "a")) is not None
 
 
 def test_wasted_seconds_count_as_well() -> None:
     record = taught(*[("a", "a")] * 50)
-    record.dropped(1.1, was_right=False)
+    record.dropped(1.1, 0.0, was_right=False)
     assert record.stakes(seen(0.2, "a")) is None
 
 
 def test_speculation_that_is_never_taken_over_turns_itself_off() -> None:
     record = taught(*[("a", "a")] * 500)
-    ended = [record.dropped(0.001, was_right=True) for _ in range(MOST_REFUSED)]
+    ended = [record.dropped(0.001, 0.0, was_right=True) for _ in range(MOST_REFUSED)]
     assert ended == [False] * (MOST_REFUSED - 1) + [True]
     assert record.stakes(seen(0.2, "a")) is None
     assert not record.asks()

@@ -28,7 +28,7 @@ LEAST_CUT_S = 0.004
 #: seconds from which on a search reports provisional results, and between two of them
 LEAST_REPORTED_S, LEAST_BETWEEN_S = 0.040, 0.008
 #: the shares of its vectors after which it does
-REPORTED_AT = (0.10, 0.20, 0.35, 0.60)
+REPORTED_AT = (0.06, 0.1, 0.15, 0.2, 0.27, 0.35, 0.45, 0.6, 0.8)
 #: seconds after which a search is read before those with less work
 PATIENCE_S = 0.5
 #: seconds of the shortest piece
@@ -217,6 +217,8 @@ class SteppedSearches(PendingRequests):
         left, pieces = self._times.within(left_s, threads), list[HeldPiece]()
         for held in in_order(self._held.values(), now):
             scan, dimension = held.scan, len(held.search.vector)
+            while held.borders and (len(self._held) > 1 or held.borders[0] <= scan.position):
+                del held.borders[0]  # others would wait longer for what one of them may gain
             end = len(scan.clusters)
             if scan.num_left * dimension > left:
                 end = scan.until(int(left / dimension))

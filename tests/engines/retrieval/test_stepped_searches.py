@@ -233,7 +233,8 @@ def test_provisional_results_are_the_nearest_that_were_read(
             reports.append(outputs[0].value)
             times.append(clock.now)
     assert outputs[-1].value == whole(engine, request)
-    assert [round(report.done, 1) for report in reports] == [0.1, 0.2, 0.4, 0.6]
+    found = [round(report.done, 1) for report in reports]
+    assert found == [0.1, 0.2, 0.4, 0.6, 0.8]
     assert min(np.diff(times)) >= LEAST_BETWEEN_S
     for report in reports:
         assert report.left_s == pytest.approx((1 - report.done) * ALL_S)
@@ -248,6 +249,12 @@ def test_a_search_of_less_than_40_ms_reports_nothing(engine: RetrievalEngine) ->
     assert [[output.kind for output in found] for found in steps(engine, StepBudget())] == [
         ["final"]
     ]
+
+
+def test_searches_that_wait_for_each_other_report_nothing(engine: RetrievalEngine) -> None:
+    engine.submit([search(f"long {row}", row, provisional=True) for row in range(2)])
+    kinds = [output.kind for found in steps(engine, StepBudget(0.05)) for output in found]
+    assert kinds == ["final", "final"]
 
 
 def test_cancelled_searches_are_forgotten(engine: RetrievalEngine) -> None:
