@@ -25,10 +25,11 @@ from rag_accel.engines.retrieval.vectors.read_order import (
     MOST_LABELS,
     LastSearch,
     Order,
-    read_order,
+    share_until_final,
+    use_order,
 )
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Metric, Vectors
-from rag_accel.engines.retrieval.vectors.vectors import SearchScope, higher_is_nearer
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.sample import make_questions, read_corpus
 
 K, STOP = 5, 0.98
@@ -150,22 +151,16 @@ def _stopped(
 def _until_final(
     index: IvfVectors, first: Vectors, second: Vectors, order: Order
 ) -> Sequence[float]:
-    """Return the mean share of the vectors behind which the final five of second searches lie.
-
-    The ordered five are final as soon as all of them are found: no other vector is nearer.
-    """
-    scope, sizes = SearchScope(len(index)), index.cluster_sizes()
+    """Return the mean share of the vectors behind which the final five of second searches lie."""
+    scope = SearchScope(len(index))
     before = nearest(index, first, [MOST_LABELS] * len(first), scope)
     final = nearest(index, second, [K] * len(second), scope)
     scans = index.begin(second, K, scope), index.begin(first, K, scope)
     shares = list[float]()
     for scan, earlier, old, new in zip(*scans, before, final, strict=True):
         last = LastSearch(0, old.labels, index.clusters_of(old.labels), earlier.clusters)
-        centroids = higher_is_nearer(index.metric, scan.coarse)
-        clusters = scan.clusters[read_order(order, scan.clusters, centroids, last)]
-        behind = np.cumsum(sizes[clusters])
-        holding = np.isin(clusters, index.clusters_of(new.labels))
-        shares.append(float(behind[np.flatnonzero(holding)[-1]] / behind[-1]))
+        use_order(order, scan, index.metric, last)
+        shares.append(share_until_final(scan, index.clusters_of(new.labels)))
     return [float(np.mean(shares))]
 
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan
-from rag_accel.engines.retrieval.vectors.nearest import exact_scores
-from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
-from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores
+from rag_accel.engines.retrieval.vectors.spec import Metric
+from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, higher_is_nearer
 
 Order = Literal["mixed", "paper", "centroid"]
 
@@ -33,7 +32,7 @@ class LastSearch:
         version: the index's.
         labels: ``[n]``, of the newest search first, each once.
         clusters: ``[n]``, the cluster of each label.
-        searched: the clusters that the newest search read.
+        searched: the clusters that the newest search read, which only ``paper`` asks for.
     """
 
     version: int
@@ -109,17 +108,26 @@ def read_order(order: Order, clusters: Labels, scores: Scores, last: LastSearch 
     return by_centroid[np.argsort(ranks, kind="stable")]
 
 
-def seed(scan: ClusterScan, labels: Labels, vectors: Vectors, metric: Metric) -> None:
-    """Let a scan begin with vectors of its unread clusters, which need not be read for it.
+def use_order(order: Order, scan: ClusterScan, metric: Metric, last: LastSearch | None) -> None:
+    """Let a scan read its clusters, of which none is read yet, in an order of ``read_order``."""
+    scores = higher_is_nearer(metric, scan.coarse)
+    scan.leave(read_order(order, scan.clusters, scores, last))
+
+
+def share_until_final(scan: ClusterScan, clusters: Labels) -> float:
+    """Return the share of a scan's vectors behind which its final results are found.
+
+    They are final as soon as all of them are found: no other vector is nearer.
 
     Args:
-        scan: nothing of it is read.
-        labels: ``[n]``, each once, in clusters of the scan that are not read.
-        vectors: ``[n, dim]``.
-        metric: the index's.
+        scan: its clusters, in the order in which they are read.
+        clusters: the cluster of each result; 1.0 if one of them is none of the scan's.
     """
-    scores = exact_scores(metric, scan.query, vectors).astype(np.float32)
-    scan.seed(scores, labels)
+    holding = np.flatnonzero(np.isin(scan.clusters, clusters))
+    if len(holding) < len(np.unique(clusters)):
+        return 1.0
+    until = scan.vectors_in(0, int(holding.max(initial=-1)) + 1)
+    return until / max(1, scan.num_vectors)
 
 
 def _first_places(numbers: Labels) -> Labels:
