@@ -12,11 +12,11 @@ from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.read_order import (
     MOST_LABELS,
     NEAREST_FIRST,
+    FollowedSearch,
     LastSearch,
     Order,
     SearchHistory,
     read_order,
-    share_until_final,
     use_order,
 )
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Metric, Vectors
@@ -129,7 +129,9 @@ def test_a_scan_in_another_order_finds_the_same(
     use_order(order, scan, index.metric, last)
     assert scan.position == 0
     assert sorted(scan.clusters.tolist()) == sorted(plain.clusters.tolist())
-    share = share_until_final(scan, index.clusters_of(plain.labels))
+    clusters = index.clusters_of(plain.labels)
+    searched = FollowedSearch(last, scan, plain.labels, clusters)
+    share = searched.share_until_final(order, index.metric)
     read(index, scan, size)
     assert np.array_equal(np.sort(scan.scores), np.sort(plain.scores))
     distinct = plain.scores[plain.scores > plain.scores[-1]]
@@ -149,6 +151,6 @@ def read_until(index: IvfVectors, scan: ClusterScan, share: float) -> None:
 def test_results_outside_of_a_scan_are_never_final_in_it() -> None:
     zeros = np.zeros(2, np.float32)
     scan = ClusterScan(zeros, 1, numbers(4, 2), zeros, numbers(30, 10))
-    assert share_until_final(scan, numbers(4)) == 0.75
-    assert share_until_final(scan, numbers(2, 4, 2)) == 1.0
-    assert share_until_final(scan, numbers(4, 3)) == 1.0
+    for clusters, share in ((numbers(4), 0.75), (numbers(2, 4, 2), 1.0), (numbers(4, 3), 1.0)):
+        search = FollowedSearch(found(), scan, clusters, clusters)
+        assert search.share_until_final("mixed", Metric.L2) == share

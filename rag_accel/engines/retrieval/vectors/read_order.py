@@ -14,8 +14,15 @@ import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan
-from rag_accel.engines.retrieval.vectors.spec import Metric
-from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, higher_is_nearer
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.nearest import nearest
+from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
+from rag_accel.engines.retrieval.vectors.vectors import (
+    NO_LABEL,
+    Scores,
+    SearchScope,
+    higher_is_nearer,
+)
 
 Order = Literal["mixed", "paper", "centroid"]
 
@@ -114,20 +121,49 @@ def use_order(order: Order, scan: ClusterScan, metric: Metric, last: LastSearch 
     scan.leave(read_order(order, scan.clusters, scores, last))
 
 
-def share_until_final(scan: ClusterScan, clusters: Labels) -> float:
-    """Return the share of a scan's vectors behind which its final results are found.
-
-    They are final as soon as all of them are found: no other vector is nearer.
+@dataclass(frozen=True, slots=True)
+class FollowedSearch:
+    """A search after another of the same request, to compare them.
 
     Args:
-        scan: its clusters, in the order in which they are read.
-        clusters: the cluster of each result; 1.0 if one of them is none of the scan's.
+        last: the results of the other.
+        scan: of the search; nothing of it is read.
+        labels: of its results.
+        clusters: the cluster of each.
     """
-    holding = np.flatnonzero(np.isin(scan.clusters, clusters))
-    if len(holding) < len(np.unique(clusters)):
-        return 1.0
-    until = scan.vectors_in(0, int(holding.max(initial=-1)) + 1)
-    return until / max(1, scan.num_vectors)
+
+    last: LastSearch
+    scan: ClusterScan
+    labels: Labels
+    clusters: Labels
+
+    def share_until_final(self, order: Order, metric: Metric) -> float:
+        """Return the share of the scan's vectors behind which all results are found in an order.
+
+        They are final then, as no other vector is nearer; 1.0 if some lie in no cluster of it.
+        """
+        scan = self.scan
+        use_order(order, scan, metric, self.last)
+        holding = np.flatnonzero(np.isin(scan.clusters, self.clusters))
+        if len(holding) < len(np.unique(self.clusters)):
+            return 1.0
+        until = scan.vectors_in(0, int(holding.max(initial=-1)) + 1)
+        return until / max(1, scan.num_vectors)
+
+
+def follow_searches(
+    index: IvfVectors, first: Vectors, second: Vectors, k: int
+) -> list[FollowedSearch]:
+    """Search for ``second[i]`` after ``first[i]``, ``[n, dim]`` each, for ``k`` results."""
+    scope, count = SearchScope(len(index)), len(first)
+    before = nearest(index, first, [MOST_LABELS] * count, scope, without_codes=True)
+    final = nearest(index, second, [k] * count, scope, without_codes=True)
+    scans = index.begin(first, k, scope), index.begin(second, k, scope)
+    searches = list[FollowedSearch]()
+    for earlier, scan, old, new in zip(*scans, before, final, strict=True):
+        last = LastSearch(0, old.labels, index.clusters_of(old.labels), earlier.clusters)
+        searches.append(FollowedSearch(last, scan, new.labels, index.clusters_of(new.labels)))
+    return searches
 
 
 def _first_places(numbers: Labels) -> Labels:
