@@ -120,7 +120,6 @@ class SteppedSearches(PendingRequests):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts of searches in pieces, of these pieces and of provisional results."""
         return self._counts
 
     def describe_parts(self) -> tuple[str, ...]:

@@ -3,91 +3,84 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rag_accel.cli import corpus_searches, main
 from rag_accel.engine_api import Document
-from rag_accel.engines.retrieval import (
-    DocumentIndex,
-    IndexSnapshot,
-    IndexSpec,
-    TrainedClusters,
-    save_index,
-)
+from rag_accel.engines.retrieval import DocumentIndex, IndexSnapshot, IndexSpec, TrainedClusters
+from rag_accel.engines.retrieval.index.files import save_index
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, Metric
 
 CENTRES = np.asarray([[0, 0], [10, 0], [100, 0], [200, 0], [300, 0]], dtype=np.float32)
-EACH = 40
+FIRST, SECOND = ({"vector": centre.tolist()} for centre in CENTRES[:2])
+Printed = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """Save an index of five clusters, of which a search reads the two nearest."""
     spec = IndexSpec(2, Metric.L2, IndexKind.IVF, num_clusters=5, nprobe=2, train_size=5)
-    places = np.repeat(np.arange(5), EACH)
-    vectors = CENTRES[places] + np.random.default_rng(3).random((5 * EACH, 2), np.float32)
-    documents = tuple(Document(f"d{number}", "") for number in range(5 * EACH))
+    places = np.repeat(np.arange(5), [30, 50, 40, 40, 40])
+    vectors = CENTRES[places] + np.random.default_rng(3).random((200, 2), np.float32)
+    documents = tuple(Document(f"d{number}", "") for number in range(200))
     snapshot = IndexSnapshot(spec, documents, vectors, TrainedClusters(CENTRES, places))
     save_index(DocumentIndex.from_snapshot(snapshot), tmp_path / "index", "small model")
     return tmp_path / "index"
 
 
-def asked(saved: Path, *questions: object, options: Sequence[str] = ()) -> int:
-    path = saved.with_suffix(".jsonl")
+def asked(index: Path, *questions: object, **options: object) -> int:
+    path = index.with_suffix(".jsonl")
     path.write_text("".join(f"{json.dumps(question)}\n" for question in questions))
-    return main(["corpus", str(saved), str(path), *options])
+    named = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    return main(["corpus", str(index), str(path), *named])
 
 
-def vector(place: int) -> dict[str, list[float]]:
-    return {"vector": CENTRES[place].tolist()}
-
-
-@pytest.mark.parametrize("third", [vector(1), {"question": "b"}])
+@pytest.mark.parametrize("third", [SECOND, {"question": "b"}])
 def test_shares_are_counted(
-    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, third: object
+    saved: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch, third: object
 ) -> None:
     made = {"m": lambda texts: CENTRES[[len(text) for text in texts]]}
     monkeypatch.setattr(corpus_searches, "load_embedder", made.get)
-    assert asked(saved, vector(0), vector(0), third, options=["--embedder", "m"]) == 0
+    assert asked(saved, FIRST, FIRST, third, embedder="m") == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "200 documents in 5 clusters, 2 read by a search; 3 questions for 5"
     # The second question repeats the first one; the third finds all in the cluster beside it.
-    shares = [line.split()[0] for line in lines]
-    assert shares == ["50.0%", "50.0%", "100.0%", *["50.0%"] * 4, "50.0%"]
+    # Of 80 vectors the second search needs 30, the third 50.
+    in_last, final = ["50.0%", "50.0%", "100.0%"], ["50.0%", "60.0%"]
+    assert [line.split()[0] for line in lines] == [*in_last, *final, *final, "62.5%"]
 
 
 @pytest.mark.parametrize(
-    ("questions", "told"),
+    ("questions", "options", "error"),
     [
-        ([], "there are no questions"),
-        ([vector(0)], "too few questions"),
-        ([vector(0), {"vector": [1.0]}], "question 2; found 1 numbers; valid: two or more"),
-        ([vector(0), {"text": "a"}], "question 2; found {'text': 'a'}"),
-        (["a", "b"], "which names it 'small model'"),
-        ([{"vector": ["a", 0]}, vector(0)], "vectors that are not numbers"),
+        ([], {}, "there are no questions"),
+        ([FIRST], {}, "too few questions"),
+        ([FIRST, {"vector": [1.0]}], {}, "question 2; found 1 numbers; valid: two or more"),
+        ([FIRST, {"text": "a"}], {}, "question 2; found {'text': 'a'}"),
+        (["a", "b"], {}, "which names it 'small model'"),
+        (["a", "b"], {"embedder": "m"}, "found shape (2, 3); valid: shape (n, 2)"),
+        ([{"vector": ["a", 0]}, FIRST], {}, "vectors that are not numbers"),
+        ([FIRST, SECOND], {"k": 0}, "--k; found 0; valid: from 1 to 1000"),
     ],
 )
-def test_questions_of_no_use_are_named(
-    saved: Path, capsys: pytest.CaptureFixture[str], questions: list[object], told: str
-) -> None:
-    assert asked(saved, *questions) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_other_embedders_options_and_files_are_refused(
-    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_and_options_of_no_use_are_named(
+    saved: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch, questions: list[object],
+    options: dict[str, Any], error: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr(corpus_searches, "load_embedder", lambda _: lambda _: np.ones((2, 3)))
-    assert asked(saved, "a", "b", options=["--embedder", "m"]) == 2
-    assert "found shape (2, 3); valid: shape (n, 2)" in capsys.readouterr().err
-    assert asked(saved, vector(0), vector(1), options=["--k", "0"]) == 2
-    assert "--k; found 0; valid: from 1 to 1000" in capsys.readouterr().err
+    assert asked(saved, *questions, **options) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_files_without_clusters_are_named(saved: Path, capsys: Printed) -> None:
     save_index(DocumentIndex(IndexSpec(2)), saved, "small model")
-    assert asked(saved, vector(0), vector(1)) == 2
-    assert "an index without clusters" in capsys.readouterr().err
-    assert asked(saved.parent / "none", vector(0), vector(1)) == 2
-    assert "no index can be read" in capsys.readouterr().err
+    for index, error in (
+        (saved, "an index without clusters"),
+        (saved.parent / "none", "no index can be read"),
+    ):
+        assert asked(index, FIRST, SECOND) == 2
+        assert error in capsys.readouterr().err
