@@ -21,14 +21,9 @@ from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, read_until_stopped
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.nearest import MARGIN, nearest
-from rag_accel.engines.retrieval.vectors.read_order import (
-    MOST_LABELS,
-    LastSearch,
-    Order,
-    read_order,
-)
+from rag_accel.engines.retrieval.vectors.read_order import Order, follow_searches
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Metric, Vectors
-from rag_accel.engines.retrieval.vectors.vectors import SearchScope, higher_is_nearer
+from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.sample import make_questions, read_corpus
 
 K, STOP = 5, 0.98
@@ -118,10 +113,10 @@ def stop_and_order_rows(material: Material, sizes: Sizes) -> tuple[Row, ...]:
         row_of(system, workload, "stop_scanned", scanned),
         row_of(system, workload, "stop_equal", equal),
     ]
-    shares = {order: _until_final(index, measured, material.followed, order) for order in _orders()}
-    rows += [
-        row_of(order, followed, f"order_{order}", of_each) for order, of_each in shares.items()
-    ]
+    searches = follow_searches(index, measured, material.followed, K)
+    for order in get_args(Order):
+        shares = [search.share_until_final(order, index.metric) for search in searches]
+        rows.append(row_of(order, followed, f"order_{order}", [float(np.mean(shares))]))
     return tuple(rows)
 
 
@@ -145,32 +140,6 @@ def _stopped(
         for ours, theirs in zip(found, full, strict=True)
     ]
     return [sum(scan.num_read for scan in scans) / of_all], [float(np.mean(same))]
-
-
-def _until_final(
-    index: IvfVectors, first: Vectors, second: Vectors, order: Order
-) -> Sequence[float]:
-    """Return the mean share of the vectors behind which the final five of second searches lie.
-
-    The ordered five are final as soon as all of them are found: no other vector is nearer.
-    """
-    scope, sizes = SearchScope(len(index)), index.cluster_sizes()
-    before = nearest(index, first, [MOST_LABELS] * len(first), scope)
-    final = nearest(index, second, [K] * len(second), scope)
-    scans = index.begin(second, K, scope), index.begin(first, K, scope)
-    shares = list[float]()
-    for scan, earlier, old, new in zip(*scans, before, final, strict=True):
-        last = LastSearch(0, old.labels, index.clusters_of(old.labels), earlier.clusters)
-        centroids = higher_is_nearer(index.metric, scan.coarse)
-        clusters = scan.clusters[read_order(order, scan.clusters, centroids, last)]
-        behind = np.cumsum(sizes[clusters])
-        holding = np.isin(clusters, index.clusters_of(new.labels))
-        shares.append(float(behind[np.flatnonzero(holding)[-1]] / behind[-1]))
-    return [float(np.mean(shares))]
-
-
-def _orders() -> tuple[Order, ...]:
-    return get_args(Order)
 
 
 def _passages(documents: Sequence[Document], sizes: Sizes) -> list[str]:

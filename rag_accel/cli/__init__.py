@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_accel.cli.cache import add_cache_command
+from rag_accel.cli.corpus_searches import add_corpus_command
 from rag_accel.cli.doctor import add_doctor_command
 from rag_accel.cli.profile import add_profile_command
 from rag_accel.cli.run import run_program
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.set_defaults(run=_trace)
     add_profile_command(commands)
     add_cache_command(commands)
+    add_corpus_command(commands)
     add_tune_command(commands)
     add_serve_command(commands)
     run = commands.add_parser(

@@ -1,4 +1,4 @@
-"""Texts and prompts in the files that ``rag-accel cache`` reads."""
+"""Texts, prompts and questions in the files that commands read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _VALID = (
     "a folder with *.txt, a .txt file with a text a line, or a .jsonl file with an object a line "
     "whose text is a string"
 )
+
+VALID_QUESTIONS = "a question a line: plain text, or JSON (an object, a list or a string)"
 
 
 def read_corpus(path: Path, *, metadata: bool = False, strip: bool = False) -> list[str]:
@@ -72,6 +74,27 @@ def read_messages(path: Path) -> tuple[Message, ...]:
             found=f"{type(error).__name__}: {error}",
             valid='[{"role": "system" | "user" | "assistant", "content": "..."}, ...]',
         ) from error
+
+
+def read_questions(path: Path) -> list[Any]:
+    """Return the questions of a file: a text of each plain line, a value of each line of JSON.
+
+    Raises:
+        ConfigError: it cannot be read, or holds no questions; names the file and line.
+    """
+    questions: list[Any] = []
+    for number, line in enumerate(map(str.strip, read_text(path).splitlines()), 1):
+        try:
+            if line:
+                questions.append(json.loads(line) if line[0] in '{["' else line)
+        except (ValueError, RecursionError) as error:
+            found, where = f"no JSON: {error}", f"{path}, line {number}"
+            raise ConfigError(
+                "a question cannot be read", where=where, found=found, valid=VALID_QUESTIONS
+            ) from None
+    if not questions:
+        raise ConfigError("there are no questions", where=str(path), found=0, valid=VALID_QUESTIONS)
+    return questions
 
 
 def _message(value: Mapping[str, Any]) -> Message:

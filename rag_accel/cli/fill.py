@@ -105,7 +105,7 @@ def _fill(arguments: argparse.Namespace) -> int:
         options=options,
         dtype=arguments.dtype,
         template=template,
-        embed=_embedder(arguments.embedder) if options.neighbours else None,
+        embed=load_embedder(arguments.embedder) if options.neighbours else None,
         progress=_progress(),
     )
     print("\n".join(_lines(report)))
@@ -135,7 +135,8 @@ def _unended(path: Path) -> str:
     return read_text(path).removesuffix("\n")
 
 
-def _embedder(name: str | None) -> Callable[[Sequence[str]], Any]:
+def load_embedder(name: str | None) -> Callable[[Sequence[str]], Any]:
+    """Return a function that embeds texts by the model that ``--embedder`` names."""
     from rag_accel.engines.embedding.models import load_named_model
 
     def embed(texts: Sequence[str]) -> Any:

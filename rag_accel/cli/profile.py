@@ -19,7 +19,7 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.cli.automatic import module_of
-from rag_accel.cli.corpus import read_text
+from rag_accel.cli.corpus import VALID_QUESTIONS, read_questions
 from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.errors import ConfigError
 from rag_accel.interception.integration import Integration
@@ -39,7 +39,6 @@ _MOST_ROWS, _MOST_LINES, _MOST_LETTERS = 20, 60, 200
 _METHODS = ("invoke", "query", "chat", "retrieve", "search", "run")
 #: options that only what computes in this process reads
 _COMPUTING = frozenset({"embedding_runtime", "adopt_llm"})
-_VALID_FILE = "a question a line: plain text, or JSON (an object, a list or a string)"
 
 _Asked = list[tuple[float, str]]
 """The seconds that each question took, and its error if it failed."""
@@ -50,7 +49,7 @@ def add_profile_command(commands: Any) -> None:
         "profile", help="show where a program's time goes and what acceleration would bring it"
     )
     profile.add_argument("object", metavar="MODULE:NAME", help="the program, not accelerated")
-    profile.add_argument("questions", metavar="FILE", type=Path, help=_VALID_FILE)
+    profile.add_argument("questions", metavar="FILE", type=Path, help=VALID_QUESTIONS)
     profile.add_argument("--calls", metavar="N", type=int, help="by default one a question")
     profile.add_argument("--users", metavar="N", type=int, default=1, help="threads that ask; 1")
     profile.add_argument("--measure", action="store_true", help="also run it accelerated")
@@ -63,7 +62,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         found, valid = getattr(arguments, name), f"from 1 to {most}"
         if found is not None and not 1 <= found <= most:
             raise ConfigError("option out of range", where=f"--{name}", found=found, valid=valid)
-    questions = _read_questions(arguments.questions)
+    questions = read_questions(arguments.questions)
     program, accelerator = find_target(arguments.object).for_tenant("")
     num_calls = arguments.calls or min(len(questions), _MOST_QUESTIONS)
     asked = [questions[place % len(questions)] for place in range(num_calls)]
@@ -75,22 +74,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     as_json = {"program": arguments.object, **asdict(report)}
     print(json.dumps(as_json, indent=2) if arguments.json else f"{arguments.object}: {report}")
     return 0
-
-
-def _read_questions(path: Path) -> list[Any]:
-    questions: list[Any] = []
-    for number, line in enumerate(map(str.strip, read_text(path).splitlines()), 1):
-        try:
-            if line:
-                questions.append(json.loads(line) if line[0] in '{["' else line)
-        except (ValueError, RecursionError) as error:
-            found, where = f"no JSON: {error}", f"{path}, line {number}"
-            raise ConfigError(
-                "a question cannot be read", where=where, found=found, valid=_VALID_FILE
-            ) from None
-    if not questions:
-        raise ConfigError("there are no questions", where=str(path), found=0, valid=_VALID_FILE)
-    return questions
 
 
 @dataclass(frozen=True, slots=True)

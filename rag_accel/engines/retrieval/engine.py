@@ -29,6 +29,7 @@ from rag_accel.engines.retrieval.stepped_searches import (
     SteppedSearches,
 )
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan
+from rag_accel.engines.retrieval.vectors.read_order import SearchHistory
 from rag_accel.engines.retrieval.vectors.spec import Vectors
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.system.processor import usable_cores
@@ -45,8 +46,10 @@ class RetrievalEngine(SteppedSearches):
     Searches with equal ``where`` and ``nprobe`` and a ``k`` of similar size share one call. Where a
     step is not expected to end in time, long searches of clusters are read in pieces over several
     steps. One with a filter or of an index with codes is not. A search that asks for provisional
-    results reports some between pieces, if it takes long enough. Each sees one state of the index:
-    if that changes between two of its pieces, it is made again in one call.
+    results reports some between pieces, if it takes long enough. It reads the clusters of its
+    request's last results early, and reports at its very beginning where enough of these may be
+    its own. Each sees one state of the index: if that changes between two of its pieces, it is
+    made again in one call.
 
     Ingestions come behind the searches of the step in which they came: a search sees the documents
     of those that ended before it was submitted.
@@ -82,6 +85,7 @@ class RetrievalEngine(SteppedSearches):
             )
         )
         self._index = index
+        self._history = SearchHistory()
 
     @property
     def index(self) -> DocumentIndex:
@@ -90,11 +94,11 @@ class RetrievalEngine(SteppedSearches):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts of early stops; empty without them."""
-        return self._index.stop_counts
+        """Return the counts of searches in pieces, and of early stops if there may be any."""
+        return {**super().counts, **self._index.stop_counts}
 
     def describe_parts(self) -> tuple[str, ...]:
-        return tuple(map(str, self._index.stopping))
+        return (*super().describe_parts(), *map(str, self._index.stopping))
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search, then ingest, on ``budget.threads`` threads."""
@@ -108,10 +112,11 @@ class RetrievalEngine(SteppedSearches):
             outputs += [ingested(self._index, request, VALID_WORK) for request in ingestions]
         return outputs
 
-    def _numbers(self, search: Search) -> int:
+    def _numbers(self, search: Search, in_pieces: bool) -> int:
         query = search.query
         is_cut = not query.where and 0 < query.k <= MOST_RESULTS
-        return self._index.numbers_read(query.nprobe) if is_cut else 0
+        in_full = in_pieces and search.provisional
+        return self._index.numbers_read(query.nprobe, in_full) if is_cut else 0
 
     def _whole(self, group: list[Search], threads: int) -> list[EngineOutput]:
         query, (vectors, counts) = group[0].query, _asked(group)
@@ -126,7 +131,17 @@ class RetrievalEngine(SteppedSearches):
 
     def _begin(self, group: list[Search]) -> list[tuple[ClusterScan, Any]]:
         begun = self._index.begin_scans(*_asked(group), group[0].query.nprobe)
+        for place, (search, state) in enumerate(zip(group, begun, strict=True)):
+            names = search.namespace, search.request_id
+            last = self._history.get(*names, state.view.version) if search.provisional else None
+            if last is not None:
+                begun[place] = self._index.follow(state, last)
         return [(state.scan, state) for state in begun]
+
+    def _borders(self, scan: ClusterScan, state: Any, threads: int) -> list[int]:
+        borders = super()._borders(scan, state, threads)
+        # Fewer documents than it looks for cannot be the final ones.
+        return [0, *borders] if borders and len(state.seeds) >= state.limit else borders
 
     def _read(self, pieces: Sequence[HeldPiece], threads: int) -> list[HeldSearch]:
         states, ends = [one.held.state for one in pieces], [one.piece for one in pieces]
@@ -134,8 +149,12 @@ class RetrievalEngine(SteppedSearches):
         return [one.held for one in pieces if one.held.state in changed]
 
     def _value(self, held: HeldSearch) -> tuple[Any, ...] | None:
-        hits = self._index.scanned(held.state)
-        return None if hits is None else tuple(hits)
+        found = self._index.scanned(held.state)
+        if found is None:
+            return None
+        if held.scan.is_over:
+            self._history.add(held.search.namespace, held.search.request_id, found[1])
+        return tuple(found[0])
 
 
 def _asked(group: Sequence[Search]) -> tuple[Vectors, list[int]]:

@@ -101,7 +101,7 @@ class IvfIndexEngine(SteppedSearches):
         found = read_lists(self._index, queries, count, clusters, coarse, selector)
         return found[0] * self._sign, found[1]
 
-    def _numbers(self, search: Search) -> int:
+    def _numbers(self, search: Search, in_pieces: bool) -> int:
         return numbers_read(self._index) if 0 < search.query.k <= MOST_RESULTS else 0
 
     def _whole(self, group: list[Search], threads: int) -> list[EngineOutput]:

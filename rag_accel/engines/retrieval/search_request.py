@@ -26,15 +26,14 @@ VALID_WORK = "SEARCHING with SearchQuery, or INGESTION with IngestBatch"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One valid search; ``vector: [dim], float32``.
-
-    ``provisional`` as in ``EngineRequest``.
-    """
+    """One valid search; ``vector: [dim], float32``. Other fields are as in ``EngineRequest``."""
 
     id: WorkId
     vector: Vectors
     query: SearchQuery
     provisional: bool = False
+    namespace: str = ""
+    request_id: str = ""
 
     def group_key(self) -> Hashable:
         """Return what searches of one call have in common.
@@ -87,7 +86,8 @@ def checked_search(request: EngineRequest, dimension: int) -> Search:
     if query.where is not None or query.nprobe is not None:
         check_filter(query.where, query.nprobe)
     vector = checked_query(query.vector, dimension)
-    return Search(request.id, vector, query, request.provisional)
+    names = request.namespace, request.request_id
+    return Search(request.id, vector, query, request.provisional, *names)
 
 
 def checked_searches(

@@ -12,7 +12,7 @@ ones is the oldest.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -35,6 +35,8 @@ PATIENCE_S = 0.5
 LEAST_PIECE_S = 0.001
 #: results of a search from which on merging pieces would take long
 MOST_RESULTS = 1_000
+#: names of counts
+COUNTS: tuple[str, ...] = ("searches_in_pieces", "pieces_read", "provisional_results")
 #: seconds to read a number before any is measured: 27 GB/s
 _FIRST_GUESS_S = 1.5e-10
 
@@ -114,6 +116,16 @@ class SteppedSearches(PendingRequests):
         super().__init__(profile)
         self._held: dict[WorkId, HeldSearch] = {}
         self._times = ReadTimes()
+        self._counts = dict.fromkeys(COUNTS, 0)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self._counts
+
+    def describe_parts(self) -> tuple[str, ...]:
+        searches, pieces, _ = self._counts.values()
+        made = f"{searches} searches, {pieces} pieces"
+        return (f"reads long searches in pieces while others wait: {made}",) if searches else ()
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
         super().cancel(ids)
@@ -125,8 +137,11 @@ class SteppedSearches(PendingRequests):
         super().close()
         self._held.clear()
 
-    def _numbers(self, search: Search) -> int:
-        """Return about how many numbers a search reads; 0 if it is not to be read in pieces."""
+    def _numbers(self, search: Search, in_pieces: bool) -> int:
+        """Return about how many numbers a search reads, in pieces or in one call.
+
+        0 if it is not to be read in pieces, or nothing is known of the call.
+        """
         raise NotImplementedError
 
     def _whole(self, group: list[Search], threads: int) -> list[EngineOutput]:
@@ -177,7 +192,7 @@ class SteppedSearches(PendingRequests):
         self, searches: list[Search], time_s: float | None, threads: int, now: float
     ) -> list[Search]:
         """Hold the searches that are to be read in pieces; return the others."""
-        expected_s = [self._times.expected_s(self._numbers(s), threads) for s in searches]
+        expected_s = [self._times.expected_s(self._numbers(s, True), threads) for s in searches]
         total_s, reports = sum(expected_s), False
         for held in self._held.values():
             numbers = held.scan.num_left * len(held.search.vector)
@@ -194,11 +209,12 @@ class SteppedSearches(PendingRequests):
             except Exception:
                 continue  # a whole call says which of them fails, and why
             for search, (scan, state) in zip(group, begun, strict=True):
-                borders = self._borders(scan, threads) if search.provisional else []
+                borders = self._borders(scan, state, threads) if search.provisional else []
                 self._held[search.id] = HeldSearch(search, scan, state, now, borders)
+                self._counts["searches_in_pieces"] += 1
         return [search for search in searches if search.id not in self._held]
 
-    def _borders(self, scan: ClusterScan, threads: int) -> list[int]:
+    def _borders(self, scan: ClusterScan, state: Any, threads: int) -> list[int]:
         """Return the positions at which a search reports what it has found."""
         vector_s = self._times.expected_s(len(scan.query), threads)
         borders, before = list[int](), 0
@@ -217,7 +233,7 @@ class SteppedSearches(PendingRequests):
         left, pieces = self._times.within(left_s, threads), list[HeldPiece]()
         for held in in_order(self._held.values(), now):
             scan, dimension = held.scan, len(held.search.vector)
-            while held.borders and (len(self._held) > 1 or held.borders[0] <= scan.position):
+            while held.borders and (len(self._held) > 1 or held.borders[0] < scan.position):
                 del held.borders[0]  # others would wait longer for what one of them may gain
             end = len(scan.clusters)
             if scan.num_left * dimension > left:
@@ -246,10 +262,12 @@ class SteppedSearches(PendingRequests):
         if not changed:
             numbers = sum(one.piece.num_vectors * len(one.held.search.vector) for one in pieces)
             self._times.note(numbers, threads, time.perf_counter() - started)
+        read = [one for one in pieces if one.held not in changed]
+        self._counts["pieces_read"] += sum(one.piece.end > one.piece.start for one in read)
         outputs, unsettled = list[EngineOutput](), list(changed)
-        for held, _ in pieces:
+        for held, _ in read:
             is_border = bool(held.borders) and held.scan.position >= held.borders[0]
-            if held in changed or not (held.scan.is_over or is_border):
+            if not (held.scan.is_over or is_border):
                 continue
             try:
                 value = self._value(held)
@@ -274,6 +292,7 @@ class SteppedSearches(PendingRequests):
     def _report(self, held: HeldSearch, value: tuple[Any, ...], threads: int) -> EngineOutput:
         """Return what a search has found when it is at a border."""
         del held.borders[0]
+        self._counts["provisional_results"] += 1
         scan = held.scan
         documents = tuple(hit.document.id for hit in value)
         done = scan.num_read / max(1, scan.num_vectors)
@@ -289,6 +308,6 @@ class SteppedSearches(PendingRequests):
         for group in grouped(searches, Search.group_key) if searches else ():
             started = time.perf_counter()
             outputs += self._whole(group, threads)
-            numbers = sum(map(self._numbers, group))
+            numbers = sum(self._numbers(search, False) for search in group)
             self._times.note(numbers, threads, time.perf_counter() - started)
         return outputs

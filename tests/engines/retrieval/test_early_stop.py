@@ -304,7 +304,7 @@ def test_the_share_read_and_its_fidelity_are_told() -> None:
     assert "% of the vectors read; " in line
     assert "1 compared, 100.0% of these found the same documents" in line
     assert engine.counts["stopped_searches"] == CHECKED_OF
-    assert dict(RetrievalEngine(made(stop=None)).counts) == {}
+    assert "stopped_searches" not in RetrievalEngine(made(stop=None)).counts
 
 
 @settings(max_examples=100, deadline=None)

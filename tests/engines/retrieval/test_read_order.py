@@ -12,18 +12,18 @@ from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.read_order import (
     MOST_LABELS,
     NEAREST_FIRST,
+    FollowedSearch,
     LastSearch,
     Order,
     SearchHistory,
     read_order,
-    seed,
+    use_order,
 )
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Metric, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import (
     NO_LABEL,
     Labels,
     SearchScope,
-    higher_is_nearer,
 )
 
 COUNT, DIMENSION, CLUSTERS = 500, 8, 20
@@ -117,7 +117,7 @@ def read(index: IvfVectors, scan: ClusterScan, size: int) -> None:
     order=st.sampled_from(ORDERS),
     size=st.integers(1, 200),
 )
-def test_a_seeded_scan_in_another_order_finds_the_same(
+def test_a_scan_in_another_order_finds_the_same(
     indexed: tuple[IvfVectors, Vectors], row: int, before: int, order: Order, size: int
 ) -> None:
     index, vectors = indexed
@@ -126,23 +126,31 @@ def test_a_seeded_scan_in_another_order_finds_the_same(
     read(index, earlier, COUNT)
     read(index, plain, COUNT)
     last = LastSearch(1, earlier.labels, index.clusters_of(earlier.labels), earlier.clusters)
-    centroids = higher_is_nearer(index.metric, scan.coarse)
-    scan.leave(read_order(order, scan.clusters, centroids, last))
-    inside = last.labels[np.isin(last.clusters, scan.clusters)]
-    seed(scan, inside, index.gather(inside), index.metric)
+    use_order(order, scan, index.metric, last)
     assert scan.position == 0
+    assert sorted(scan.clusters.tolist()) == sorted(plain.clusters.tolist())
+    clusters = index.clusters_of(plain.labels)
+    searched = FollowedSearch(last, scan, plain.labels, clusters)
+    share = searched.share_until_final(order, index.metric)
     read(index, scan, size)
-    labels = scan.labels[scan.labels != NO_LABEL]
-    assert len(labels) == len(set(labels.tolist())), "a seed was found twice"
     assert np.array_equal(np.sort(scan.scores), np.sort(plain.scores))
     distinct = plain.scores[plain.scores > plain.scores[-1]]
     assert set(scan.labels[: len(distinct)].tolist()) == set(plain.labels[: len(distinct)].tolist())
+    (again,) = index.begin(vectors[[row]], 12, scope)
+    use_order(order, again, index.metric, last)
+    read_until(index, again, share)
+    assert set(distinct.tolist()) <= set(again.scores.tolist())
 
 
-def test_seeds_are_provisional_results(indexed: tuple[IvfVectors, Vectors]) -> None:
-    index, vectors = indexed
-    (scan,) = index.begin(3 * vectors[:1], 3, SearchScope(COUNT, nprobe=CLUSTERS))
-    seed(scan, numbers(7, 0), index.gather(numbers(7, 0)), index.metric)
-    assert scan.labels.tolist() == [0, 7, NO_LABEL], "the query itself is the nearest of two"
-    assert scan.scores[0] > scan.scores[1] > scan.scores[2]
-    assert scan.num_read == 0
+def read_until(index: IvfVectors, scan: ClusterScan, share: float) -> None:
+    behind = [scan.vectors_in(0, end) for end in range(len(scan.clusters) + 1)]
+    end = behind.index(round(share * scan.num_vectors))
+    index.advance([ScanPiece(scan, 0, end)], 1)
+
+
+def test_results_outside_of_a_scan_are_never_final_in_it() -> None:
+    zeros = np.zeros(2, np.float32)
+    scan = ClusterScan(zeros, 1, numbers(4, 2), zeros, numbers(30, 10))
+    for clusters, share in ((numbers(4), 0.75), (numbers(2, 4, 2), 1.0), (numbers(4, 3), 1.0)):
+        search = FollowedSearch(found(), scan, clusters, clusters)
+        assert search.share_until_final("mixed", Metric.L2) == share

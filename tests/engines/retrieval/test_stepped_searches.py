@@ -83,10 +83,18 @@ def engine() -> RetrievalEngine:
     return RetrievalEngine(index_of(), max_threads=2)
 
 
-def search(name: str, row: int = 0, *, provisional: bool = False, **query: Any) -> EngineRequest:
+def search(
+    name: str,
+    row: int = 0,
+    *,
+    provisional: bool = False,
+    request: str = "r",
+    namespace: str = "",
+    **query: Any,
+) -> EngineRequest:
     payload = SearchQuery(VECTORS[row] + np.float32(0.5), **{"k": 5, **query})
-    kind = PrimitiveKind.SEARCHING
-    return EngineRequest(WorkId(name), "r", kind, payload, provisional=provisional)
+    named = WorkId(name), request, PrimitiveKind.SEARCHING, payload, namespace
+    return EngineRequest(*named, provisional=provisional)
 
 
 def whole(engine: RetrievalEngine, request: EngineRequest) -> tuple[Any, ...]:
@@ -106,12 +114,14 @@ def steps(
 
 
 work = st.builds(
-    lambda row, k, nprobe, tenant, provisional: {
+    lambda row, k, nprobe, tenant, provisional, request, namespace: {
         "row": row, "k": k, "nprobe": nprobe, "provisional": provisional,
+        "request": request, "namespace": namespace,
         "where": None if tenant is None else {"tenant": tenant},
     },
     st.integers(0, COUNT - 1), st.sampled_from([0, 1, 5, 900]),
     st.sampled_from([None, 1, 7, 20, 99]), st.sampled_from([None, None, 0, 1]), st.booleans(),
+    st.sampled_from(["r", "r", "s"]), st.sampled_from(["", "", "tenant"]),
 )  # fmt: skip
 
 
@@ -255,6 +265,92 @@ def test_searches_that_wait_for_each_other_report_nothing(engine: RetrievalEngin
     engine.submit([search(f"long {row}", row, provisional=True) for row in range(2)])
     kinds = [output.kind for found in steps(engine, StepBudget(0.05)) for output in found]
     assert kinds == ["final", "final"]
+
+
+def ended(engine: RetrievalEngine, *requests: EngineRequest) -> list[EngineOutput]:
+    """Return the outputs of searches that are read in pieces, one after the other."""
+    outputs = list[EngineOutput]()
+    for request in requests:
+        engine.submit([request])
+        outputs += [output for found in steps(engine) for output in found]
+    return outputs
+
+
+@pytest.mark.parametrize("first_is_provisional", [True, False])
+def test_a_later_search_of_a_request_first_reports_its_last_results(
+    engine: RetrievalEngine, first_is_provisional: bool
+) -> None:
+    first = search("first", 3, k=20, provisional=first_is_provisional)
+    assert all(output.value.done > 0 for output in ended(engine, first)[:-1])
+    second = search("second", 4, provisional=True)
+    report, *_, final = ended(engine, second)
+    places = {
+        hit.document.id: hit for hit in engine.index.search([second.payload.vector], COUNT)[0]
+    }
+    last = {hit.document.id for hit in whole(engine, first)}
+    assert report.value.done == report.value.unchanged == 0
+    assert report.value.left_s == pytest.approx(ALL_S)
+    assert list(report.value.value) == [hit for name, hit in places.items() if name in last][:5]
+    assert final.value == whole(engine, second)
+
+
+@pytest.mark.parametrize("changed", ["request", "namespace", "index", "more results"])
+def test_no_other_results_are_reported_before_a_search_reads(
+    engine: RetrievalEngine, changed: str
+) -> None:
+    ended(engine, search("first", 3))
+    if changed == "index":
+        engine.index.add([Document("far", "")], FAR)
+    names = {changed: "another"} if changed in ("request", "namespace") else {}
+    k = 6 if changed == "more results" else 5
+    reports = ended(engine, search("second", 3, k=k, provisional=True, **names))[:-1]
+    assert reports
+    assert all(report.value.done > 0 for report in reports)
+
+
+def test_the_clusters_of_the_last_results_are_read_behind_the_four_nearest(
+    engine: RetrievalEngine,
+) -> None:
+    plain, after = search("plain", 9, provisional=True), search("after", 9, provisional=True)
+    orders = list[list[int]]()
+    for request in (plain, after):
+        engine.submit([request])
+        engine.step(EIGHTH)
+        held = engine._held[request.id]
+        orders.append(held.scan.clusters.tolist())
+        engine.cancel([request.id])
+        ended(engine, search("between", 500))
+    clusters = held.state.view.vectors.clusters_of(held.state.seeds)
+    holding = dict.fromkeys(clusters.tolist())
+    early = [cluster for cluster in holding if cluster not in orders[0][:4]]
+    late = [cluster for cluster in orders[0][4:] if cluster not in holding]
+    assert early
+    assert orders[1] == [*orders[0][:4], *early, *late]
+    assert orders[1] != orders[0]
+
+
+def test_searches_in_pieces_are_counted_and_told(engine: RetrievalEngine) -> None:
+    assert engine.describe_parts() == ()
+    ended(engine, search("first"))
+    reports = ended(engine, search("second", provisional=True))[:-1]
+    counts = engine.counts
+    assert (counts["searches_in_pieces"], counts["provisional_results"]) == (2, len(reports))
+    assert counts["pieces_read"] >= 8 + len(reports) - 1
+    told = f"2 searches, {counts['pieces_read']} pieces"
+    assert engine.describe_parts() == (f"reads long searches in pieces while others wait: {told}",)
+
+
+def test_a_search_that_would_stop_early_reports_and_is_read_in_full() -> None:
+    engine = RetrievalEngine(index_of(stop=0.9))
+    engine.index.calibrate(VECTORS[:400], 5)
+    request, plain = search("told", 3, provisional=True), search("plain", 3)
+    outputs = ended(engine, request)
+    kinds = [output.kind for output in outputs]
+    assert kinds == [*["progress"] * (len(kinds) - 1), "final"]
+    assert len(kinds) > 2
+    assert outputs[-1].value == whole(RetrievalEngine(index_of()), request)
+    ended(engine, plain)
+    assert engine.counts["searches_in_pieces"] == 1
 
 
 def test_cancelled_searches_are_forgotten(engine: RetrievalEngine) -> None:

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rag_accel.engine_api import Document, Engine, ScoredDocument
-from rag_accel.engines.retrieval.index.contents import ContentChange, Contents, IndexView
+from rag_accel.engines.retrieval.index.contents import (
+    NO_LABELS,
+    ContentChange,
+    Contents,
+    IndexView,
+)
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.locks import IndexLock
 from rag_accel.engines.retrieval.vectors.checks import (
@@ -38,6 +43,7 @@ from rag_accel.engines.retrieval.vectors.nearest import (
     nearest_of,
     num_fetched,
 )
+from rag_accel.engines.retrieval.vectors.read_order import MOST_LABELS, LastSearch, use_order
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.errors import ConfigError
@@ -80,12 +86,14 @@ class IndexScan:
         limit: how many documents it finds.
         scope: where it searches.
         view: the state.
+        seeds: labels of its request's last results in its clusters, each once.
     """
 
     scan: ClusterScan
     limit: int
     scope: SearchScope
     view: IndexView
+    seeds: Labels
 
     def is_of(self, view: IndexView) -> bool:
         """Tell whether a state is the one in which it began."""
@@ -268,17 +276,18 @@ class DocumentIndex:
             hits = self._nearest(view, queries, counts, view.scope(where, nprobe))
             return [view.scored(found) for found in hits]
 
-    def numbers_read(self, nprobe: int | None) -> int:
+    def numbers_read(self, nprobe: int | None, in_full: bool) -> int:
         """Return about how many numbers a search without a filter reads.
 
-        0 if it cannot be read in pieces: the index is flat, not trained yet, or has codes, or such
-        searches stop early.
+        0 if it is not read in pieces: the index is flat, not trained yet, or has codes, or such
+        searches stop early. With ``in_full`` none stops, as if ``spec.stop`` were None: a search
+        that reports provisional results reads all of its clusters in pieces.
         """
         state = self._contents.state
         vectors = state.vectors
         if not isinstance(vectors, IvfVectors) or vectors.refine:
             return 0
-        if self._stop is not None and nprobe is None:
+        if self._stop is not None and nprobe is None and not in_full:
             return 0
         visited = vectors.num_visited(False, nprobe) / vectors.num_clusters
         return int(visited * state.count * self._spec.dimension)
@@ -297,9 +306,22 @@ class DocumentIndex:
             limits = [limit_of(count, scope.size) for count in counts]
             scans = view.vectors.begin(queries, num_fetched(max(limits), scope.size), scope)
             return [
-                IndexScan(scan, limit, scope, view)
+                IndexScan(scan, limit, scope, view, NO_LABELS)
                 for scan, limit in zip(scans, limits, strict=True)
             ]
+
+    def follow(self, begun: IndexScan, last: LastSearch) -> IndexScan:
+        """Let a search begin with its request's last results, unless the index has changed since.
+
+        Their clusters are read early, and reports of the search name these results as if read.
+        """
+        with self._lock.reading():
+            view = self.view()
+            if not begun.is_of(view) or last.version != view.version:
+                return begun
+            use_order("mixed", begun.scan, view.vectors.metric, last)
+            seeds = last.labels[np.isin(last.clusters, begun.scan.clusters)]
+            return replace(begun, seeds=seeds)
 
     def read_scans(
         self, scans: Sequence[IndexScan], pieces: Sequence[ScanPiece], threads: int
@@ -316,21 +338,27 @@ class DocumentIndex:
                 view.vectors.advance(current, threads)
             return [scan for scan in scans if not scan.is_of(view)]
 
-    def scanned(self, found: IndexScan) -> list[ScoredDocument] | None:
-        """Return what ``search`` returns if all is read, else the same of what is read.
+    def scanned(self, found: IndexScan) -> tuple[list[ScoredDocument], LastSearch] | None:
+        """Return what ``search`` returns if all is read, else the same of what is read and seeds.
 
-        None if the index has changed since the search began.
+        Beside it, the best of these for a ``SearchHistory``. None if the index has changed since
+        the search began.
         """
         with self._lock.reading():
             view, scan = self.view(), found.scan
-            if not found.is_of(view):
+            if not found.is_of(view) or not isinstance(view.vectors, IvfVectors):
                 return None
             if scan.is_over:
                 first, queries = (scan.scores[None], scan.labels[None]), scan.query[None]
                 hits = nearest(view.vectors, queries, [found.limit], found.scope, fetched=first)[0]
             else:
-                hits = nearest_of(view.vectors, scan.query, found.limit, scan.labels)
-            return view.scored(hits)
+                seeds = found.seeds[~np.isin(found.seeds, scan.labels)]
+                labels = np.concatenate([scan.labels, seeds])
+                hits = nearest_of(view.vectors, scan.query, found.limit, labels)
+            best = hits.labels[:MOST_LABELS]
+            # A history of every search's clusters would grow large, and "mixed" asks for none.
+            last = LastSearch(view.version, best, view.vectors.clusters_of(best), NO_LABELS)
+            return view.scored(hits), last
 
     def recall(self, vectors: Any, k: int, nprobe: int | None = None) -> float:
         """Return the share of results that searches by codes do not miss; 1.0 without codes.

@@ -54,7 +54,6 @@ class ClusterScan:
 
     __slots__ = (
         "_behind",
-        "_is_seeded",
         "clusters",
         "coarse",
         "count",
@@ -86,7 +85,6 @@ class ClusterScan:
         #: the nearest that were read, best first; where fewer were, ``NO_LABEL`` ends the labels
         self.scores = np.full(count, -np.inf, dtype=np.float32)
         self.labels = np.full(count, NO_LABEL, dtype=np.int64)
-        self._is_seeded = False
 
     @property
     def num_vectors(self) -> int:
@@ -137,17 +135,9 @@ class ClusterScan:
             return 0
         return int(self._behind[end - 1]) - (int(self._behind[start - 1]) if start else 0)
 
-    def seed(self, scores: Scores, labels: Labels) -> None:
-        """Begin with vectors of clusters that are not read: they are found again there."""
-        self.take(scores, labels)
-        self._is_seeded = True
-
     def take(self, scores: Scores, labels: Labels) -> None:
         """Keep the best of what was found until now and of what more clusters hold."""
         scores = np.where(labels == NO_LABEL, -np.inf, scores)
-        if self._is_seeded:  # a list's own score replaces that of the seed
-            is_again = np.isin(self.labels, labels)
-            self.scores[is_again], self.labels[is_again] = -np.inf, NO_LABEL
         all_scores = np.concatenate([self.scores, scores])
         order = np.argsort(-all_scores, kind="stable")[: self.count]
         self.scores = all_scores[order]

@@ -14,9 +14,15 @@ import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan
-from rag_accel.engines.retrieval.vectors.nearest import exact_scores
+from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.nearest import nearest
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
-from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores
+from rag_accel.engines.retrieval.vectors.vectors import (
+    NO_LABEL,
+    Scores,
+    SearchScope,
+    higher_is_nearer,
+)
 
 Order = Literal["mixed", "paper", "centroid"]
 
@@ -33,7 +39,7 @@ class LastSearch:
         version: the index's.
         labels: ``[n]``, of the newest search first, each once.
         clusters: ``[n]``, the cluster of each label.
-        searched: the clusters that the newest search read.
+        searched: the clusters that the newest search read, which only ``paper`` asks for.
     """
 
     version: int
@@ -109,17 +115,55 @@ def read_order(order: Order, clusters: Labels, scores: Scores, last: LastSearch 
     return by_centroid[np.argsort(ranks, kind="stable")]
 
 
-def seed(scan: ClusterScan, labels: Labels, vectors: Vectors, metric: Metric) -> None:
-    """Let a scan begin with vectors of its unread clusters, which need not be read for it.
+def use_order(order: Order, scan: ClusterScan, metric: Metric, last: LastSearch | None) -> None:
+    """Let a scan read its clusters, of which none is read yet, in an order of ``read_order``."""
+    scores = higher_is_nearer(metric, scan.coarse)
+    scan.leave(read_order(order, scan.clusters, scores, last))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedSearch:
+    """A search after another of the same request, to compare them.
 
     Args:
-        scan: nothing of it is read.
-        labels: ``[n]``, each once, in clusters of the scan that are not read.
-        vectors: ``[n, dim]``.
-        metric: the index's.
+        last: the results of the other.
+        scan: of the search; nothing of it is read.
+        labels: of its results.
+        clusters: the cluster of each.
     """
-    scores = exact_scores(metric, scan.query, vectors).astype(np.float32)
-    scan.seed(scores, labels)
+
+    last: LastSearch
+    scan: ClusterScan
+    labels: Labels
+    clusters: Labels
+
+    def share_until_final(self, order: Order, metric: Metric) -> float:
+        """Return the share of the scan's vectors behind which all results are found in an order.
+
+        They are final then, as no other vector is nearer; 1.0 if some lie in no cluster of it.
+        """
+        scan = self.scan
+        use_order(order, scan, metric, self.last)
+        holding = np.flatnonzero(np.isin(scan.clusters, self.clusters))
+        if len(holding) < len(np.unique(self.clusters)):
+            return 1.0
+        until = scan.vectors_in(0, int(holding.max(initial=-1)) + 1)
+        return until / max(1, scan.num_vectors)
+
+
+def follow_searches(
+    index: IvfVectors, first: Vectors, second: Vectors, k: int
+) -> list[FollowedSearch]:
+    """Search for ``second[i]`` after ``first[i]``, ``[n, dim]`` each, for ``k`` results."""
+    scope, count = SearchScope(len(index)), len(first)
+    before = nearest(index, first, [MOST_LABELS] * count, scope, without_codes=True)
+    final = nearest(index, second, [k] * count, scope, without_codes=True)
+    scans = index.begin(first, k, scope), index.begin(second, k, scope)
+    searches = list[FollowedSearch]()
+    for earlier, scan, old, new in zip(*scans, before, final, strict=True):
+        last = LastSearch(0, old.labels, index.clusters_of(old.labels), earlier.clusters)
+        searches.append(FollowedSearch(last, scan, new.labels, index.clusters_of(new.labels)))
+    return searches
 
 
 def _first_places(numbers: Labels) -> Labels:
