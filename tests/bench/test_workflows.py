@@ -189,18 +189,23 @@ def test_every_arm_of_every_program_answers_as_plain_does(material: Material) ->
 
 
 @pytest.mark.bench
+@pytest.mark.processes
 @pytest.mark.usefixtures("loop_of_the_thread")
-def test_an_arm_that_answers_otherwise_is_named(
+def test_an_exact_arm_that_answers_otherwise_is_named(
     material: Material, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wrong(stages: Any, request: Request) -> str:
         return "something else"
 
     monkeypatch.setitem(staged.PROGRAMS, "one_shot", wrong)  # type: ignore[arg-type]
-    sizes = workflows.configured(True, {"programs": "one_shot"})
-    sizes = workflows.replace(TINY, programs=sizes.programs, loaded=())
+    sizes = workflows.replace(TINY, programs=("one_shot",), arms=(CODED,))
     found = workflows.run(True, sizes, material)
     assert [one.partition(",")[0] for one in found.wrong] == ["staged"]
+    (coded,) = (
+        row for row in found.rows if (row.system, row.metric) == (CODED, workflows.DIFFERENT)
+    )
+    assert coded.median == coded.n == TINY.unloaded
+    assert {row.system for row in found.rows if row.metric == workflows.RATE} == {PLAIN, CODED}
 
 
 def test_ratios_are_of_the_cells_that_have_both_arms() -> None:
