@@ -27,6 +27,8 @@ PLAIN, BY_HAND, OURS, GRAPH, BLIND, STAGED = (
     *("plain", "by_hand", "accelerated"),
     *("ragraph", "blind", "staged"),
 )
+#: a staged server that searches coded lists, beside the one that is exact
+CODED = "staged_coded"
 ARMS = (PLAIN, BY_HAND, OURS, GRAPH, BLIND, STAGED)
 #: What does not look at more than one call: no depths of nodes, passes or calls side by side.
 BLINDED = {"use_skeleton": False, "passes": "none", "parallel_calls": False}
@@ -115,7 +117,7 @@ PROGRAMS = (
 
 @contextmanager
 def opened(
-    parts: Parts, programs: Sequence[Program], *, is_local: bool, is_coded: bool
+    parts: Parts, programs: Sequence[Program], *, is_local: bool, servers: Mapping[str, bool]
 ) -> Iterator[Mapping[str, Mapping[str, Ask]]]:
     """Give every arm of every program, by the program's name and the arm's.
 
@@ -123,7 +125,7 @@ def opened(
         parts: what all are made of.
         programs: these.
         is_local: whether the language model computes in this process.
-        is_coded: whether the staged server searches FAISS's 8-bit lists with refinement.
+        servers: of each staged server, by its arm, whether it searches FAISS's 8-bit lists.
     """
     with ExitStack() as stack:
         ours = stack.enter_context(bench_accelerator())
@@ -131,21 +133,25 @@ def opened(
         with blind_to_depth():
             blind = stack.enter_context(bench_accelerator(**BLINDED))
         uploads = _own_engines(graphs, parts)
-        stages = stack.enter_context(closing(staged.Staged(parts, is_local, is_coded)))
+        stages = {
+            name: stack.enter_context(closing(staged.Staged(parts, is_local, is_coded)))
+            for name, is_coded in servers.items()
+        }
         yield {
             one.name: {
                 PLAIN: one.ask(made := one.plain(parts), is_async=False),
                 BY_HAND: one.ask(one.by_hand(parts), is_async=True),
-                OURS: _accelerated(one, made, ours),
+                OURS: accelerated(one, made, ours),
                 GRAPH: _compiled(one, graphs, uploads),
-                BLIND: _accelerated(one, made, blind),
-                STAGED: partial(staged.PROGRAMS[one.name], stages),
+                BLIND: accelerated(one, made, blind),
+                **{arm: partial(staged.PROGRAMS[one.name], stages[arm]) for arm in stages},
             }
             for one in programs
         }
 
 
-def _accelerated(program: Program, made: Any, accelerator: Accelerator) -> Ask:
+def accelerated(program: Program, made: Any, accelerator: Accelerator) -> Ask:
+    """Return the function that answers a request by a program as the accelerator runs it."""
     if program.framework != "LlamaIndex":
         fast = langchain_rag_accel.accelerate(made, accelerator=accelerator)
         return program.ask(fast, is_async=False)

@@ -1,4 +1,4 @@
-"""An open load on one arm, and the highest rate at which it keeps an objective.
+"""An open load on one arm: the highest rate at which it keeps an objective, and what is late.
 
 A request's latency counts from when it was due until its caller has the answer. A load that has
 missed its objective for good is not carried on: what runs is waited for and nothing more begins.
@@ -12,7 +12,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from bench.workflows.arms import Ask
 from bench.workflows.parts import Request
+from rag_accel.errors import DeadlineError
 
 #: callers in threads; what waits beyond them waits as it would in a web server
 THREADS = 64
@@ -93,16 +94,43 @@ class Callers:
     ) -> bool:
         """Tell whether 95 % of the requests of a Poisson process end within ``most_s``."""
         dues = arrivals(rate, seconds)
-        allowed, began, begun = MISSES * len(dues), time.perf_counter() + 0.01, list[Timed]()
-        for number, due in enumerate(dues):
-            while (left := began + due - time.perf_counter()) > 0:
-                time.sleep(min(left, 0.05))
+        allowed, begun = MISSES * len(dues), list[Timed]()
+        for one in self._arriving(ask, requests, dues):
+            begun.append(one)
             if _missed(begun, most_s) > allowed:
                 break
-            begun.append(self.begin(ask, requests[number % len(requests)], began + due))
         for one in begun:
             one.future.result()
         return len(begun) == len(dues) and _missed(begun, most_s) <= allowed
+
+    def late_share(
+        self, ask: Ask, requests: Sequence[Request], rate: float, seconds: float, most_s: float
+    ) -> float:
+        """Return the share of a Poisson process's requests without an answer within ``most_s``.
+
+        A request that ends by ``DeadlineError`` is late. When the last request is late, whatever
+        has not begun is cancelled: its answer would change nothing.
+        """
+        begun = list(self._arriving(ask, requests, arrivals(rate, seconds)))
+        time.sleep(max(0.0, begun[-1].due + most_s - time.perf_counter()))
+        late = {number for number, one in enumerate(begun) if one.future.cancel()}
+        for number, one in enumerate(begun):
+            error = None if number in late else one.future.exception()
+            if error is not None and not isinstance(error, DeadlineError):
+                raise error
+            if error is not None or one.latency_s() > most_s:
+                late.add(number)
+        return len(late) / len(begun)
+
+    def _arriving(
+        self, ask: Ask, requests: Sequence[Request], dues: Sequence[float]
+    ) -> Iterator[Timed]:
+        """Begin a request whenever one is due, in seconds from now."""
+        began = time.perf_counter() + 0.01
+        for number, due in enumerate(dues):
+            while (left := began + due - time.perf_counter()) > 0:
+                time.sleep(min(left, 0.05))
+            yield self.begin(ask, requests[number % len(requests)], began + due)
 
 
 def arrivals(rate: float, seconds: float) -> list[float]:

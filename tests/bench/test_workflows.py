@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,14 +30,14 @@ from llama_index.core.embeddings import MockEmbedding
 from tokenizers import processors
 
 from bench.embedding.hosted_server import scripted_text
-from bench.results import SuiteResult, as_json, from_json
+from bench.results import Row, SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions, workflows
 from bench.together.material import Material
 from bench.workflows import staged
-from bench.workflows.arms import ARMS, PROGRAMS, Program
-from bench.workflows.load import Callers, arrivals, highest_rate
+from bench.workflows.arms import ARMS, CODED, OURS, PLAIN, PROGRAMS, Ask, Program
+from bench.workflows.load import THREADS, Callers, arrivals, highest_rate
 from bench.workflows.parts import Corpus, Parts, Request, ServedLLM
-from rag_accel.errors import ConfigError
+from rag_accel.errors import ConfigError, DeadlineError
 
 pytestmark = pytest.mark.filterwarnings("ignore:`langchain-community` is being:DeprecationWarning")
 
@@ -54,6 +56,7 @@ TINY = workflows.Sizes(
     shares=(30,),
     unloaded=3,
     seconds=0.2,
+    window=0.3,
     probes=1,
 )
 #: What each paper has a program do: S searches, and the first word or two of each prompt.
@@ -169,30 +172,53 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
 def test_every_arm_of_every_program_answers_as_plain_does(material: Material) -> None:
     found: SuiteResult = workflows.run(True, TINY, material)
     assert from_json(as_json(found), found.suite) == found
-    # A RAGraph this small may gain too little for an accelerated program to be held against it.
-    assert {*found.ratios, "share_of_graph"} == set(ratio_definitions(found.suite))
+    # A RAGraph this small may gain too little for an accelerated program to be held against it, and
+    # a load this short may let no request be late.
+    may_lack = {"share_of_graph", "late_vs_plain"}
+    assert {*found.ratios, *may_lack} == set(ratio_definitions(found.suite))
     assert found.scripted
     assert not found.wrong
     compared = [row for row in found.rows if row.metric == workflows.DIFFERENT]
-    assert [row.system for row in compared] == [*ARMS] * len(PROGRAMS)
-    assert {row.system for row in found.rows if row.metric == workflows.RATE} == {*ARMS}
+    assert [row.system for row in compared] == [*ARMS] * len(PROGRAMS) + [CODED]
+    assert {row.system for row in found.rows if row.metric == workflows.RATE} == {*ARMS, CODED}
+    late = {row.system: row.median for row in found.rows if row.metric == workflows.LATE}
+    assert set(late) == {PLAIN, OURS}
+    assert all(0 <= share <= 1 for share in late.values())
     (share,) = (row for row in found.rows if row.metric == workflows.SHARE)
     assert 0 < share.median < 1
 
 
 @pytest.mark.bench
+@pytest.mark.processes
 @pytest.mark.usefixtures("loop_of_the_thread")
-def test_an_arm_that_answers_otherwise_is_named(
+def test_an_exact_arm_that_answers_otherwise_is_named(
     material: Material, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wrong(stages: Any, request: Request) -> str:
         return "something else"
 
     monkeypatch.setitem(staged.PROGRAMS, "one_shot", wrong)  # type: ignore[arg-type]
-    sizes = workflows.configured(True, {"programs": "one_shot"})
-    sizes = workflows.replace(TINY, programs=sizes.programs, loaded=())
+    sizes = workflows.replace(TINY, programs=("one_shot",), arms=(CODED,))
     found = workflows.run(True, sizes, material)
     assert [one.partition(",")[0] for one in found.wrong] == ["staged"]
+    (coded,) = (
+        row for row in found.rows if (row.system, row.metric) == (CODED, workflows.DIFFERENT)
+    )
+    assert coded.median == coded.n == TINY.unloaded
+    assert {row.system for row in found.rows if row.metric == workflows.RATE} == {PLAIN, CODED}
+
+
+def test_ratios_are_of_the_cells_that_have_both_arms() -> None:
+    rates = [{PLAIN: 2.0, OURS: 4.0}, {PLAIN: 2.0, OURS: 9.0, CODED: 3.0}]
+    shares = [(PLAIN, 0.9), (OURS, 0.0), (PLAIN, 0.7), (OURS, 0.4)]
+    rows = [Row(arm, "", workflows.LATE, share, None, 9) for arm, share in shares]
+    found = workflows.over_cells(rates, rows)
+    assert found == {
+        "all_vs_plain": pytest.approx(3),
+        "retrieval_bound_vs_staged": pytest.approx(3),
+        "late_vs_plain": pytest.approx(0.25),
+    }
+    assert "late_vs_plain" not in workflows.over_cells(rates, rows[1:2])
 
 
 @pytest.mark.parametrize(("limit", "start"), [(10.0, 1.0), (10.0, 300.0)])
@@ -223,10 +249,39 @@ def test_a_load_that_misses_its_objective_fails_and_ends_early() -> None:
     assert len(begun) < 50 == len(arrivals(100, 0.5))
 
 
+def test_slow_failed_and_waiting_requests_are_late() -> None:
+    asked = itertools.count()
+
+    def slow_then_fast(request: Request) -> str:
+        time.sleep(1.0 * (next(asked) < THREADS))
+        return ""
+
+    def every_second_in_time(request: Request) -> str:
+        if next(asked) % 2:
+            raise DeadlineError("too late")
+        return ""
+
+    def broken(request: Request) -> str:
+        raise ValueError("broken")
+
+    def share(ask: Ask, rate: float, most_s: float) -> float:
+        return callers.late_share(ask, [REQUEST], rate=rate, seconds=0.1, most_s=most_s)
+
+    with Callers() as callers:
+        assert share(slow_then_fast, rate=1_000, most_s=0.05) == 1
+        assert next(asked) == THREADS
+        assert share(slow_then_fast, rate=100, most_s=5) == 0
+        assert share(every_second_in_time, rate=100, most_s=1) == 0.5
+        with pytest.raises(ValueError, match="broken"):
+            share(broken, rate=100, most_s=0.1)
+
+
 def test_parameters_are_checked() -> None:
     settings = {"programs": "tree,refine", "shares": "5,50", "seconds": "0.5", "staged": "coded"}
     found = workflows.configured(True, {**settings, "nprobe": "0", "probes": "3"})
     assert (found.programs, found.shares, found.probes) == (("tree", "refine"), (5, 50), 3)
-    for name, text in (("programs", "x"), ("shares", "100"), ("turns", "0"), ("users", "2")):
+    assert workflows.configured(True, {"arms": f"{OURS},{CODED}", "window": "9"}).window == 9
+    unknown = (("programs", "x"), ("shares", "100"), ("turns", "0"), ("users", "2"), ("arms", "x"))
+    for name, text in unknown:
         with pytest.raises(ConfigError, match="no such parameter"):
             workflows.configured(True, {name: text})
