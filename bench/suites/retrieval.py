@@ -10,6 +10,8 @@ the same scores.
   index of the same lists, as of a LangChain store.
 - Partitioning: threads search long, each in an accelerator's engine, and when their searches are
   under way another one makes a short search. The opponent ends in each step whatever it holds.
+- Early stop and orders: MiniLM's vectors of passages and questions; ``stop=0.98`` learns from half
+  of the questions and is measured on the others. The orders are those of a request's second search.
 - Store: threads search LangChain's ``FAISS`` over an ``IndexIVFFlat`` of the same lists.
 
 Ratios:
@@ -24,6 +26,15 @@ Ratios:
         in one call / in steps; median over turns.
     store_16: against the plain FAISS store at its best number of threads: searches/s of 16 threads
         accelerated / plain; median over turns.
+    stop_scanned: against the same searches in full: vectors that are read with ``stop=0.98`` /
+        without (lower is better).
+    stop_equal: against the same searches in full: the share with the same set of five.
+    order_mixed: against the whole scan: the share of vectors that is read until the five nearest
+        are found, where the four nearest clusters come first, then those of the request's last
+        results (lower is better).
+    order_paper: against the whole scan: the same where the clusters of the last results come first,
+        then those that were searched for them (HedraRAG section 4.3).
+    order_centroid: against the whole scan: the same in the order of the centroids.
     equal: against a search alone: the share of searches with equal documents, order and scores.
 """
 
@@ -51,6 +62,8 @@ from bench.loads import counted, system_rows
 from bench.measure import Pairs, median, ratios, rotate
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
+from bench.search_stop import Sizes as MaterialSizes
+from bench.search_stop import make_material, stop_and_order_rows
 from bench.vectors import IndexSize, Vectors, build_index, make_mixture, stock_index
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Work
@@ -91,6 +104,7 @@ class Sizes:
         callers: threads of the store.
         searches: of a run of them.
         store_turns: runs of each arm.
+        material: of the early stop and the orders.
     """
 
     index: IndexSize
@@ -101,9 +115,10 @@ class Sizes:
     callers: int = 16
     searches: int = 64
     store_turns: int = 5
+    material: MaterialSizes = field(default_factory=MaterialSizes)
 
 
-QUICK = Sizes(IndexSize(400_000, 1024, 512), {1: 9, 32: 3}, short_turns=3, store_turns=3)
+QUICK = Sizes(IndexSize(1_000_000, 1024, 512), {1: 9, 32: 5}, short_turns=3, store_turns=3)
 FULL = Sizes(IndexSize(1_000_000, 1024, 512))
 
 Found = list[tuple[str, float]]
@@ -139,6 +154,10 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
         rows += more
         more, found["store_16"] = _store(stock, queries, chosen)
         rows += more
+    material = make_material(chosen.material, cache or user_cache())
+    learned = stop_and_order_rows(material, chosen.material)
+    rows += learned
+    found |= {row.metric: row.median for row in learned}
     checks = [row for row in rows if row.metric == "different_documents"]
     searches = sum(row.n for row in checks)
     found["equal"] = 1.0 - sum(row.median for row in checks) / searches

@@ -159,8 +159,18 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     "profile": lambda _: profile.run(True, profile.Sizes(2, 3, 0.01)),
     "retrieval": lambda given: retrieval.run(
         True,
-        retrieval.Sizes(IndexSize(3_000, 24, 12, 16), {1: 2, 32: 2}, 2, 4, 2, 4, 8, 2),
-        Path(given.folder) / "cache",
+        retrieval.Sizes(
+            IndexSize(3_000, 24, 12, 16),
+            {1: 2, 32: 2},
+            2,
+            4,
+            2,
+            4,
+            8,
+            2,
+            SearchedSizes(300, 8, 16, 8, 200),
+        ),
+        Path(given.folder),
     ),
     "speculation": lambda given: speculation.run(
         True,
