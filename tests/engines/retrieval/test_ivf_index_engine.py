@@ -10,7 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rag_accel.engine_api import EngineRequest, PrimitiveKind, SearchQuery, StepBudget, WorkId
+from rag_accel.engine_api import (
+    EngineOutput,
+    EngineRequest,
+    PrimitiveKind,
+    SearchQuery,
+    StepBudget,
+    WorkId,
+)
 from rag_accel.engines.retrieval import stepped_searches
 from rag_accel.engines.retrieval.ivf_index_engine import (
     IvfIndexEngine,
