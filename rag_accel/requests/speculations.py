@@ -150,8 +150,8 @@ class Speculations:
         if one is None:
             return
         generation = primitives[one.pair.generation]
-        seen = Seen(found.done, found.unchanged, found.left_s, ids_of(found.value))
         try:
+            seen = Seen(found.done, found.unchanged, found.left_s, ids_of(found.value))
             with self._lock:
                 one.seen.append(seen)
                 if one.answer is not None:

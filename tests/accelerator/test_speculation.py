@@ -154,6 +154,8 @@ def test_an_answer_that_has_ended_before_its_search_waits_for_it() -> None:
         search.turns.release()
         assert handle.result(PATIENCE_S) == reply(prompt("a"))
         assert len(llm.asked) == 1
+        counted = acc.metrics.snapshot()["engines"]["llm"]["completion_tokens"]
+        assert counted == handle.usage.completion_tokens > 0
 
 
 def test_an_answer_that_was_begun_with_other_documents_is_dropped() -> None:

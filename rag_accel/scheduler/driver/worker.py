@@ -286,9 +286,10 @@ class EngineWorker:
         self._held[begun.work] = taken
         for output in begun.told:
             self._pass_on(taken, output, outcome)
-        if held is None and result is not None and self._held.get(begun.work) is taken:
-            final = EngineOutput(begun.work, "final", result.value, handle=result.handle)
-            self._end(taken, final, outcome)
+        if result is not None and self._held.get(begun.work) is taken:
+            del self._held[begun.work]
+            outcome.results[node] = result
+            outcome.reports.append(NodeReport(node, "final"))  # its tokens were told before
         return True
 
     def _listen(self, is_silent: bool, step_s: float, outcome: StepOutcome) -> None:
