@@ -38,6 +38,7 @@ from rag_accel.scheduler.messages import (
     RequestClosed,
     RequestId,
     RequestOpened,
+    Stakes,
     StepEnded,
     StepFailed,
     Tick,
@@ -110,6 +111,19 @@ class Player(CoreModel):
         self.leaves[name] = None
         self.send(LeafArrived(request, node, self.now))
 
+    def speculate(self, rng: Random) -> None:
+        """Let a graph, or one that is over, begin what it may need."""
+        request = rng.choice([*list(self.graphs)[-5:], self._new_request()])
+        stakes = Stakes(rng.choice((0.0, 0.9, 1.0)), rng.choice((0.0, 0.5)))
+        engine = rng.choice(list(self.state.owned))
+        node = self._spec(rng, f"foreseen{self.ids}")
+        node = replace(node, share=None, size=1, engine=engine, stakes=stakes)
+        self.ids += 1
+        name = NodeKey(request, node.name)
+        self.specs[name] = node
+        self.leaves[name] = None
+        self.send(LeafArrived(request, node, self.now))
+
     def ask_answer(self, rng: Random) -> None:
         """Let a program ask for what it has begun, whatever has become of it."""
         begun = [name for name in list(self.leaves)[-20:] if name.node.startswith("ahead")]
@@ -151,8 +165,10 @@ class Player(CoreModel):
             kinds = ["final", "final", "error", "silent"] if faults else ["final"]
             if faults and engine.stepped:
                 kinds += ["partial", "partial", "silent"]
+            if engine.stepped and node.node.startswith("foreseen"):
+                kinds += ["taken"] * 4
             kind = rng.choice(kinds)
-            if kind in ("final", "error", "partial"):
+            if kind in ("final", "error", "partial", "taken"):
                 least_s = self._least_s(rng) if kind == "error" else None
                 reports.append(NodeReport(node, kind, None, least_s))  # type: ignore[arg-type]
             if kind == "partial":
@@ -166,7 +182,7 @@ class Player(CoreModel):
                     reports[-1] = NodeReport(node, "part")
                     continue
                 self.taken.pop(node, None)
-                self.reported[node] = "done" if kind == "final" else "failed"
+                self.reported[node] = "done" if kind in ("final", "taken") else "failed"
         rng.shuffle(reports)
         if rng.random() < 0.1 and reports and reports[0].kind != "part":
             reports.append(reports[0])
@@ -346,6 +362,7 @@ ACTIONS: tuple[tuple[Action, int], ...] = (
     (Player.end_step, 30),
     (Player.end_call, 14),
     (Player.bring_graph, 5),
+    (Player.speculate, 6),
     (Player.open_program, 5),
     (Player.close_program, 4),
     (Player.cancel_node, 4),
