@@ -37,6 +37,10 @@ LEAST_PIECE_S = 0.001
 MOST_RESULTS = 1_000
 #: names of counts
 COUNTS: tuple[str, ...] = ("searches_in_pieces", "pieces_read", "provisional_results")
+#: of sizes of reads, relative to their mean and squared: with less they show no cost of a number
+_VARIATION = 0.05
+#: of a step's time, so much must be left for further pieces: each call has costs of its own
+_LEFT_SHARE = 0.4
 #: seconds to read a number before any is measured: 27 GB/s
 _FIRST_GUESS_S = 1.5e-10
 
@@ -62,7 +66,10 @@ class ReadTimes:
 
     def _number_s(self, threads: int) -> float:
         fit = self._fits.get(threads)
-        return _FIRST_GUESS_S if fit is None else fit.mean_s / fit.mean_size
+        if fit is None:
+            return _FIRST_GUESS_S
+        line = fit.line(_VARIATION)  # the costs of a call are no reason for shorter pieces
+        return line.per_item_s if line and line.per_item_s > 0 else fit.mean_s / fit.mean_size
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +184,10 @@ class SteppedSearches(PendingRequests):
         while self._held:
             now = time.perf_counter()
             left_s = inf if budget.time_s is None else budget.time_s - (now - started)
-            if left_s < LEAST_PIECE_S:
+            least_s = LEAST_PIECE_S
+            if has_read and budget.time_s is not None:
+                least_s = max(least_s, _LEFT_SHARE * budget.time_s)
+            if left_s < least_s:
                 is_due = any(now - held.begun_s >= PATIENCE_S for held in self._held.values())
                 if has_read or (whole and not is_due):
                     break
