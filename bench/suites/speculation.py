@@ -50,6 +50,7 @@ from sentence_transformers import SentenceTransformer
 from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.early_server import PROMPT_TOKEN_S
+from bench.garbage import little_garbage
 from bench.measure import alternate
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
@@ -128,7 +129,16 @@ def run(
     chosen = sizes or (QUICK if quick else FULL)
     material = make_material(chosen.material, cache or user_cache())
     index, number_s = _index(material, chosen)
-    questions, search_s = Questions(material), chosen.search_s
+    with little_garbage():
+        return _measured(
+            chosen, index, number_s, Questions(material), str(model or smollm2_folder())
+        )
+
+
+def _measured(
+    chosen: Sizes, index: DocumentIndex, number_s: float, questions: Questions, model: str
+) -> SuiteResult:
+    search_s = chosen.search_s
     rows, ratios = list[Row](), dict[tuple[float, float], list[float]]()
     tokens = {WITHOUT: Counter[str](), WITH: Counter[str]()}
     over_rules = list[float]()
@@ -161,7 +171,7 @@ def run(
                     rows += [Row(arm.name, cell, *count, None, 1) for count in counts.items()]
     least = min(chosen.loads)
     found = {f"gain_{round(100 * one)}": mean(ratios[one, least]) for one in chosen.shares}
-    local_rows, local = _local(index, number_s, questions, chosen, str(model or smollm2_folder()))
+    local_rows, local = _local(index, number_s, questions, chosen, model)
     reranked_rows, found["rerank_gain"] = _reranked(chosen)
     rows += [*local_rows, *reranked_rows]
     found["worst"] = min(local, *(ratio for cell in ratios.values() for ratio in cell))

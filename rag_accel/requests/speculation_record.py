@@ -47,7 +47,10 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Chances:
-    """Learned probabilities that a provisional result is final; a third before any is seen."""
+    """Learned probabilities that a provisional result is final; a third before any is seen.
+
+    What was seen with the same share done, whatever had changed, counts as three searches.
+    """
 
     _counts: dict[tuple[int, int], list[float]] = field(
         default_factory=dict[tuple[int, int], list[float]]
@@ -55,22 +58,31 @@ class Chances:
 
     def of(self, seen: Seen) -> float:
         """Return the probability that these documents are final, in this order."""
-        final, total = self._counts.get(_place(seen), (0.0, 0.0))
-        return (final + 1.0) / (total + 3.0)
+        done, unchanged = _place(seen)
+        final, total = self._counts.get((done, _ANY), (0.0, 0.0))
+        before = (final + 1.0) / (total + 3.0)
+        final, total = self._counts.get((done, unchanged), (0.0, 0.0))
+        return (final + 3.0 * before) / (total + 3.0)
 
     def learn(self, seen: Iterable[Seen], final: Sequence[str]) -> None:
         """Learn from a search that has ended; each of its borders counts once."""
         for one in seen:
-            counts = self._counts.setdefault(_place(one), [0.0, 0.0])
-            if counts[1] >= MOST_COUNTED:
-                counts[0], counts[1] = counts[0] / 2, counts[1] / 2
-            counts[0] += one.ids == tuple(final)
-            counts[1] += 1.0
+            done, unchanged = _place(one)
+            for place in ((done, unchanged), (done, _ANY)):
+                counts = self._counts.setdefault(place, [0.0, 0.0])
+                if counts[1] >= MOST_COUNTED:
+                    counts[0], counts[1] = counts[0] / 2, counts[1] / 2
+                counts[0] += one.ids == tuple(final)
+                counts[1] += 1.0
 
     @property
     def best(self) -> float:
         """Return the highest probability of all that was seen."""
         return max(((f + 1.0) / (n + 3.0) for f, n in self._counts.values()), default=1.0)
+
+
+#: in place of a share that is unchanged
+_ANY = -1
 
 
 def _place(seen: Seen) -> tuple[int, int]:

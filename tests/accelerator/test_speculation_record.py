@@ -34,21 +34,30 @@ def test_nothing_is_trusted_before_it_was_seen_to_be_right() -> None:
 def test_what_was_right_for_long_is_trusted() -> None:
     stakes = taught(*[("a", "a")] * 20).stakes(seen(0.2, "b"))
     assert stakes is not None
-    assert stakes.chance == pytest.approx(21 / 23)
+    assert stakes.chance == pytest.approx((20 + 3 * 21 / 23) / 23)
     assert stakes.left_s == 0.1
 
 
 def test_other_shares_of_a_search_are_learned_apart() -> None:
     record = taught(*[("a", "a")] * 20)
     assert record.stakes(seen(0.9, "b")) is None
-    assert record.stakes(seen(0.2, "b", unchanged=0.1)) is None
+
+
+def test_what_has_changed_lately_is_learned_apart_once_it_was_seen() -> None:
+    record = taught(*[("a", "a")] * 20)
+    later = seen(0.2, "b", unchanged=0.1)
+    assert record.chances.of(later) == pytest.approx(21 / 23)
+    for _ in range(20):
+        record.search_ended([later], ("c",), 0.1)
+    assert record.chances.of(later) < 0.1
+    assert record.chances.of(seen(0.2, "b")) > 0.9
 
 
 def test_the_order_of_documents_counts() -> None:
     record = SpeculationRecord()
     for _ in range(20):
         record.search_ended([seen(0.2, "a", "b")], ("b", "a"), 0.1)
-    assert record.chances.of(seen(0.2, "x")) == pytest.approx(1 / 23)
+    assert record.chances.of(seen(0.2, "x")) == pytest.approx(3 / 23 / 23)
 
 
 def test_what_changes_for_the_worse_is_trusted_no_more() -> None:

@@ -243,12 +243,14 @@ class SteppedSearches(PendingRequests):
         left, pieces = self._times.within(left_s, threads), list[HeldPiece]()
         for held in in_order(self._held.values(), now):
             scan, dimension = held.scan, len(held.search.vector)
-            while held.borders and (len(self._held) > 1 or held.borders[0] < scan.position):
-                del held.borders[0]  # others would wait longer for what one of them may gain
+            while held.borders and held.borders[0] < scan.position:
+                del held.borders[0]
             end = len(scan.clusters)
             if scan.num_left * dimension > left:
                 end = scan.until(int(left / dimension))
-            has_border = bool(held.borders) and end >= held.borders[0]
+            # Others would wait longer for what one search may gain.
+            is_alone = len(self._held) == 1
+            has_border = is_alone and bool(held.borders) and end >= held.borders[0]
             if has_border:
                 end = held.borders[0]
             piece = ScanPiece(scan, scan.position, end)
@@ -276,7 +278,7 @@ class SteppedSearches(PendingRequests):
         self._counts["pieces_read"] += sum(one.piece.end > one.piece.start for one in read)
         outputs, unsettled = list[EngineOutput](), list(changed)
         for held, _ in read:
-            is_border = bool(held.borders) and held.scan.position >= held.borders[0]
+            is_border = bool(held.borders) and held.scan.position == held.borders[0]
             if not (held.scan.is_over or is_border):
                 continue
             try:
