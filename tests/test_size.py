@@ -94,8 +94,8 @@ RAISES = (
             "bench": 600,
             "rag_accel/passes": 50,
             "rag_accel/requests": 350,
-            "rag_accel/scheduler": 150,
-            "tests": 600,
+            "rag_accel/scheduler": 200,
+            "tests": 750,
         },
     ),
     *_raises(

@@ -154,10 +154,11 @@ class Speculations:
             seen = Seen(found.done, found.unchanged, found.left_s, ids_of(found.value))
             with self._lock:
                 one.seen.append(seen)
-                if one.answer is not None:
-                    if one.answer.ids == seen.ids and one.answer.is_well:
-                        return
-                    self._drop(one, generation.stage, seen.ids)
+                answer = one.answer
+                if answer is not None and answer.ids == seen.ids and answer.is_well:
+                    return
+                one.answer = None
+            self._drop(one, answer, generation.stage, seen.ids)
             stakes = one.pair.record.stakes(seen)
             values = self._foreseen(found.value, primitives[search], generation)
             if stakes is None or values is None:
@@ -196,13 +197,14 @@ class Speculations:
     def ended(self, primitive: str, value: Any, stage: str) -> None:
         """Learn what a search has found, or that a generation is over."""
         if (one := self._searches.get(primitive)) is not None:
-            final = ids_of(value)
+            final, wrong = ids_of(value), None
             with self._lock:
                 if one.answer is not None and one.answer.ids != final:
-                    self._drop(one, stage, final)
+                    wrong, one.answer = one.answer, None
                 if one.began_at is not None:
                     took_s = self._driver.now() - one.began_at
                     one.pair.record.search_ended(one.seen, final, took_s)
+            self._drop(one, wrong, stage, final)
         elif (one := self._generations.get(primitive)) is not None and one.began_at is not None:
             one.pair.record.answer_ended(self._driver.now() - one.began_at)
 
@@ -212,33 +214,40 @@ class Speculations:
         if one is None:
             return work
         with self._lock:
-            answer, one.began_at = one.answer, self._driver.now()
-            if answer is None:
-                return work
-            if not answer.may_become(work):
-                self._drop(one, stage, answer.ids, was_right=True)
-                return work
-            one.answer, one.began_at = None, answer.began_at
+            answer, one.answer = one.answer, None
+            one.began_at = self._driver.now()
+            is_taken = answer is not None and answer.may_become(work)
+            if answer is not None and is_taken:
+                one.began_at = answer.began_at
+        if answer is None:
+            return work
+        if not is_taken:
+            self._drop(one, answer, stage, answer.ids, was_right=True)
+            return work
         one.pair.record.taken_over()
         self._count("speculation_hits", stage)
         return BegunWork(work, answer.work.id, tuple(answer.told), answer.result)
 
     def close(self, stage: str | None = None) -> None:
         """Drop all that was begun, or what was begun for a search of a stage."""
-        with self._lock:
-            for name, one in self._searches.items():
-                if stage is None or name.startswith(f"{stage}."):
-                    self._drop(one, stage or "")
+        for name, one in list(self._searches.items()):
+            if stage is None or name.startswith(f"{stage}."):
+                with self._lock:
+                    answer, one.answer = one.answer, None
+                self._drop(one, answer, stage or "")
 
     def _drop(
         self,
         one: _Speculation,
+        answer: SpeculatedAnswer | None,
         stage: str,
         ids: tuple[str, ...] = (),
         was_right: bool = False,
     ) -> None:
-        """Cancel what was begun; ``ids`` are of the documents that are known now."""
-        answer, one.answer = one.answer, None
+        """Cancel what was begun; ``ids`` are of the documents that are known now.
+
+        Not while the lock is held: posting may handle other events here, also this request's end.
+        """
         if answer is None:
             return
         self._driver.post(NodeCancelled(answer.key))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from accel_harness import PATIENCE_S, opened, reply
@@ -24,8 +24,15 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines import RerankEngine
+from rag_accel.graph.growth import grow
+from rag_accel.graph.primitives import PrimitiveGraph
+from rag_accel.passes.context import PassContext
+from rag_accel.passes.decompose import decompose
+from rag_accel.passes.manager import run_passes
 from rag_accel.requests.speculation_record import SpeculationRecord
-from rag_accel.scheduler.messages import Stakes
+from rag_accel.requests.speculations import SpeculatedAnswer, SpeculatedPair, Speculations
+from rag_accel.requests.values import Values
+from rag_accel.scheduler.messages import EngineName, NodeKey, RequestId, Stakes
 from rag_accel.testing import FAKE_PROFILE, FakeEngine, Faults
 
 Found = tuple[ScoredDocument, ...]
@@ -292,6 +299,83 @@ def test_a_server_that_is_not_named_for_it_is_asked_once() -> None:
         search.turns.release(2)
         assert handle.result(PATIENCE_S) == reply(prompt("b"))
         assert sum(len(batch) for batch in llm.served) == 1
+
+
+def test_progress_without_a_result_is_no_provisional_result(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Alive(ScriptedSearch):
+        def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+            outputs = super().step(budget)
+            return [replace(one, value=None) if one.kind == "progress" else one for one in outputs]
+
+    search, llm = Alive(found("a"), found("a")), WatchedLLM()
+    search.turns.release(2)
+    with opened(llm=llm, index=search, embedder=FakeEngine()) as acc:
+        assert run(acc).result(PATIENCE_S) == reply(prompt("a"))
+        assert counts(acc) == {}
+    assert not caplog.records
+
+
+class InlineDriver:
+    """A driver whose ``post`` ends the request at once, as where its thread has the turn."""
+
+    def __init__(self) -> None:
+        self.speculations: Speculations | None = None
+        self.posted: list[object] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def submit(self, event: object, client: SpeculatedAnswer) -> None:
+        client.has_begun = True
+
+    def post(self, event: object) -> None:
+        self.posted.append(event)
+        assert self.speculations is not None
+        self.speculations.close()
+
+
+@pytest.mark.parametrize("by", ["revise", "ended", "take", "close"])
+def test_an_answer_is_dropped_where_its_request_ends_meanwhile(by: str) -> None:
+    driver: Any = InlineDriver()
+    primitives = {one.name: one for one in lowered().primitives}
+    search, generation = primitives["search.searching"], primitives["answer.decoding"]
+    values = Values(graph().freeze(), {"input": "x"})
+    made = Speculations(driver, RequestId(1), values, lambda what, stage, amount=1: None)
+    driver.speculations = made
+    record = SpeculationRecord()
+    made.expect([SpeculatedPair(search.name, generation.name, EngineName("llm"), record)])
+    made.asks(search.name)
+
+    def build(node: NodeKey, primitive: Any, values: Any) -> EngineRequest:
+        return EngineRequest(WorkId(node.node), "1", PrimitiveKind.DECODING, values.read("docs"))
+
+    def revise(*texts: str) -> None:
+        told = Provisional(found(*texts), 0.5, 0.0, 1.0)
+        made.revise(search.name, told, cast("Any", primitives), build)
+
+    revise("a")
+    steps: dict[str, Callable[[], object]] = {
+        "revise": lambda: revise("b"),
+        "ended": lambda: made.ended(search.name, found("b"), "search"),
+        "take": lambda: made.take(
+            generation.name, EngineRequest(WorkId("x"), "1", PrimitiveKind.DECODING, found("c")), ""
+        ),
+        "close": made.close,
+    }
+    thread = threading.Thread(target=steps[by], daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it waits for its own lock"
+    assert len(driver.posted) == 1
+
+
+def lowered() -> PrimitiveGraph:
+    """Return the primitives of the graph, joined as its passes join them."""
+    engines = {"index": ScriptedSearch.profile, "embedder": FAKE_PROFILE, "llm": FAKE_PROFILE}
+    grown = grow(graph().freeze(), [START], (), 1)
+    return run_passes(decompose(grown, engines), PassContext(engines)).graph
 
 
 def reranked() -> RAGraph:

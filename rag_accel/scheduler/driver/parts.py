@@ -73,9 +73,11 @@ class PartedWork:
         del self._works[part.node]
         return joined(work.request.payload, [work.results[start] for start in sorted(work.results)])
 
-    def so_far(self, part: WorkSlice) -> Provisional:
-        """Return what the whole would be if a part, which is added, were its last."""
-        work = self._works[part.node]
+    def so_far(self, part: WorkSlice) -> Provisional | None:
+        """Return what the whole would be if an added part were its last; None if it is."""
+        work = self._works.get(part.node)
+        if work is None:
+            return None
         payload: RerankBatch = work.request.payload
         value = joined(payload, [work.results[start] for start in sorted(work.results)])
         done = min(1.0, part.stop / max(1, len(payload.documents)))

@@ -17,6 +17,7 @@ from rag_accel.engine_api import (
     EngineRequest,
     GenerationOutput,
     Handle,
+    Provisional,
     StepBudget,
     TokenUsage,
     WorkId,
@@ -311,11 +312,21 @@ class EngineWorker:
                 outcome.unclaimed.append(output.handle)
             if held is not None and output.kind == "partial":
                 self._pass_on(held, output, outcome)
-            elif held is not None and held.request.provisional:
-                self._partial(held.node, output)
+            elif held is not None and isinstance(output.value, Provisional):
+                self._tell_so_far(held, lambda output=output: output.value)
         if not self.engine.profile.stepped:
             for held in list(self._held.values()):
                 self._end(held, _missing(held.request), outcome)
+
+    def _tell_so_far(self, held: _Held, find: Callable[[], Provisional | None]) -> None:
+        """Tell what work has found so far if that is wanted; nobody is to fail with it."""
+        if not held.request.provisional:
+            return
+        try:
+            if (found := find()) is not None:
+                self._partial(held.node, EngineOutput(held.request.id, "progress", found))
+        except Exception:
+            logger.exception("what %s has found so far could not be told", held.node)
 
     def _pass_on(self, held: _Held, output: EngineOutput, outcome: StepOutcome) -> None:
         try:
@@ -358,13 +369,11 @@ class EngineWorker:
             outcome.unclaimed.append(output.handle)
         try:
             whole = self._parted.add(part, output.value)
-            if held.request.provisional and not part.is_last:
-                found = self._parted.so_far(part)
-                self._partial(part.node, EngineOutput(held.request.id, "progress", found))
         except Exception as error:  # results that cannot be put together
             self._parted.drop([part.node])
             outcome.fail(part.node, error)
             return
+        self._tell_so_far(held, lambda: self._parted.so_far(part))
         outcome.results[part.node] = Result(whole)
         outcome.reports.append(NodeReport(part.node, "final" if part.is_last else "part"))
 

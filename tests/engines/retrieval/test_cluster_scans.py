@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,3 +92,33 @@ def test_a_failed_read_leaves_every_scan_as_it_was(monkeypatch: pytest.MonkeyPat
         advance(BrokenLists(), [ScanPiece(scan, 0, 4)], 2)
     assert scan.position == 0
     assert scan.labels.tolist() == [NO_LABEL]
+
+
+def test_an_interrupted_read_returns_once_no_thread_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller lets go of the index, whose memory may then change."""
+    joined, reading, release = threading.Event(), threading.Event(), threading.Event()
+    plain_join = threading.Thread.join
+
+    def interrupted_once(thread: threading.Thread, timeout: float | None = None) -> None:
+        if not joined.is_set():
+            joined.set()
+            threading.Timer(0.05, release.set).start()
+            raise KeyboardInterrupt
+        plain_join(thread, timeout)
+
+    class Waiting:
+        def read(self, queries: Any, count: int, clusters: Any, coarse: Any, selector: Any) -> Any:
+            if threading.current_thread().name == "rag-accel-scan":
+                reading.set()
+                assert release.wait(20)
+                reading.clear()
+            return np.ones((1, 1), np.float32), np.zeros((1, 1), np.int64)
+
+    monkeypatch.setattr("rag_accel.engines.retrieval.vectors.cluster_scans.LEAST_SHARE", 1)
+    monkeypatch.setattr(threading.Thread, "join", interrupted_once)
+    query, sizes = np.zeros(DIMENSION, np.float32), np.full(4, 10)
+    scan = ClusterScan(query, 1, np.arange(4), np.zeros(4, np.float32), sizes)
+    with pytest.raises(KeyboardInterrupt):
+        advance(Waiting(), [ScanPiece(scan, 0, 4)], 2)
+    assert not reading.is_set()
+    assert scan.position == 0
