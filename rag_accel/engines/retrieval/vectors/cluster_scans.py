@@ -20,6 +20,8 @@ from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores, thread
 
 #: numbers that a thread reads at least: fewer take less time than its start
 LEAST_SHARE = 1 << 20
+#: seconds in which a thread has surely begun
+_BEGUN_S = 1.0
 
 
 class ReadLists(Protocol):
@@ -225,26 +227,37 @@ def _at_once(calls: Sequence[Callable[[], None]]) -> None:
     """Make all calls at the same time, the last one here; raise the first error once all ended."""
     errors: list[BaseException] = []
 
-    def attempt(call: Callable[[], None]) -> None:
+    def attempt(call: Callable[[], None], begun: threading.Event) -> None:
+        begun.set()
         try:
             call()
         except BaseException as error:
             errors.append(error)
 
-    started: list[threading.Thread] = []
+    started: list[tuple[threading.Thread, threading.Event]] = []
     try:
-        for call in calls[:-1]:
-            thread = threading.Thread(target=attempt, args=(call,), name="rag-accel-scan")
-            try:
-                thread.start()
-            except RuntimeError:  # the process cannot have another
-                attempt(call)
-            else:
-                started.append(thread)
-        for call in calls[-1:]:
-            attempt(call)
-    finally:  # they read memory that the caller holds a lock of
-        for thread in started:
-            thread.join()
+        try:
+            for call in calls[:-1]:
+                begun = threading.Event()
+                thread = threading.Thread(target=attempt, args=(call, begun), name="rag-accel-scan")
+                started.append((thread, begun))
+                try:
+                    thread.start()
+                except RuntimeError:  # the process cannot have another
+                    started.pop()
+                    attempt(call, begun)
+            for call in calls[-1:]:
+                attempt(call, threading.Event())
+        finally:  # they read memory that the caller holds a lock of
+            _join(started)
+    finally:  # also where that was interrupted
+        _join(started)
     if errors:
         raise errors[0]
+
+
+def _join(started: Sequence[tuple[threading.Thread, threading.Event]]) -> None:
+    """Return once no thread runs; one whose start was interrupted may not have begun."""
+    for thread, begun in started:
+        if begun.wait(_BEGUN_S):
+            thread.join()
