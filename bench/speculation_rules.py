@@ -29,10 +29,10 @@ RULES: dict[str, Rule] = {"HedraRAG, RAGCache": _any, "unchanged for a tenth": _
 @contextmanager
 def ruled(rule: Rule | None) -> Iterator[None]:
     """Let a rule decide in the block, without any bound on what is wasted; None for our own."""
-    own = SpeculationRecord.stakes
+    own = SpeculationRecord.rule
     if rule is not None:
-        SpeculationRecord.stakes = rule
+        SpeculationRecord.rule = staticmethod(rule)
     try:
         yield
     finally:
-        SpeculationRecord.stakes = own
+        SpeculationRecord.rule = staticmethod(own)
