@@ -134,8 +134,9 @@ def owned(name: EngineName, engine: Engine) -> NamedEngine:
     describe = engine.describe_parts if isinstance(engine, CompositeEngine) else None
     if not isinstance(getattr(index, "fields", None), frozenset):
         return NamedEngine(name, profile, describe=describe)
-    fields = lambda: index.fields if len(index) else None  # noqa: E731
-    return NamedEngine(name, profile, fields=fields, describe=describe)
+    return NamedEngine(
+        name, profile, fields=lambda: index.fields if len(index) else None, describe=describe
+    )
 
 
 def documents_from(found: Any, where: str) -> tuple[ScoredDocument, ...]:
