@@ -187,7 +187,7 @@ def leaf_arrived(state: SchedulerState, event: LeafArrived, now: float, out: lis
         if event.node.early:
             state.unasked[node.key] = None
         elif not is_early:
-            node.place = enter_place(run, event.node.engine, now)
+            node.place = enter_place(run, event.node.engine, event.node.size, now)
         if run.unfinished == 1:
             leave_idle(state, run)
             if not is_early:

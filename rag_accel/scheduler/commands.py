@@ -74,7 +74,7 @@ class StartCall(_Matching):
 
 
 class TooLate(NamedTuple):
-    """The least time that a node takes, and the time that its deadline left, in seconds."""
+    """The least time from a node to its request's end, and the time that is left, in seconds."""
 
     takes_s: float
     left_s: float

@@ -59,6 +59,7 @@ def _finish(
     out.append(EndNode(node.key, outcome, leader, late=node.late))
     if node.leaf:
         del run.nodes[node.key.node]
+        run.has_failed = run.has_failed or outcome != "done"
         run.last_engine, run.idle_since = node.spec.engine, now
     elif outcome != "done":
         end_request(state, run, outcome, node.key, now, out)

@@ -6,14 +6,18 @@ All requests lose time equally fast, so the least slack is the earliest such tim
 has to be sorted again. A request without a deadline is due ``PATIENCE_S`` after its arrival, and no
 other later than that, so that requests with a deadline keep none waiting for ever.
 
-A node that has not begun and cannot end in time, by the least time that its like have taken lately,
-ends with the outcome ``deadline`` at once: its engine is left to those that can. Embeddings and
-intercepted calls on borrowed engines always begin: a cache may have the answer already.
+A node that has not begun ends with the outcome ``deadline`` at once if its request cannot end in
+time, by the least time that nodes like it and those behind it have taken lately: its engine is left
+to others. A cache may know what embeddings and intercepted calls on borrowed engines are asked for,
+so these count for nothing; but where there are other requests, runs of the same program, with what
+they found in caches, show what a leaf and all that follows it take at the least.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from functools import partial
 
 from rag_accel.engine_api import PATIENCE_S
 from rag_accel.engine_api.kinds import PrimitiveKind
@@ -46,6 +50,11 @@ def rest_s(state: SchedulerState, run: RequestRun, node: NodeRun) -> float:
     learned = _place_times(state, run, node)
     if learned is not None and learned.rest_s > 0:
         return learned.rest_s
+    return _longest_s(run, node, partial(_expected_s, state))
+
+
+def _longest_s(run: RequestRun, node: NodeRun, seconds: Callable[[NodeRun], float]) -> float:
+    """Return the seconds of the longest path that begins with a node."""
     known: dict[str, float] = {}
     stack = [node]
     while stack:
@@ -57,7 +66,7 @@ def rest_s(state: SchedulerState, run: RequestRun, node: NodeRun) -> float:
             stack += unknown
             continue
         behind_s = max((known[child.key.node] for child in waiting), default=0.0)
-        known[stack.pop().key.node] = behind_s + _expected_s(state, top)
+        known[stack.pop().key.node] = behind_s + seconds(top)
     return known[node.key.node]
 
 
@@ -66,35 +75,32 @@ def _expected_s(state: SchedulerState, node: NodeRun) -> float:
     return engine.node_mean_s or engine.base_s + engine.per_item_s * node.spec.size
 
 
-def learn_time(state: SchedulerState, engine: EngineState, node: NodeRun, now: float) -> None:
+def learn_time(engine: EngineState, node: NodeRun, now: float) -> None:
     """Remember how long a node has taken that has ended well."""
-    took_s = now - node.started_at
-    engine.least.setdefault(node.spec.kind, LeastTime()).add(took_s, node.spec.size, now)
-    run = state.requests.get(node.key.request)
-    times = _place_times(state, run, node) if run is not None else None
-    if times is not None:
-        times.least.add(took_s, node.spec.size, now)
+    times = engine.least.setdefault(node.spec.kind, LeastTime())
+    times.add(now - node.started_at, node.spec.size, now)
 
 
-def enter_place(run: RequestRun, engine: EngineName, now: float) -> LeafPlace | None:
+def enter_place(run: RequestRun, engine: EngineName, size: int, now: float) -> LeafPlace | None:
     """Note a program's call of an engine; return which leaf of its program that is."""
     if not run.program or len(run.places) >= MOST_PLACES:
         return None
     place = LeafPlace(engine, sum(place.engine == engine for place in run.places))
-    run.places[place] = now
+    run.places[place] = (now, size)
     return place
 
 
 def learn_rests(state: SchedulerState, run: RequestRun, now: float) -> None:
-    """Remember how long a program took from each of its leaves to its end."""
-    if not run.places:
+    """Remember how long a program took from each of its leaves to its end, if all ended well."""
+    if not run.places or run.has_failed:
         return
     places = state.times_of(run.program).places
-    for place, arrived_at in run.places.items():
+    for place, (arrived_at, size) in run.places.items():
         if place not in places and len(places) >= MOST_PLACES:
             continue
-        times = places.setdefault(place, LeafTimes())
-        times.rest_s = running_mean(times.rest_s, max(0.0, now - arrived_at))
+        times, took_s = places.setdefault(place, LeafTimes()), max(0.0, now - arrived_at)
+        times.rest_s = running_mean(times.rest_s, took_s)
+        times.least.add(took_s, size, now)
 
 
 def _place_times(state: SchedulerState, run: RequestRun, node: NodeRun) -> LeafTimes | None:
@@ -103,16 +109,27 @@ def _place_times(state: SchedulerState, run: RequestRun, node: NodeRun) -> LeafT
 
 
 def _least_s(state: SchedulerState, run: RequestRun, node: NodeRun, now: float) -> float | None:
-    """Return the least seconds that a node takes; None where it is to begin in any case."""
-    engine = state.engines[node.spec.engine]
-    if node.spec.kind in _MAY_BE_CACHED or (node.leaf and not engine.owned):
-        return None
-    times = _place_times(state, run, node)
-    found = times.least.of(node.spec.size, now) if times is not None else None
-    if found is not None:
-        return found
-    by_kind = engine.least.get(node.spec.kind)
-    return by_kind.of(node.spec.size, now) if by_kind is not None else None
+    """Return the least seconds from a node's begin to its request's end; None if it is to begin."""
+    times = _place_times(state, run, node) if state.live > 1 else None
+    of_runs = times.least.of(node.spec.size, now) if times is not None else None
+    if of_runs is not None:
+        return of_runs
+
+    def least_s(each: NodeRun) -> float:
+        # A stage that is too late has its fallback, which may be quick.
+        if _may_be_known(state, each) or (each is not node and each.spec.fallback is not None):
+            return 0.0
+        learned = state.engines[each.spec.engine].least.get(each.spec.kind)
+        return (learned.of(each.spec.size, now) if learned is not None else None) or 0.0
+
+    return _longest_s(run, node, least_s) or None
+
+
+def _may_be_known(state: SchedulerState, node: NodeRun) -> bool:
+    """Tell whether a cache may have what a node is asked for."""
+    return node.spec.kind in _MAY_BE_CACHED or (
+        node.leaf and not state.engines[node.spec.engine].owned
+    )
 
 
 def _remember(state: SchedulerState, at: float, key: NodeKey) -> None:

@@ -27,7 +27,8 @@ def early_asked(state: SchedulerState, event: EarlyAsked, now: float, out: list[
     """Let an early leaf, unless it has ended, be as any other from now on."""
     state.unasked.pop(event.node, None)
     if (run := state.find(event.node.request)) is not None:
-        enter_place(run, event.engine, now)
+        node = run.nodes.get(event.node.node)
+        enter_place(run, event.engine, node.spec.size if node is not None else 0, now)
 
 
 def drop_unasked(state: SchedulerState, now: float, out: list[Command]) -> None:

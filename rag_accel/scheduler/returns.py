@@ -45,7 +45,7 @@ def step_ended(state: SchedulerState, event: StepEnded, now: float, out: list[Co
         engine.node_mean_s = running_mean(engine.node_mean_s, now - node.started_at)
         engine.costs.learn_service(node.served_s, node.spec.size)
         if report.kind == "final":
-            learn_time(state, engine, node, now)
+            learn_time(engine, node, now)
         if node.abandoned:
             continue
         if report.kind == "final":
@@ -150,7 +150,7 @@ def call_ended(state: SchedulerState, event: CallEnded, now: float, out: list[Co
     leave_engine(state, engine, node)
     engine.node_mean_s = running_mean(engine.node_mean_s, now - node.started_at)
     if event.ok:
-        learn_time(state, engine, node, now)
+        learn_time(engine, node, now)
     state.dirty[engine.name] = None
     if event.ok and not node.abandoned:
         end_node(state, node, "done", now, out)

@@ -116,8 +116,12 @@ class RequestRun:
     #: where its last leaf ran and when that ended; what comes next is learned from these
     last_engine: EngineName | None = None
     idle_since: float = 0.0
-    #: the arrivals of its first leaves
-    places: dict[LeafPlace, float] = field(default_factory=dict[LeafPlace, float])
+    #: when its first leaves came, with their sizes
+    places: dict[LeafPlace, tuple[float, int]] = field(
+        default_factory=dict[LeafPlace, tuple[float, int]]
+    )
+    #: a leaf has not ended well: how long the rest takes says nothing of other runs
+    has_failed: bool = False
 
 
 @dataclass(slots=True)

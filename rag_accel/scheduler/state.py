@@ -32,9 +32,9 @@ Gaps = dict[EngineName | None, dict[EngineName, float]]
 
 @dataclass(slots=True)
 class LeafTimes:
-    """The learned times of one leaf of a program."""
+    """The learned times from one leaf's arrival to the end of its program's run."""
 
-    #: mean seconds from the leaf's arrival to the end of the run; 0 before the first
+    #: mean seconds; 0 before the first
     rest_s: float = 0.0
     least: LeastTime = field(default_factory=LeastTime)
 

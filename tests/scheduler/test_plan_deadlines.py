@@ -249,48 +249,100 @@ def test_old_times_condemn_nothing() -> None:
     assert started(leaf(core, 1, "a", at=at, deadline=at + 1)) == [(1, "a")]
 
 
-def test_other_kinds_of_work_and_embeddings_are_not_judged() -> None:
+def test_other_kinds_of_work_are_not_judged() -> None:
     core = practised(took_s=2.0)
     other = spec("a", kind=PrimitiveKind.RERANKING)
     core.send(LeafArrived(RequestId(1), other, 2.0, 2.5), 2.0)
     assert key(1, "a") in core.engine().running
+
+
+def test_a_graph_whose_later_stages_cannot_end_in_time_begins_none() -> None:
+    core = practised(took_s=2.0)
+    core.own("f")
+    vectors = spec("v", "f", kind=PrimitiveKind.EMBEDDING)
+    graph = (vectors, stage("s", "f", "v"), stage("a", "e", "s"), stage("z", "e", "v"))
+    assert core.graph(1, *graph, at=2.0, deadline=3.5) == [
+        EndNode(key(1, "v"), "deadline", late=TooLate(2.0, 1.5)),
+        EndRequest.match(request=1, outcome="deadline", node=key(1, "v")),
+    ]
+
+
+def test_what_a_graph_can_do_instead_is_no_time_that_it_takes() -> None:
+    core = practised(took_s=2.0)
+    core.own("f")
+    instead = Fallback("a", (), (stage("quick", "f"),))
+    core.graph(1, stage("s", "f"), stage("a", "e", "s", fallback=instead), at=2.0, deadline=3.0)
+    assert key(1, "s") in core.engine("f").running
+
+
+def program_runs(core: Core, *calls: tuple[str, PrimitiveKind, float], runs: int) -> float:
+    """Run a program whose calls take so many seconds each, and return the time after it."""
+    at = 0.0
+    for run in range(runs):
+        core.open(run, at=at)
+        for engine, kind, took_s in calls:
+            core.leaf(run, "a", engine, at=at, kind=kind)
+            at += took_s
+            if core.engine(engine).owned:
+                core.end_step(engine, at=at)
+            else:
+                core.end_call(run, "a", at=at)
+        core.close_program(run, at=at)
+    return at
+
+
+SEARCHED = (("e", PrimitiveKind.EMBEDDING, 0.1), ("b", PrimitiveKind.DECODING, 0.9))
+
+
+def searched(runs: int = FEWEST_TIMES) -> tuple[Core, float]:
+    """Return a core whose program embeds for 0.1 s and then calls a model for 0.9 s."""
     core = Core()
     core.own()
-    vectors = spec("a", kind=PrimitiveKind.EMBEDDING)
-    for request in range(20):
-        core.send(LeafArrived(RequestId(request), vectors, 0.0), 0.0)
-        core.end_step(at=2.0)
-    core.send(LeafArrived(RequestId(50), vectors, 2.0, 2.5), 2.0)
+    core.borrow(limit=8)
+    return core, program_runs(core, *SEARCHED, runs=runs)
+
+
+@pytest.mark.parametrize(("company", "deadline_s"), [(False, 0.5), (True, 1.1)])
+def test_a_program_begins_alone_or_where_it_can_end_in_time(
+    company: bool, deadline_s: float
+) -> None:
+    core, at = searched()
+    if company:
+        leaf(core, 99, "held", "b", at=at)
+    core.open(50, at=at, deadline=at + deadline_s)
+    core.leaf(50, "a", at=at, kind=PrimitiveKind.EMBEDDING)
     assert key(50, "a") in core.engine().running
 
 
-def test_a_call_of_a_users_object_always_begins() -> None:
-    core = Core()
-    core.borrow(limit=1)
-    for request in range(20):
-        leaf(core, request, "a", "b")
-        core.end_call(request, "a", at=2.0)
-    assert leaf(core, 50, "a", "b", at=2.0, deadline=2.5) == [StartCall(key(50, "a"), "b")]
-
-
-def test_a_place_of_a_program_is_judged_by_its_own_times() -> None:
-    core = Core()
-    core.own()
-    for run in range(FEWEST_TIMES + 1):
-        core.open(run)
-        leaf(core, run, "short", at=0.0)
-        core.end_step(at=0.1)
-        leaf(core, run, "long", at=0.1)
-        core.end_step(at=3.1)
-        core.close_program(run, at=3.1)
-    core.open(50, at=4.0, deadline=6.0)
-    assert started(leaf(core, 50, "short", at=4.0)) == [(50, "short")]
-    core.end_step(at=4.1)
-    (ended,) = leaf(core, 50, "long", at=4.1)
+def test_a_program_in_company_begins_nothing_of_a_run_that_cannot_end_in_time() -> None:
+    core, at = searched()
+    leaf(core, 99, "held", "b", at=at)
+    core.open(50, at=at, deadline=at + 0.95)
+    (ended,) = core.leaf(50, "a", at=at, kind=PrimitiveKind.EMBEDDING)
     assert isinstance(ended, EndNode)
-    assert ended.late is not None
-    assert ended.late == (pytest.approx(3.0), pytest.approx(1.9))
+    assert ended.late == (pytest.approx(1.0), pytest.approx(0.95))
     assert core.state.requests[RequestId(50)].open, "the program decides what follows"
+
+
+def test_a_run_whose_answer_was_cached_lets_others_begin() -> None:
+    core, at = searched()
+    at += program_runs(core, ("e", PrimitiveKind.EMBEDDING, 0.01), runs=1)
+    leaf(core, 99, "held", "b", at=at)
+    core.open(50, at=at, deadline=at + 0.5)
+    core.leaf(50, "a", at=at, kind=PrimitiveKind.EMBEDDING)
+    assert key(50, "a") in core.engine().running
+
+
+def test_a_run_that_has_failed_shows_no_time() -> None:
+    core, at = searched()
+    for run in range(60, 80):
+        core.open(run, at=at, deadline=at + 0.01)
+        core.leaf(run, "a", at=at, kind=PrimitiveKind.EMBEDDING)
+        core.tick(at + 0.01)
+        core.close_program(run, at=at + 0.01)
+    (times, _) = core.state.programs["p"].places.values()
+    assert times.least.least[0] == pytest.approx(1.0)
+    assert times.rest_s == pytest.approx(1.0)
 
 
 def test_a_stage_with_a_fallback_begins_that_instead() -> None:

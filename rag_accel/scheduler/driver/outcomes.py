@@ -57,10 +57,11 @@ def error_for(outcome: Outcome, result: Result | None, where: str) -> BaseExcept
         return RequestCancelledError("the request was cancelled", where=where)
     if outcome == "deadline" and result is not None and result.late is not None:
         return DeadlineError(
-            "the stage was not begun, because it could not end before the request's deadline",
+            "the stage was not begun, because the request could not end before its deadline",
             where=where,
             found=f"{result.late.left_s:.3f} s left",
-            valid=f"the {result.late.takes_s:.3f} s that it has taken at the least lately, or more",
+            valid=f"{result.late.takes_s:.3f} s or more: the least that it and what follows it "
+            "have taken lately",
             hint="raise deadline_s, or look at rag-accel doctor for a slow engine",
         )
     if outcome == "deadline":

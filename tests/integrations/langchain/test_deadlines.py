@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import faiss
+import numpy as np
 import openai
 import pytest
 from idle_accelerators import soon_idle
+from langchain_community.docstore.in_memory import InMemoryDocstore
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
@@ -21,6 +28,8 @@ from pydantic import SecretStr
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator, DeadlineError
 from rag_accel.engines import RemoteLLM
+from rag_accel.recognition import clients
+from rag_accel.scheduler.learning import FEWEST_TIMES
 
 SOON_S = 0.4
 SILENCE_S = 3.0
@@ -142,3 +151,30 @@ def test_embeddings_end_at_the_deadline(count: int) -> None:
         with pytest.raises(DeadlineError):
             fast.embed_documents([f"text {number}" for number in range(count)])
         assert time.monotonic() - began < SILENCE_S
+
+
+def test_a_program_that_cannot_end_in_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients._searches, "begin", lambda index: False)
+    index = faiss.IndexFlatL2(64)
+    index.add(np.ones((clients.MIN_NUMBERS // 64 + 1, 64), dtype=np.float32))
+    store = FAISS(
+        DeterministicFakeEmbedding(size=64),
+        index,
+        InMemoryDocstore({str(number): Document("text") for number in range(index.ntotal)}),
+        {number: str(number) for number in range(index.ntotal)},
+    )
+    with LimitedServer(answer_s=0.5) as server, due(2.0) as accelerator:
+        asked = {"question": store.as_retriever()} | chain(server)
+
+        def ask_after(delay_s: float) -> Any:
+            time.sleep(delay_s)
+            return asked.invoke(f"{delay_s}")
+
+        fast = accelerate(RunnableLambda(ask_after), accelerator=accelerator)
+        with ThreadPoolExecutor(FEWEST_TIMES) as pool:
+            list(pool.map(fast.invoke, [0.0] * FEWEST_TIMES))
+            late = [pool.submit(fast.invoke, 1.6) for _ in range(2)]
+            errors = [str(one.exception()) for one in late]
+        # The last to come may be alone by then, and begins.
+        assert any("the request could not end" in error for error in errors), errors
+        assert server.num_calls <= FEWEST_TIMES + 1
