@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
+from rag_accel.engines.retrieval.index.contents import State
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss
 
@@ -93,12 +94,11 @@ def build_index(
         train_size=size.vectors,
     )
     index = DocumentIndex(spec)
-    contents = index._contents  # a snapshot would hold all vectors a second time
-    contents.exchange(IvfVectors(spec, centroids))
+    index._state = State(IvfVectors(spec, centroids))  # a snapshot would hold all vectors twice
     for start, vectors in _chunks(size):
         end = start + len(vectors)
         documents = [Document(str(number), text(number), {}) for number in range(start, end)]
-        contents.make(contents.putting(documents, vectors, assignments[start:end]))
+        index._make(index._state.putting(documents, vectors, assignments[start:end]))
     return index
 
 

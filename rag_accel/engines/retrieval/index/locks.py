@@ -17,14 +17,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 from rag_accel.errors import ConfigError
 from rag_accel.system.locks import ForkedAnew, living
 
 MAX_READERS = 16  # a writer takes a lock for each, some 10 us in all
-
-T = TypeVar("T")
 
 _RLock = Any  # the interpreter's own; ``_is_owned`` is missing in its published type
 
@@ -68,22 +66,23 @@ class IndexLock(ForkedAnew):
                 pass
         return place
 
-    def writing(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` does while no thread reads. The caller holds ``changing``."""
+    def writing(self, call: Callable[[], None]) -> None:
+        """Make a call while no thread reads. The caller holds ``changing``."""
         with self._gate:
-            return _holding((*self._places, self.touching), 0, call)
+            _holding((*self._places, self.touching), 0, call)
 
     def _place(self) -> _RLock:
         # Threads that start one after the other have numbers that follow each other.
         return self._places[threading.get_native_id() % MAX_READERS]
 
 
-def _holding(locks: Sequence[_RLock], first: int, call: Callable[[], T]) -> T:
+def _holding(locks: Sequence[_RLock], first: int, call: Callable[[], None]) -> None:
     """Call while holding all locks from ``first`` on; an exit stack would be written in Python."""
     if first == len(locks):
-        return call()
+        call()
+        return
     with locks[first]:
-        return _holding(locks, first + 1, call)
+        _holding(locks, first + 1, call)
 
 
 def _used_within() -> ConfigError:

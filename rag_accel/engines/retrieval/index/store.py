@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engine_api import Document, Engine, ScoredDocument
-from rag_accel.engines.retrieval.index.contents import (
-    NO_LABELS,
-    ContentChange,
-    Contents,
-    IndexView,
-)
+from rag_accel.engines.retrieval.index.contents import NO_LABELS, ContentChange, State
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.locks import IndexLock
 from rag_accel.engines.retrieval.vectors.checks import (
@@ -92,10 +87,10 @@ class IndexScan:
     scan: ClusterScan
     limit: int
     scope: SearchScope
-    view: IndexView
+    view: State
     seeds: Labels
 
-    def is_of(self, view: IndexView) -> bool:
+    def is_of(self, view: State) -> bool:
         """Tell whether a state is the one in which it began."""
         return self.view.version == view.version and self.view.vectors is view.vectors
 
@@ -118,7 +113,8 @@ class DocumentIndex:
 
     def __init__(self, spec: IndexSpec) -> None:
         self._spec = spec
-        self._contents = Contents(FlatVectors(spec))
+        self._state = State(FlatVectors(spec))
+        self._unsettled: ContentChange | None = None  # under way, or broken off
         self._lock = IndexLock()
         self._stop = None if spec.stop is None else EarlyStop(spec.stop)
 
@@ -132,8 +128,7 @@ class DocumentIndex:
         Raises:
             ConfigError: its calibration is of other clusters.
         """
-        index, spec = cls(snapshot.spec), snapshot.spec
-        contents, assignments = index._contents, None
+        index, spec, assignments = cls(snapshot.spec), snapshot.spec, None
         if snapshot.clusters is not None:
             centroids, ranges = snapshot.clusters.centroids, snapshot.clusters.ranges
             assignments = snapshot.clusters.assignments
@@ -141,10 +136,10 @@ class DocumentIndex:
                 ranges = None
             elif ranges is None:
                 ranges = code_ranges(centroids, snapshot.vectors, assignments)
-            contents.exchange(IvfVectors(spec, centroids, ranges))
+            index._state = State(IvfVectors(spec, centroids, ranges))
             if index._stop is not None and snapshot.calibration is not None:
                 index._stop.restore(snapshot.calibration, centroids)
-        contents.make(contents.putting(snapshot.documents, snapshot.vectors, assignments))
+        index._make(index._state.putting(snapshot.documents, snapshot.vectors, assignments))
         return index
 
     @property
@@ -155,20 +150,20 @@ class DocumentIndex:
     @property
     def version(self) -> int:
         """Return a number that grows with each change of the contents."""
-        return self._contents.state.version
+        return self._state.version
 
     @property
     def fields(self) -> frozenset[str]:
         """Return the metadata fields that some document has, or once had."""
-        return self._contents.state.documents.fields
+        return self._state.documents.fields
 
     @property
     def is_trained(self) -> bool:
         """Tell whether searches go through clusters; False for a flat or still small index."""
-        return isinstance(self._contents.state.vectors, IvfVectors)
+        return isinstance(self._state.vectors, IvfVectors)
 
     def __len__(self) -> int:
-        return self._contents.state.count
+        return self._state.count
 
     def as_engine(self) -> Engine:
         """Return a new engine over this index, of the class registered as ``retrieval``."""
@@ -195,9 +190,9 @@ class DocumentIndex:
         if not last:
             return
         chosen = list(last.values())
-        put = partial(self._contents.putting, [taken[place] for place in chosen], checked[chosen])
+        rows = [taken[place] for place in chosen], checked[chosen]
         with self._lock.changing():
-            self._change(put)
+            self._change(lambda state: state.putting(*rows))
             self._train_when_due()
 
     def delete(self, ids: Iterable[str]) -> int:
@@ -208,7 +203,7 @@ class DocumentIndex:
         """
         wanted = checked_ids(ids)
         with self._lock.changing():
-            return len(self._change(partial(self._contents.removing, wanted)).removed)
+            return len(self._change(lambda state: state.removing(wanted)).removed)
 
     def get(self, ids: Iterable[str]) -> list[Document]:
         """Return the documents of these ids in this order, leaving out unknown ids.
@@ -283,7 +278,7 @@ class DocumentIndex:
         searches stop early. With ``in_full`` none stops, as if ``spec.stop`` were None: a search
         that reports provisional results reads all of its clusters in pieces.
         """
-        state = self._contents.state
+        state = self._state
         vectors = state.vectors
         if not isinstance(vectors, IvfVectors) or vectors.refine:
             return 0
@@ -430,14 +425,13 @@ class DocumentIndex:
         """
         return self._lock.reading()
 
-    def view(self) -> IndexView:
+    def view(self) -> State:
         """Return the present state, to be used inside a block of ``reading()``."""
-        if not self._contents.is_settled:
+        if self._unsettled is not None:
             # All readers come through here, so none looks while one of them settles it.
             with self._lock.touching:
-                self._contents.settle()
-        state = self._contents.state
-        return IndexView(state.version, state.vectors, state.documents)
+                self._settle()
+        return self._state
 
     def snapshot(self) -> IndexSnapshot:
         """Copy the present state, for saving."""
@@ -453,20 +447,19 @@ class DocumentIndex:
             return IndexSnapshot(self._spec, documents, vectors, clusters, calibration)
 
     def _nearest(
-        self, view: IndexView, queries: Vectors, counts: Sequence[int], scope: SearchScope
+        self, view: State, queries: Vectors, counts: Sequence[int], scope: SearchScope
     ) -> list[Hits]:
         if self._stop is None or not isinstance(view.vectors, IvfVectors):
             return nearest(view.vectors, queries, counts, scope)
         return self._stop.nearest(view.vectors, queries, counts, scope)
 
-    def _change(self, prepare: Callable[[], ContentChange]) -> ContentChange:
+    def _change(self, prepare: Callable[[State], ContentChange]) -> ContentChange:
         # This and the methods below are called by the thread that holds ``changing``.
-        self._settled()
-        change = prepare()
-        if change.is_empty:
+        change = prepare(self._settled())
+        if not change.num_changed:
             return change
         try:
-            self._lock.writing(partial(self._contents.make, change))
+            self._lock.writing(partial(self._make, change))
         except BaseException:
             self._settled()  # should this be interrupted too, the next one to come does it
             raise
@@ -474,7 +467,27 @@ class DocumentIndex:
             self._stop.changed(change.num_changed, change.after.count)
         return change
 
-    def _settled(self) -> IndexView:
+    def _make(self, change: ContentChange) -> None:
+        self._unsettled = change
+        change.begin()
+        self._state = change.after  # now there is no way back
+        change.finish()
+        self._unsettled = None
+
+    def _settle(self) -> None:
+        """Undo or finish a change that was broken off; this may be broken off, too."""
+        change, state = self._unsettled, self._state
+        if change is None:
+            return
+        if state is change.after:
+            state.documents.forget_filters()  # they may be what it failed at
+            change.finish()
+        else:
+            change.undo()
+            self._state = replace(state, next_label=change.after.next_label)
+        self._unsettled = None
+
+    def _settled(self) -> State:
         with self.reading():
             return self.view()
 
@@ -483,10 +496,10 @@ class DocumentIndex:
             return
         if len(self) < self._spec.train_size:
             return
-        view = self._settled()
-        labels = view.documents.labels()
-        trained = IvfVectors.train(self._spec, labels, view.vectors.gather(labels))
-        self._contents.exchange(trained)
+        state = self._settled()
+        labels = state.documents.labels()
+        trained = IvfVectors.train(self._spec, labels, state.vectors.gather(labels))
+        self._state = replace(state, vectors=trained)
 
 
 def _counts(k: int | Sequence[int], num_queries: int) -> list[int]:
