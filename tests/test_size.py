@@ -125,8 +125,8 @@ RAISES = (
             "adapters/rag_accel_adapters": 100,
             "rag_accel/engine_api": 50,
             "rag_accel/engines/http": 50,
-            "rag_accel/scheduler": 300,
-            "tests": 800,
+            "rag_accel/scheduler": 350,
+            "tests": 900,
         },
     ),
     *_raises(

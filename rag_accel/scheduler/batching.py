@@ -10,6 +10,7 @@ from itertools import islice
 from math import ceil
 from typing import NamedTuple
 
+from rag_accel.engine_api.kinds import PrimitiveKind
 from rag_accel.passes.split_nodes import SPLIT_KINDS
 from rag_accel.scheduler.learning import bounded_budget_s, even_part, items_in
 from rag_accel.scheduler.runs import NodeRun
@@ -52,8 +53,10 @@ def select_batch(
         return []
     chosen: list[Entry] = []
     may_cut = not held
+    most_searches = _most_searches(engine, budget_s)
     for node in engine.queue.by_urgency(now, options.ageing_s):
-        if free <= 0:
+        is_due = node.deadline is not None and node.spec.kind is PrimitiveKind.SEARCHING
+        if free <= 0 or (is_due and len(held) + len(chosen) >= most_searches):
             break
         items = next_items(engine, node, options, budget_s)
         is_cut = items < node.spec.size
@@ -68,6 +71,18 @@ def select_batch(
         elif held and now - node.queued_at >= options.ageing_s:
             break
     return chosen
+
+
+def _most_searches(engine: EngineState, budget_s: float | None) -> int:
+    """Return how many searches an engine holds before another with a deadline is to wait.
+
+    An engine that keeps searches between steps reads one after the other. A search that waits in
+    the queue instead is passed by those that are due sooner, and need not begin where it would end
+    too late.
+    """
+    if budget_s is None or not engine.ends_in_time or engine.costs.service_s <= 0:
+        return engine.max_batch
+    return max(engine.max_threads, items_in(budget_s, engine.costs.service_s, engine.max_batch))
 
 
 def next_items(

@@ -6,6 +6,10 @@ All requests lose time equally fast, so the least slack is the earliest such tim
 has to be sorted again. A request without a deadline is due ``PATIENCE_S`` after its arrival, and no
 other later than that, so that requests with a deadline keep none waiting for ever.
 
+A node that would probably end too late goes behind all that would not: served at the last moment,
+each would miss its deadline by a little. Searches wait for that in the queue rather than in their
+engine, which gains nothing from many (``batching.py``).
+
 A node that has not begun ends with the outcome ``deadline`` at once if its request cannot end in
 time, by the least time that nodes like it and those behind it have taken lately: its engine is left
 to others. A cache may know what embeddings and intercepted calls on borrowed engines are asked for,
@@ -18,6 +22,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from rag_accel.engine_api import PATIENCE_S
 from rag_accel.engine_api.kinds import PrimitiveKind
@@ -31,18 +36,21 @@ from rag_accel.scheduler.state import EngineState, LeafTimes, SchedulerState
 _MAY_BE_CACHED = frozenset({PrimitiveKind.EMBEDDING})
 #: leaves of a program's run that are told apart
 MOST_PLACES = 64
+#: times the expected seconds: a request that has less time left would probably be late
+_PROBABLY = 1.25
 
 
 def set_turn(state: SchedulerState, node: NodeRun, now: float) -> None:
     """Give a node that is about to be queued its turn, and the time after which it is too late."""
     run = state.requests[node.key.request]
-    node.due = run.arrived_at + PATIENCE_S
+    node.due, node.deadline = run.arrived_at + PATIENCE_S, run.deadline
     if run.deadline is None:
         return
-    node.due = min(node.due, run.deadline - rest_s(state, run, node))
+    expected_s = rest_s(state, run, node)
+    node.due = min(node.due, run.deadline - expected_s)
     least_s = _least_s(state, run, node, now)
-    if least_s is not None:
-        _remember(state, run.deadline - least_s, node.key)
+    if expected_s > 0 or least_s is not None:
+        _remember(state, run.deadline - max(_PROBABLY * expected_s, least_s or 0.0), node.key)
 
 
 def rest_s(state: SchedulerState, run: RequestRun, node: NodeRun) -> float:
@@ -90,15 +98,21 @@ def enter_place(run: RequestRun, engine: EngineName, size: int, now: float) -> L
     return place
 
 
+def begin_place(run: RequestRun, node: NodeRun, now: float) -> None:
+    """Let the time of a program's leaf count from its begin: how long it waits is up to us."""
+    if node.place is not None and node.place in run.places:
+        run.places[node.place] = (now, node.spec.size)
+
+
 def learn_rests(state: SchedulerState, run: RequestRun, now: float) -> None:
     """Remember how long a program took from each of its leaves to its end, if all ended well."""
     if not run.places or run.has_failed:
         return
     places = state.times_of(run.program).places
-    for place, (arrived_at, size) in run.places.items():
+    for place, (began_at, size) in run.places.items():
         if place not in places and len(places) >= MOST_PLACES:
             continue
-        times, took_s = places.setdefault(place, LeafTimes()), max(0.0, now - arrived_at)
+        times, took_s = places.setdefault(place, LeafTimes()), max(0.0, now - began_at)
         times.rest_s = running_mean(times.rest_s, took_s)
         times.least.add(took_s, size, now)
 
@@ -149,15 +163,28 @@ def _not_begun(state: SchedulerState, key: NodeKey) -> NodeRun | None:
 
 
 def pop_too_late(state: SchedulerState, now: float) -> NodeRun | None:
-    """Return a queued node that cannot end in time any more, with the reason; None if none is."""
+    """Return a queued node that cannot end in time any more, with the reason; None if none is.
+
+    Nodes that would probably be late are put behind the others of their queue meanwhile.
+    """
     while state.latest_starts and state.latest_starts[0][0] <= now:
         node = _not_begun(state, heapq.heappop(state.latest_starts)[1])
         run = state.requests.get(node.key.request) if node is not None else None
         if node is None or run is None or run.deadline is None:
             continue
-        # Others may have shown a shorter time meanwhile.
+        # Others may have shown shorter times meanwhile.
         least_s = _least_s(state, run, node, now)
-        if least_s is not None and now + least_s >= run.deadline:
+        latest = inf if least_s is None else run.deadline - least_s
+        if least_s is not None and latest <= now:
             node.late = TooLate(least_s, max(0.0, run.deadline - now))
             return node
+        probably = run.deadline - _PROBABLY * rest_s(state, run, node)
+        last = run.arrived_at + PATIENCE_S
+        if probably <= now and node.due < last:
+            queue = state.engines[node.spec.engine].queue
+            queue.discard(node.key)
+            node.due, node.queued_at = last, now
+            queue.add(node)
+        if (at := probably if probably > now else latest) < inf:
+            _remember(state, at, node.key)
     return None

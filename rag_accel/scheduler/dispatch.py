@@ -8,7 +8,7 @@ from dataclasses import replace
 from rag_accel.scheduler.batching import grant_threads, select_batch, select_calls, step_time_s
 from rag_accel.scheduler.commands import Command, DropEngine, InterruptStep, StartCall, StartStep
 from rag_accel.scheduler.completions import cancel_node, end_request
-from rag_accel.scheduler.deadlines import pop_too_late
+from rag_accel.scheduler.deadlines import begin_place, pop_too_late
 from rag_accel.scheduler.early import drop_early, forget_early, paid_at, start_early
 from rag_accel.scheduler.early_answers import drop_unasked
 from rag_accel.scheduler.learning import COMPANY_S, bounded_budget_s
@@ -181,6 +181,7 @@ def _enter(state: SchedulerState, engine: EngineState, node: NodeRun, now: float
     engine.running[node.key] = node
     if not node.taken:
         node.started_at = now
+        begin_place(state.requests[node.key.request], node, now)
     if node.dependents:
         enter_feeding(state, node)
     state.move(node, "running", why)

@@ -58,6 +58,8 @@ class NodeRun:
     queued_at: float = 0.0
     #: its turn in the queue: when it should begin at the latest
     due: float = 0.0
+    #: its request's
+    deadline: float | None = None
     started_at: float = 0.0
     #: items whose parts have ended, and items that its owned engine holds now
     taken: int = 0
@@ -116,7 +118,7 @@ class RequestRun:
     #: where its last leaf ran and when that ended; what comes next is learned from these
     last_engine: EngineName | None = None
     idle_since: float = 0.0
-    #: when its first leaves came, with their sizes
+    #: when its first leaves came, or began, with their sizes
     places: dict[LeafPlace, tuple[float, int]] = field(
         default_factory=dict[LeafPlace, tuple[float, int]]
     )

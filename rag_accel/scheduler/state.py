@@ -32,7 +32,7 @@ Gaps = dict[EngineName | None, dict[EngineName, float]]
 
 @dataclass(slots=True)
 class LeafTimes:
-    """The learned times from one leaf's arrival to the end of its program's run."""
+    """The learned times from one leaf's begin to the end of its program's run."""
 
     #: mean seconds; 0 before the first
     rest_s: float = 0.0

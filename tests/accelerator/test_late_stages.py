@@ -38,7 +38,7 @@ def test_the_error_names_the_stage_and_both_times() -> None:
         error = raised.value
         assert "s0" in str(error.where)
         assert "s left" in str(error.found)
-        assert float(str(error.valid).split()[1]) == pytest.approx(TAKES_S, abs=0.05)
+        assert float(str(error.valid).split()[0]) == pytest.approx(TAKES_S, abs=0.05)
 
 
 def test_a_deadline_that_suffices_changes_nothing() -> None:

@@ -27,8 +27,13 @@ from rag_accel.scheduler.runs import LeafPlace
 
 def started(commands: list[Command]) -> list[tuple[int, str]]:
     """Return the nodes that steps of engine "e" take up."""
-    steps = [command for command in commands if StartStep.match(engine="e") == command]
-    admitted = [node for step in steps if isinstance(step, StartStep) for node in step.admitted]
+    return started_on("e", commands)
+
+
+def started_on(engine: str, commands: list[Command]) -> list[tuple[int, str]]:
+    """Return the nodes that steps of an engine take up."""
+    steps = [command for command in commands if isinstance(command, StartStep)]
+    admitted = [node for step in steps if step.engine == engine for node in step.admitted]
     return [(node.request, node.node) for node in admitted]
 
 
@@ -184,6 +189,48 @@ def test_calls_of_a_bounded_borrowed_engine_go_by_the_time_left() -> None:
     core.leaf(1, "a", "b", at=0.1, deadline=50)
     core.leaf(2, "a", "b", at=0.2, deadline=20)
     assert core.end_call(99, "held", at=1)[1:] == [StartCall(key(2, "a"), "b")]
+
+
+def test_what_would_probably_be_late_goes_behind_what_would_not() -> None:
+    core = practised(took_s=2.0)
+    core.own("f", max_batch=1)
+    core.leaf(99, "first", "f", at=2.0)
+    for request, deadline in ((1, 6.0), (2, 9.0), (3, 60.0)):
+        core.graph(request, stage("s", "f"), stage("a", "e", "s"), at=2.0, deadline=deadline)
+    # The rest of each is expected to take the 2 s of engine "e", and 2.5 s are left at 3.5.
+    assert [request for request, _ in started_on("f", core.end_step("f", at=3.6))] == [2]
+    assert [request for request, _ in started_on("f", core.end_step("f", at=3.7))] == [3]
+    assert [request for request, _ in started_on("f", core.end_step("f", at=3.8))] == [1]
+
+
+def searching(*, deadline: float | None, took_s: float = 0.05) -> tuple[Core, list[int]]:
+    """Return a core that has got ten searches of one engine, and those that have begun."""
+    core = Core()
+    core.own(max_batch=64, max_threads=2, stepped=True, ends_in_time=True)
+    for number, at in enumerate((0.0, 1.0)):
+        core.leaf(90 + number, "a", at=at, kind=PrimitiveKind.SEARCHING)
+        core.leaf(80 + number, "a", at=at, kind=PrimitiveKind.SEARCHING)
+        while core.engine().running:
+            at += took_s
+            core.end_step(at=at, took=took_s)
+    found = list[int]()
+    for request in range(10):
+        due = None if deadline is None else 2.0 + deadline + request
+        commands = core.leaf(request, "a", at=2.0, deadline=due, kind=PrimitiveKind.SEARCHING)
+        found += [each for each, _ in started(commands)]
+    found += [each for each, _ in started(core.end_step(at=2.0 + took_s, final=[]))]
+    return core, found
+
+
+def test_searches_with_a_deadline_wait_in_the_queue_beyond_what_a_step_ends() -> None:
+    core, found = searching(deadline=30.0)
+    assert found == [0, 1]
+    core.leaf(50, "a", at=2.1, deadline=20.0, kind=PrimitiveKind.SEARCHING)
+    assert started(core.end_step(at=2.1, final=[key(0, "a")])) == [(50, "a")]
+
+
+def test_searches_without_one_all_join_the_engine() -> None:
+    assert searching(deadline=None)[1] == list(range(10))
 
 
 # Stages that cannot end in time ------------------------------------------------------------------
