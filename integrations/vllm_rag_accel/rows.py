@@ -17,10 +17,6 @@ from vllm_rag_accel.loading import BlockStates
 from vllm_rag_accel.row_forward import RowForward, RowRun
 from vllm_rag_accel.step_plan import PromptLoad, PromptPart
 
-#: Tokens are chosen by so many neighbours in prompts of at least ``_BLOCKS_FROM`` tokens: there
-#: one request for each token costs the attention backend more than its rows do.
-_ROW_BLOCK = 32
-_BLOCKS_FROM = 2048
 #: The most rows whose attention is scored together.
 _SCORED_ROWS = 64
 #: The most prompts whose choices are kept.
@@ -33,11 +29,10 @@ class VirtualRows:
     Args:
         config: vLLM's ``VllmConfig``.
         runner: the worker's model runner.
-        row_block: tokens to compute again are chosen by aligned blocks of so many; None for single
-            tokens in short prompts and blocks in long ones.
+        row_block: tokens to compute again are chosen by aligned blocks of so many.
     """
 
-    def __init__(self, config: Any, runner: Any, row_block: int | None = None) -> None:
+    def __init__(self, config: Any, runner: Any, row_block: int = 1) -> None:
         self._forward = RowForward(config, runner)
         self._block = config.cache_config.block_size
         self._row_block = row_block
@@ -144,8 +139,7 @@ class VirtualRows:
         self, load: PromptLoad, texts: Sequence[range], scores: Sequence[float]
     ) -> list[int]:
         """Return the chosen places of a prompt, those of the server's own cache among them."""
-        block = self._row_block or (_ROW_BLOCK if len(load.ids) >= _BLOCKS_FROM else 1)
-        selector = QuestionGuided(load.layout.asked, block)
+        selector = QuestionGuided(load.layout.asked, self._row_block)
         count = math.ceil(load.layout.ratio * sum(map(len, texts)))
         return list(selector.choose(scores, texts, count))
 

@@ -40,18 +40,18 @@ class QuestionGuided:
         asked: whose attention counts: ``last``, the prompt's last token, the better measured;
             ``question``, all behind the last text, the paper's.
         block: tokens are chosen by blocks of so many neighbouring places, those with the greatest
-            sum of scores; 1 for single tokens, None for what the model is run fastest with. Where
-            the places allowed do not fill a block, single tokens are chosen.
+            sum of scores; 1 for single tokens. Where the places allowed do not fill a block, single
+            tokens are chosen.
     """
 
     asked: Asked = "last"
-    block: int | None = None
+    block: int = 1
 
     def choose(
         self, scores: Sequence[float], candidates: Sequence[range], count: int
     ) -> Sequence[int]:
         """Return the places with the greatest scores; of equal ones the first."""
-        block = self.block or 1
+        block = self.block
         groups: dict[int, list[int]] = {}
         for at in (at for places in candidates for at in places):
             groups.setdefault(at // block, []).append(at)

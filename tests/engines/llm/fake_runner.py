@@ -141,9 +141,6 @@ class FakeRunner:
     def layers(self) -> int:
         return 1
 
-    def row_block(self, tokens: int) -> int:
-        return 1
-
     @property
     def computed(self) -> int:
         return sum(len(rows) for forward in self.forwards for rows in forward)

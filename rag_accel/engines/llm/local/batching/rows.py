@@ -178,14 +178,6 @@ class Runner(Protocol):
         """Return the most tokens of a sequence, prompt and completion together."""
         ...
 
-    def row_block(self, tokens: int) -> int:
-        """Return by blocks of how many neighbours some rows of a prompt are fastest; 1 for any.
-
-        Args:
-            tokens: of the prompt.
-        """
-        ...
-
     def identity(self) -> str:
         """Return the identity of this model's states; may take seconds."""
         ...

@@ -38,10 +38,6 @@ class PackedRunner:
     def context(self) -> int:
         return self.pool.context
 
-    def row_block(self, tokens: int) -> int:
-        """Return 1: any rows of a prompt cost the same."""
-        return 1
-
     def identity(self) -> str:
         """Return the identity of this model's states; reads all its weights."""
         return states_identity(self._model)

@@ -144,7 +144,6 @@ def _on_paged(source: Any, wish: RunnerWish) -> ChosenRunner:
             costs.keep(folder)
         if wish.leaves_choice and not costs.is_faster:
             raise _UnavailableError(str(costs))
-        runner.blocks_from = costs.blocks_from
         reason = "as asked for" if wish.name == "paged" else str(costs)
         if wish.weights == "int8":
             reason = "int8 weights need it"
@@ -156,15 +155,10 @@ def _measured(source: Any, wish: RunnerWish, runner: PagedRunner, kept: RunnerCo
 
     Torch is proved, made and timed only while it may run the model.
     """
-    if wish.weights == "int8":
-        # A block of rows saves as much as with the model's own weights, where that is known.
+    if wish.weights == "int8" or not wish.leaves_choice or kept.is_faster is not None:
         return kept
-    if not wish.leaves_choice:
-        return kept.with_rows(runner)
-    if kept.is_faster is None:
-        check_equality(source)
-        kept = kept.with_both(runner, _packed(source, wish))
-    return kept.with_rows(runner) if kept.is_faster else kept
+    check_equality(source)
+    return kept.with_both(runner, _packed(source, wish))
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
@@ -16,7 +15,6 @@ from rag_accel.engines.compiled.forked import keep_past_fork
 from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows, Subtrees
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
 from rag_accel.engines.llm.local.paged.sequences import (
-    BLOCK,
     MASK_INPUTS,
     Stretch,
     operator_inputs,
@@ -109,8 +107,6 @@ class PagedRunner:
         self.pool = pool
         self.layers = layers
         self.vocabulary = vocabulary
-        #: the tokens of a prompt from which on some of its rows are faster by whole blocks
-        self.blocks_from: float = math.inf
         self._heads = heads
         self._probed = probed
         self._identify = identify
@@ -119,10 +115,6 @@ class PagedRunner:
     @property
     def context(self) -> int:
         return self.pool.context
-
-    def row_block(self, tokens: int) -> int:
-        """Return the operator's block where a prompt is so long that single rows are dear."""
-        return BLOCK if tokens >= self.blocks_from else 1
 
     def identity(self) -> str:
         """Return the identity of this model's states; reads all its weights."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.kv.entry import ChunkLabel, LaneState
 from rag_accel.kv.segments import Segment, SegmentedPrompt
-from rag_accel.kv.selection import QuestionGuided, TokenSelector
+from rag_accel.kv.selection import TokenSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,11 @@ class Recompute:
         ratio: the share of all tokens of texts.
         layer: the layer whose attention is scored.
         selector: chooses them.
-        row_block: tells by blocks of how many neighbours, in a prompt of so many tokens.
     """
 
     ratio: float
     layer: int
     selector: TokenSelector
-    row_block: Callable[[int], int]
 
     @classmethod
     def of(cls, options: LocalOptions, runner: Runner) -> Recompute | None:
@@ -36,7 +34,7 @@ class Recompute:
         if options.kv_reuse != "fused" or options.recompute_ratio == 0:
             return None
         layer = options.scored_layer(runner.layers)
-        return cls(options.recompute_ratio, layer, options.selector, runner.row_block)
+        return cls(options.recompute_ratio, layer, options.selector)
 
     def choose(self, scores: Sequence[float], places: Sequence[range]) -> Sequence[int]:
         """Return the places to recompute, ascending.
@@ -45,10 +43,7 @@ class Recompute:
             scores: of each place of the prompt.
             places: of each text.
         """
-        selector = self.selector
-        if isinstance(selector, QuestionGuided) and selector.block is None:
-            selector = replace(selector, block=self.row_block(len(scores)))
-        return selector.choose(scores, places, self.count(sum(map(len, places))))
+        return self.selector.choose(scores, places, self.count(sum(map(len, places))))
 
     def count(self, tokens: int) -> int:
         return math.ceil(self.ratio * tokens)

@@ -202,22 +202,18 @@ def test_paged_attention_by_name_neither_proves_nor_times_torch(
     monkeypatch.setattr(runner_choice, "check_equality", refuse)
     monkeypatch.setattr(runner_choice, "packed_runner", refuse)
     found = load(long_model(), needs_tokenizer=False, options=LocalOptions(runner="paged"))
-    assert found.runner.row_block(1) == 1
-    costs = RunnerCosts.of(tmp_path, usable_cores())
-    assert costs.rows is not None
-    assert costs.torch is None
+    assert found.chosen.name == "paged"
+    assert RunnerCosts.of(tmp_path, usable_cores()) == RunnerCosts(usable_cores())
 
 
 def test_a_choice_measures_what_was_not_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keep_costs_in(tmp_path, monkeypatch)
-    rows = (0.05, 0.04)
-    RunnerCosts(2, paged=(0.1, 0.02), rows=rows).keep(tmp_path)
+    RunnerCosts(2, paged=(0.1, 0.02)).keep(tmp_path)
     assert "measured on 2 threads" in loaded("auto").chosen.reason
     found = RunnerCosts.of(tmp_path, 2)
     assert found.is_faster is not None
-    assert found.rows == rows
 
 
 @pytest.mark.parametrize(
@@ -249,7 +245,7 @@ def test_kept_costs_decide_without_a_measurement(
     paged_s: float, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keep_costs_in(tmp_path, monkeypatch)
-    RunnerCosts(2, paged=(paged_s, 0.01), torch=(0.1, 0.05), rows=(0.05, 0.04)).keep(tmp_path)
+    RunnerCosts(2, paged=(paged_s, 0.01), torch=(0.1, 0.05)).keep(tmp_path)
     (before,) = tmp_path.iterdir()
     content = before.read_bytes()
     assert loaded("auto").chosen.name == name

@@ -16,7 +16,7 @@ from rag_accel.engines.llm.local.paged import topology
 openvino = pytest.importorskip("openvino")
 
 SPEC = {"config": "of a model"}
-COSTS = RunnerCosts(2, (0.05, 0.01), (0.1, 0.02), (1.0, 1.0))
+COSTS = RunnerCosts(2, (0.05, 0.01), (0.1, 0.02))
 
 
 @pytest.fixture(autouse=True)

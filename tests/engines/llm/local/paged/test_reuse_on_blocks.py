@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged.sequences import BLOCK
 from rag_accel.kv.rotation import rotation_of
+from rag_accel.kv.selection import QuestionGuided
 
 ORDERS = ((A, B, C), (C, A, B), (B, C))
 
@@ -30,11 +30,9 @@ def answers(runner: Any, **options: Any) -> list[GenerationOutput]:
         engine.close()
 
 
-def on_blocks(blocks_from: float = math.inf, **options: Any) -> list[GenerationOutput]:
+def on_blocks(**options: Any) -> list[GenerationOutput]:
     scored = LocalOptions(**options).scored_layer(model().config.num_hidden_layers)
-    runner = paged_runner_for(model(), scored)
-    runner.blocks_from = blocks_from
-    return answers(runner, **options)
+    return answers(paged_runner_for(model(), scored), **options)
 
 
 def on_lanes(**options: Any) -> list[GenerationOutput]:
@@ -55,14 +53,14 @@ def test_answers_are_those_of_torch(options: dict[str, Any]) -> None:
     assert [(one.text, one.use) for one in found] == [(one.text, one.use) for one in expected]
 
 
-@pytest.mark.parametrize("blocks_from", [math.inf, 1])
-def test_all_tokens_computed_again_give_the_whole_prompts_answers(blocks_from: float) -> None:
-    again = on_blocks(blocks_from, kv_reuse="fused", recompute_ratio=1.0)
+def test_all_tokens_computed_again_give_the_whole_prompts_answers() -> None:
+    again = on_blocks(kv_reuse="fused", recompute_ratio=1.0)
     assert [one.text for one in again] == [one.text for one in on_lanes()]
 
 
-def test_tokens_are_computed_again_by_whole_blocks() -> None:
-    found = on_blocks(1, kv_reuse="fused", recompute_ratio=0.7)
+def test_tokens_are_computed_again_by_whole_blocks_where_a_selector_says_so() -> None:
+    by_blocks = QuestionGuided(block=BLOCK)
+    found = on_blocks(kv_reuse="fused", recompute_ratio=0.7, selector=by_blocks)
     single = on_blocks(kv_reuse="fused", recompute_ratio=0.7)
     assert [one.use for one in found] != [one.use for one in single]
     assert all(one.use is not None and one.use.recomputed >= BLOCK // 2 for one in found)
