@@ -228,7 +228,8 @@ def test_damaged_nodes_of_a_folder_are_computed_again(runner: str, tmp_path: Pat
     assert again.from_chunks == again.approximate == first.approximate
     with Accelerator(llm=local(runner=runner), **finding(*PATHS)) as accelerator:
         text, _ = ask(accelerator, over_search())
-    for file in sorted(folder.rglob("*.kv")):
+    files = sorted(folder.rglob("*.kv"))
+    for file in files[:: len(files) // 3]:
         kept = file.read_bytes()
         file.write_bytes(kept[:-8] + bytes(byte ^ 1 for byte in kept[-8:]))
         llm = local(kv_folder=str(folder), runner=runner)
