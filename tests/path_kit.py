@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -125,13 +124,6 @@ class RelationPaths:
         assert asyncio.run(all_at_once()) == self.afresh(QUESTIONS, runner="torch") * 4
         assert reused(accelerator) > 0
 
-    def test_sixteen_threads_answer_as_each_alone(self, accelerator: Accelerator) -> None:
-        program = self.program(accelerator, runner="torch")
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(lambda at: self.ask(program, QUESTIONS[at % 4]), range(AT_ONCE)))
-        assert found == self.afresh(QUESTIONS, runner="torch") * 4
-        assert reused(accelerator) > 0
-
     def test_cancelled_tasks_leave_the_others_their_answers(
         self, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -157,14 +149,6 @@ class RelationPaths:
         found = asyncio.run(half_of_them())
         alone = self.afresh(QUESTIONS, runner="torch")
         assert found == [*alone[1::2] * 4, alone[0]]
-
-    def test_tenants_share_no_node(self) -> None:
-        counts: list[int] = []
-        for tenant in ("one", "two"):
-            with Accelerator(namespace=tenant, strict=True) as accelerator:
-                self.ask(self.program(accelerator), QUESTIONS[0])
-                counts.append(reused(accelerator))
-        assert counts == [0, 0]
 
     def test_a_program_that_names_nothing_has_the_option_of_its_accelerator(self) -> None:
         with Accelerator(kv_reuse="dependency", strict=True) as accelerator:

@@ -85,13 +85,6 @@ def test_an_accelerators_own_option_holds_for_a_model_that_names_none() -> None:
         assert ask(accelerator, over_graph())[1].approximate > 0
 
 
-def test_a_streamed_answer_is_the_same() -> None:
-    with walking(local()) as accelerator:
-        text, _ = ask(accelerator, over_graph())
-        pieces = list(accelerator.stream(over_graph(), input=QUESTION))
-    assert "".join(pieces) == text
-
-
 # What is found
 
 
@@ -182,10 +175,6 @@ def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
     assert first.approximate == alone.approximate
     assert second.from_chunks == second.approximate
     assert second.computed == NEW_TOKENS  # none of the other run
-
-
-def test_paths_alone_have_no_documents_beside_them() -> None:
-    assert [use.documents for use in uses(PATHS, QUESTION, OTHER)] == [0, 0]
 
 
 # Bad input
