@@ -33,7 +33,7 @@ async def places() -> AsyncIterator[Places]:
 
 # One loop for all: connections of an openai client belong to the loop that opened them.
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.cross_product(keep=7)
+@pytest.mark.cross_product(keep=5)
 @pytest.mark.parametrize("number", range(len(STACKS)), ids=lambda number: STACKS[number].name)
 async def test_a_stack_answers_and_fails_as_it_is_and_the_rest_says_why_not(
     number: int, places: Places, monkeypatch: pytest.MonkeyPatch
