@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest_plugins = ["neo4j_server", "arcadedb_server", "sample_material"]
+pytest_plugins = ["neo4j_server", "arcadedb_server", "kept_conversions", "sample_material"]
 for _kit in ("path_kit", "reuse_kit", "shared_calls_kit"):
     pytest.register_assert_rewrite(_kit)
 

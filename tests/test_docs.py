@@ -49,7 +49,18 @@ MOST_LINES = {"README.md": 120, "COMPATIBILITY.md": 250}
 #: Words that have a plainer one.
 VAGUE = re.compile(r"\b(plainly|anew|beside|side by side|of (?:ours|yours))\b")
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+#: each by its page and its place there
+EXAMPLES = {
+    f"{path.stem} {number}": example
+    for path in DOCUMENTS
+    for number, example in enumerate(EXAMPLE.findall(path.read_text()))
+}
+#: Those that load an embedding model, which takes most of their time, and the others.
+EMBEDDING_EXAMPLES = [
+    name for name, text in EXAMPLES.items() if re.search("get_model_path|Embedding|service", text)
+]
+LIGHT_EXAMPLES = [name for name in EXAMPLES if name not in EMBEDDING_EXAMPLES]
 #: Examples of a language model, each with its output.
 MODEL_EXAMPLES = re.findall(r"```python smollm2\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
 
@@ -163,9 +174,19 @@ def test_every_make_target_is_described() -> None:
         assert f"| `make {target}` |" in TEXT
 
 
-@pytest.mark.cross_product(keep=2)
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_an_example_runs_as_printed(example: str, tmp_path: Path) -> None:
+@pytest.mark.cross_product(keep=3)
+@pytest.mark.parametrize("name", LIGHT_EXAMPLES)
+def test_an_example_runs_as_printed(name: str, tmp_path: Path) -> None:
+    _check_example(EXAMPLES[name], tmp_path)
+
+
+@pytest.mark.cross_product(keep=1)
+@pytest.mark.parametrize("name", EMBEDDING_EXAMPLES)
+def test_an_example_of_an_embedding_model_runs_as_printed(name: str, tmp_path: Path) -> None:
+    _check_example(EXAMPLES[name], tmp_path)
+
+
+def _check_example(example: str, tmp_path: Path) -> None:
     for name, module in _named_modules():
         (tmp_path / name).write_text(module)
     done = _run(example, tmp_path)
@@ -200,7 +221,7 @@ def test_documents_use_plain_words(path: Path) -> None:
 
 
 def test_the_first_example_of_the_readme_shows_its_output_and_is_short() -> None:
-    first = next(example for example in EXAMPLES if example in README)
+    first = EXAMPLES["README 0"]
     assert re.search(re.escape(first) + r"```\n\n```text\n", README)
     assert "accelerate(" in first
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
@@ -256,7 +277,7 @@ def test_the_changelog_has_room_for_what_is_unreleased() -> None:
 
 def _named_modules() -> list[tuple[str, str]]:
     """Return the examples that others import, with the file names in their first lines."""
-    found = [(re.match(r"# (\w+\.py)\n", example), example) for example in EXAMPLES]
+    found = [(re.match(r"# (\w+\.py)\n", text), text) for text in EXAMPLES.values()]
     return [(name[1], example) for name, example in found if name is not None]
 
 

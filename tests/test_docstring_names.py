@@ -34,6 +34,9 @@ THIRD_PARTIES = {
     "torch",
 }
 
+#: Names that every module knows.
+BUILT_IN = {*dir(builtins), *keyword.kwlist}
+
 #: Names that stand nowhere in our code, and where they come from.
 FOREIGN = {
     "ClientError": "neo4j",
@@ -176,15 +179,19 @@ def resolves(name: str, local: set[str]) -> bool:
     parts = name.split(".")
     if not NAME.fullmatch(name) or (len(parts) > 1 and parts[0] in THIRD_PARTIES):
         return True
-    known = {*product().anywhere, *local, *dir(builtins), *keyword.kwlist}
-    return known.issuperset(parts) and all(is_member(*pair, local) for pair in pairwise(parts))
+    known = (product().anywhere, local, BUILT_IN)
+    return all(any(part in names for names in known) for part in parts) and all(
+        is_member(*pair, local) for pair in pairwise(parts)
+    )
 
 
 def unresolved(tree: ast.AST) -> list[str]:
     """Return the names in a module's docstrings that are those of nothing."""
-    local = {*used(tree), *defined(ast.walk(tree))}
     texts = " ".join(str(one.value) for one in docstrings(tree))
-    return [name for name in QUOTED.findall(texts) if not resolves(name, local)]
+    left = [name for name in QUOTED.findall(texts) if not resolves(name, set())]
+    # Most modules quote what the product defines; a walk for their own names would be in vain.
+    local = {*used(tree), *defined(ast.walk(tree))} if left else set[str]()
+    return [name for name in left if not resolves(name, local)]
 
 
 def imperatives(tree: ast.AST) -> list[str]:
@@ -214,15 +221,21 @@ def lone_comments(text: str) -> list[int]:
     return found
 
 
-#: Phrases that a reader has to decode, which texts of the product do without.
-DECODED = re.compile(r"of one that|goes before|what is [\w ]{1,30} of them|whatever is done")
+#: Phrases that a reader has to decode, which texts of the product do without. Each is a pattern of
+#: its own: one that begins with fixed text is found ten times as fast as an alternation.
+DECODED = [
+    re.compile(phrase)
+    for phrase in ("of one that", "goes before", r"what is [\w ]{1,30} of them", "whatever is done")
+]
 
 
 def test_no_text_of_the_product_has_to_be_decoded() -> None:
     found = [
         f"{path}: {match.group()}"
         for path in trees()
-        for match in DECODED.finditer(" ".join((ROOT / path).read_text().split()))
+        for text in [" ".join((ROOT / path).read_text().split())]
+        for phrase in DECODED
+        for match in phrase.finditer(text)
     ]
     assert found == []
 

@@ -454,7 +454,7 @@ def test_a_graph_gives_what_the_plain_program_gives() -> None:
         passes="all",
         way="run",
     )
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     @given(
         program=programs,
         raising=st.none() | st.integers(1, 12),

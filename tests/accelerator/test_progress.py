@@ -9,7 +9,7 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel import END, START, RAGraph
@@ -228,7 +228,6 @@ def plain(value: Any) -> Any:
             return value
 
 
-@settings(max_examples=120, deadline=None)
 @given(written(), st.data())
 def test_the_passes_change_no_value_and_no_call_of_the_users(made: Written, data: Any) -> None:
     expected = outcome(made, passes=NOTHING, choose=first_of)
@@ -238,7 +237,6 @@ def test_the_passes_change_no_value_and_no_call_of_the_users(made: Written, data
     assert found == expected
 
 
-@settings(max_examples=60, deadline=None)
 @given(written(), st.data())
 def test_what_fails_has_the_calls_of_the_users_before_it_and_none_after(
     made: Written, data: Any

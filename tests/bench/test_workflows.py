@@ -253,7 +253,7 @@ def test_slow_failed_and_waiting_requests_are_late() -> None:
     asked = itertools.count()
 
     def slow_then_fast(request: Request) -> str:
-        time.sleep(1.0 * (next(asked) < THREADS))
+        time.sleep(0.3 * (next(asked) < THREADS))
         return ""
 
     def every_second_in_time(request: Request) -> str:

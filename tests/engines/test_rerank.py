@@ -111,7 +111,6 @@ requests_of_any_kind = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=80)
 @given(mix=requests_of_any_kind, batch=st.integers(1, 60))
 def test_the_order_of_a_request_does_not_depend_on_the_mix(mix: Any, batch: int) -> None:
     limits = BatchLimits(batch=batch, padding=batch, step=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engine_api import Message
@@ -126,7 +126,6 @@ def test_a_text_that_stands_everywhere_is_read_within_bounds() -> None:
     assert len(message.content) <= 3 * recorded_prompts.MOST_ITEMS
 
 
-@settings(max_examples=200)
 @given(
     literals=st.lists(TEXTS, min_size=2, max_size=5),
     values=st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=4),

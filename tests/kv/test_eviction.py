@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.errors import ConfigError
@@ -258,7 +258,6 @@ _STEPS = st.lists(
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(steps=_STEPS)
-@settings(max_examples=60)
 def test_the_victim_is_the_leaf_of_lowest_priority(
     name: str, steps: list[tuple[int, int, list[list[int]] | None]]
 ) -> None:

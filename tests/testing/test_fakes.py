@@ -20,7 +20,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.errors import ClosedError, ConfigError, EngineError
-from rag_accel.testing import FAKE_PROFILE, FakeEngine, ManualClock, compute
+from rag_accel.testing import FAKE_PROFILE, FakeEngine, compute
 
 BUDGET = StepBudget(threads=2)
 
@@ -77,22 +77,6 @@ def test_the_waiter_gets_the_scripted_seconds_and_then_the_models() -> None:
         engine.submit([embed(name, "x", "y")])
         engine.step(BUDGET)
     assert waited == [0.25, 2.0]
-
-
-def test_a_step_ends_when_the_manual_clock_says_so() -> None:
-    clock = ManualClock()
-    engine = FakeEngine(durations_s=[2.0], wait=clock.sleep)
-    engine.submit([embed("a")])
-    ended: list[str] = []
-    thread = threading.Thread(
-        target=lambda: ended.extend(output.kind for output in engine.step(BUDGET))
-    )
-    thread.start()
-    clock.wait_for_sleepers(1)
-    assert ended == []
-    clock.advance(2.0)
-    thread.join(5.0)
-    assert ended == ["final"]
 
 
 def test_stepped_work_reports_progress_with_handles_and_ends_in_its_last_step() -> None:

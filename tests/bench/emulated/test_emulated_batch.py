@@ -38,10 +38,6 @@ def run_all(batch: ContinuousBatch) -> list[tuple[DeviceStep, list[Update]]]:
     return steps
 
 
-def test_an_empty_batch_has_no_step() -> None:
-    assert ContinuousBatch(H100_LIKE_8B).begin_step(1.0) is None
-
-
 def test_the_step_that_ends_the_prefill_writes_the_first_token() -> None:
     batch = ContinuousBatch(H100_LIKE_8B)
     batch.add(make(100, 2, stream=True))
@@ -109,14 +105,6 @@ def test_the_end_carries_the_output_and_its_counts() -> None:
     output = run_all(batch)[-1][1][0].output
     assert output is not None
     assert (output.text, output.prompt_tokens, output.completion_tokens) == ("w0 w1 ", 7, 2)
-
-
-def test_an_empty_answer_takes_one_step() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
-    batch.add(make(0, 0))
-    steps = run_all(batch)
-    assert len(steps) == 1
-    assert steps[0][1][0].output is not None
 
 
 def test_prefill_only_ends_without_a_token() -> None:

@@ -81,12 +81,6 @@ def test_the_engine_and_plain_callers_get_the_same_text(
     assert output.value == device.generate(work("a").payload)
 
 
-def test_a_stream_arrives_word_by_word(engine: EmulatedEngine) -> None:
-    engine.submit([work("a", stream=True)])
-    outputs = finish(engine, "a")
-    assert [output.kind for output in outputs] == ["partial"] * 4 + ["final"]
-
-
 def test_work_submitted_together_shares_every_step(
     engine: EmulatedEngine, device: EmulatedDevice
 ) -> None:
@@ -128,16 +122,6 @@ def test_a_prompt_read_to_its_end_decodes_at_once(
     engine.submit([work("d", SYSTEM, QUESTION, max_tokens=1, handle=handle)])
     finish(engine, "d")
     assert device.stats().busy_s == pytest.approx(step_time_s(H100_LIKE_8B, 1, 303, 0))
-
-
-def test_prefilling_in_parts_reads_every_token_once(
-    engine: EmulatedEngine, device: EmulatedDevice
-) -> None:
-    first = prefill(engine, "p1", SYSTEM)
-    second = prefill(engine, "p2", SYSTEM, QUESTION, handle=first)
-    engine.submit([work("d", SYSTEM, QUESTION, handle=second)])
-    finish(engine, "d")
-    assert device.stats().prefill_tokens == 303
 
 
 def test_an_older_handle_can_be_resumed_again(

@@ -25,7 +25,7 @@ from rag_accel.engines.devices.plan import MemberSpec
 
 SLO_S = 0.5
 WARM_S = 3.0  # until lines are learned and queues are as long as they get
-UNTIL_S = 15.0
+UNTIL_S = 10.0
 
 ALONE = (VirtualMember(MemberSpec("a", 8e-5, 0.02, max_threads=0), 8.4e-5, 0.03),)
 PAIR = (

@@ -25,10 +25,10 @@ def waits(members: tuple[VirtualMember, ...], slo_s: float | None, every_s: floa
         came = group.now
         group.submit(query, [20], lambda: seconds.append(group.now - came))
 
-    while at < 6.0:
+    while at < 4.5:
         group.at(at, lambda query=f"q{at}": ask(query))
         at += rng.expovariate(1 / every_s)
-    group.run(8.0)
+    group.run(6.5)
     assert len(seconds) > 30
     return sorted(seconds)
 

@@ -12,8 +12,8 @@ from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
 
-EVENTS = 20_000
-GROUPS = 40  # a group has few members, and losses use them up
+EVENTS = 8_000
+GROUPS = 16  # a group has few members, and losses use them up
 
 
 class Play:

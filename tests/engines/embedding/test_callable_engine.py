@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_accel.engine_api import (
@@ -88,7 +88,6 @@ mixes = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=80)
 @given(mix=mixes, max_batch=st.integers(1, 7))
 def test_each_text_gets_its_own_vector_in_any_mix_of_requests(mix: Any, max_batch: int) -> None:
     engine = CallableEmbeddingEngine(

@@ -100,7 +100,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.cross_product(keep=4)
+@pytest.mark.cross_product(keep=3)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_a_changed_model_never_gives_an_old_vector(
     model: Any, change: Callable[[Any], object]
@@ -135,7 +135,7 @@ def st_module(name: str) -> Any:
     return getattr(pytest.importorskip("sentence_transformers.sentence_transformer.modules"), name)
 
 
-@pytest.mark.cross_product(keep=3)
+@pytest.mark.cross_product(keep=2)
 @pytest.mark.parametrize(
     "mode", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 )
@@ -248,18 +248,12 @@ def test_fewer_bits_are_named_and_near(whole_model: Any, runtime: Any, least: fl
     found, wanted = embedded(engine, TEXTS), whole_model.encode(TEXTS)
     cosines = (found * wanted).sum(axis=1)
     assert cosines.min() >= least
+    assert 1e-4 < np.abs(found - wanted).max() < 0.1  # it really computes in fewer bits
     assert engine.runtime is not None
     assert engine.runtime.describe().startswith(
         f"compiled by OpenVINO, approximate in {runtime}, smallest cosine 0.9"
     )
     assert "once it is used" in describe(whole_model, "auto")
-
-
-@unwarned
-def test_eight_bits_really_multiply_in_eight_bits(whole_model: Any) -> None:
-    exact, rounded = compiled_engine(whole_model), compiled_engine(whole_model, runtime="int8")
-    error = np.abs(embedded(exact, TEXTS) - embedded(rounded, TEXTS)).max()
-    assert 1e-4 < error < 0.1
 
 
 def test_eight_bits_warn_with_what_is_known_of_them(whole_model: Any) -> None:

@@ -85,6 +85,7 @@ def test_two_models_compile_at_once_and_no_trace_of_the_user_fails(small_model: 
     assert len(made) == 2
 
 
+@pytest.mark.usefixtures("kept_conversions")
 def test_a_model_that_its_configuration_does_not_give_is_refused_by_name(model: Any) -> None:
     model[0].model.encoder.layer[0].attention.output.LayerNorm.eps = 0.5
     with pytest.raises(CompileError, match=r"eps of its module .*LayerNorm is not as configured"):

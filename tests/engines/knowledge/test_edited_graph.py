@@ -161,7 +161,7 @@ def test_any_edits_and_merges_find_what_a_new_graph_does(
 ) -> None:
     monkeypatch.setattr(base, "_MOST_UNUSED", most_unused)
     EditedGraph.TestCase.settings = settings(
-        max_examples=15,
+        max_examples=8,
         stateful_step_count=16,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

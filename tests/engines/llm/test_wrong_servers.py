@@ -19,7 +19,7 @@ from rag_accel.engines.pool.engine import EnginePool
 from rag_accel.errors import RemoteEngineError
 from rag_accel.testing import ManualClock
 
-NUM_REQUESTS = 240
+NUM_REQUESTS = 60
 DOCUMENTS = [Document("short", "a"), Document("long", "aaa")]
 ONE_TRY = RemoteOptions(max_retries=0)
 
@@ -119,6 +119,7 @@ def right(kind: str, count: int) -> list[str]:
     return [f"q{number}" for number in range(count)] if kind == "llm" else ["long"] * count
 
 
+@pytest.mark.cross_product(keep=10)
 @pytest.mark.parametrize(("kind", "name"), WRONG, ids=lambda value: value)
 def test_a_wrong_server_costs_no_request_and_is_used_again_once_repaired(
     kind: str, name: str
@@ -140,6 +141,7 @@ def test_a_wrong_server_costs_no_request_and_is_used_again_once_repaired(
         assert wrong.num_calls > num_calls
 
 
+@pytest.mark.cross_product(keep=6)
 @pytest.mark.parametrize("kind", ["llm", "reranker"])
 @pytest.mark.parametrize("status", [302, 400, 401, 404, 413, 422])
 def test_what_is_wrong_at_every_server_pauses_none(kind: str, status: int) -> None:

@@ -18,8 +18,6 @@ from rag_accel.interception.patches import patches
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "retrieval"))  # how to interrupt
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))  # how to serve
-
-sys.path.append(str(Path(__file__).parents[2] / "engines" / "embedding"))  # how to keep graphs
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "knowledge" / "bolt"))  # how to cut
 
 from lc_waiting import wait_until
@@ -61,21 +59,10 @@ def _collected() -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def conversions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convert each model once in this process."""
-    compiling = sys.modules.get("rag_accel.engines.embedding.compiled_transformer")
-    if compiling is not None:
-        import conversion_cache
-
-        conversion_cache.use(monkeypatch, compiling)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_conversion_stays() -> Iterator[None]:
-    """Delete what was kept when the tests are over."""
-    yield
-    if "conversion_cache" in sys.modules:
-        sys.modules["conversion_cache"].forget()
+def conversions_are_kept(request: pytest.FixtureRequest) -> None:
+    """Convert each model once in this process, where models can be compiled at all."""
+    if "rag_accel.engines.embedding.compiled_transformer" in sys.modules:
+        request.getfixturevalue("kept_conversions")
 
 
 @pytest.fixture(scope="session", autouse=True)

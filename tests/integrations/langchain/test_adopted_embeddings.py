@@ -161,29 +161,6 @@ def test_a_text_in_place_of_texts_means_its_letters_as_before(
     assert np.allclose(fast.embed_documents("ab"), plain.embed_documents("ab"), atol=1e-6)
 
 
-def test_a_broken_engine_lets_the_plain_object_answer(
-    plain: HuggingFaceEmbeddings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Accelerator() as accelerator:
-        fast = accelerate(plain, accelerator=accelerator)
-        monkeypatch.setattr(accelerator, "own", _raise)
-        assert fast.embed_query("x") == plain.embed_query("x")
-        assert accelerator.bypassed == {("embedding", "RuntimeError"): 1}
-
-
-def test_a_broken_engine_is_told_when_strict(
-    plain: HuggingFaceEmbeddings, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fast = accelerate(plain, accelerator=accelerator)
-    monkeypatch.setattr(accelerator, "own", _raise)
-    with pytest.raises(RuntimeError, match="engine is broken"):
-        fast.embed_query("x")
-
-
-def _raise(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError("the engine is broken")
-
-
 def test_reproducible_vectors_repeat_bit_by_bit(plain: HuggingFaceEmbeddings) -> None:
     with Accelerator(strict=True, reproducible=True) as accelerator:
         fast = accelerate(plain, accelerator=accelerator)

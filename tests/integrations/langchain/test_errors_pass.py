@@ -84,6 +84,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.cross_product(keep=30)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("leaf", failing_leaves())
 async def test_the_users_exception_arrives_as_the_same_object(

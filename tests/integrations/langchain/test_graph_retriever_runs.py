@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +10,14 @@ from graph_facts import CHAIN, QUESTION, Gathering, facts
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
-from lc_graphs import AwaitedEmbeddings, retriever, soon, texts
+from lc_graphs import retriever, texts
 
 from langchain_rag_accel import accelerate, explain
 from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
 from rag_accel.accelerator import current_request
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.engines import KnowledgeEngine, MemoryGraph
-from rag_accel.errors import DeadlineError, EngineError
+from rag_accel.errors import DeadlineError
 
 EXPANDING = PrimitiveKind.EXPANDING
 
@@ -93,39 +91,6 @@ async def test_an_explanation_names_the_component_and_its_engine() -> None:
         assert "of its own" in own.explain_on(accelerator)
         own.scheduled_by(accelerator).invoke(QUESTION)
         assert "of its own" in own.explain_on(accelerator)  # which left with its only holder
-
-
-def test_each_tenant_reads_a_graph_of_its_own() -> None:
-    mine = MemoryGraph([("a", "r", "mine")])
-    theirs = MemoryGraph([("a", "r", "theirs")])
-    engine = KnowledgeEngine({"x": mine, "y": theirs})
-    made = retriever(graph=engine, link="words")
-    for name, expected in (("x", "a -> r -> mine"), ("y", "a -> r -> theirs")):
-        with Accelerator(namespace=name, strict=True) as accelerator:
-            assert texts(made.scheduled_by(accelerator).invoke("a")) == [expected]
-            fast = accelerate(made, accelerator=accelerator)
-            assert texts(fast.invoke("a")) == [expected]
-    with (
-        Accelerator(namespace="z", strict=True) as nobody,
-        pytest.raises(EngineError, match="tenant"),
-    ):
-        made.scheduled_by(nobody).invoke("a")
-
-
-@pytest.mark.parametrize("link", ["vector", "words"])
-async def test_a_cancelled_caller_leaves_the_others_their_paths(
-    link: str, accelerator: Accelerator
-) -> None:
-    embeddings = AwaitedEmbeddings()
-    made = retriever(accelerator, embedding=embeddings, k=1, link=link)
-    embeddings.opened.clear()
-    gone, kept = (asyncio.create_task(made.ainvoke(QUESTION)) for _ in range(2))
-    await soon(lambda: len(embeddings.queries) == 2)
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    embeddings.opened.set()
-    assert texts(await kept) == [CHAIN]
 
 
 def test_the_switch_turns_the_scheduler_off_but_no_retriever(

@@ -199,42 +199,6 @@ def test_bad_documents_do_what_they_do_upstream(documents: Any, accelerator: Acc
     assert _outcome(made, documents) == plain
 
 
-def test_cancelling_leaves_no_task_and_no_call_behind(accelerator: Accelerator) -> None:
-    async def convert() -> int:
-        everyone, forever, started = asyncio.Event(), asyncio.Event(), list[str]()
-
-        async def during(text: str) -> None:
-            started.append(text)
-            if len(started) == NUMBER:
-                everyone.set()
-            await forever.wait()
-
-        chat = GraphChat(aduring=during)
-        made = accelerate(transformer(chat, by_tool=False), accelerator=accelerator)
-        task = asyncio.ensure_future(made.aconvert_to_graph_documents(texts()))
-        await asyncio.wait_for(everyone.wait(), PATIENCE_S)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        for _turn in range(20):
-            await asyncio.sleep(0)
-        return len(asyncio.all_tasks())
-
-    assert asyncio.run(convert()) == 1
-
-
-def test_two_tenants_get_their_own_graphs() -> None:
-    plain = transformer(by_tool=False).convert_to_graph_documents(texts())
-    for namespace in ("one", "other"):
-        with Accelerator(
-            strict=True, thread_safe_classes=(full_name(GraphChat),), namespace=namespace
-        ) as tenant:
-            chat = GraphChat(during=_meet())
-            made = accelerate(transformer(chat, by_tool=False), accelerator=tenant)
-            assert made.convert_to_graph_documents(texts()) == plain
-            assert len(chat.seen) == NUMBER
-
-
 def test_what_is_no_transformer_is_refused_with_what_would_be_valid() -> None:
     with pytest.raises(ConfigError, match="LLMGraphTransformer"):
         accelerate(object())

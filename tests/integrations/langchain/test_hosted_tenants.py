@@ -221,6 +221,7 @@ def failing(request: pytest.FixtureRequest, server: EmbeddingsServer) -> str:
     return request.param
 
 
+@pytest.mark.cross_product(keep=8)
 @pytest.mark.parametrize("is_limited", [False, True])
 @pytest.mark.parametrize("on_loop", [False, True])
 async def test_a_failure_shows_only_the_callers_own_text(

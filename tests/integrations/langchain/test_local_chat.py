@@ -356,7 +356,9 @@ class TestUnit(_Suite, ChatModelUnitTests):
 
 
 class TestIntegration(_Suite, ChatModelIntegrationTests):
-    pass
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {**self.params, "max_tokens": TOKENS}
 
 
 class TestStopStrings:

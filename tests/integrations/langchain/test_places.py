@@ -50,7 +50,7 @@ def _plain(case: Case) -> Outcome:
     return run(case.program, case.kind, case.entry, "plain")
 
 
-@pytest.mark.cross_product(keep=80)
+@pytest.mark.cross_product(keep=40)
 @pytest.mark.parametrize("arm", ["accelerate", "activate"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_scheduled_program_does_what_the_plain_one_does_and_every_call_is_scheduled(

@@ -122,8 +122,6 @@ def _sequence(parts: list[Runnable[Any, Any]]) -> Runnable[Any, Any]:
 
 PROGRAMS = st.recursive(_whole(), _composite, max_leaves=8)
 QUICK = settings(
-    max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -261,6 +261,7 @@ def _of(name: str) -> Any:
     return GRAPHS[name]().compile()
 
 
+@pytest.mark.cross_product(keep=35)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("name", "given", "limit", "error"), CASES)
 async def test_outcomes_and_events_of_nodes_are_those_of_the_graph(

@@ -124,8 +124,8 @@ def test_which_program_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> Non
     assert "say which program to run" in capsys.readouterr().err
 
 
-def test_switched_off_it_runs_plainly(program: Path) -> None:
-    fast = accelerated(program, RAG_ACCEL="0")
+def test_switched_off_it_runs_plainly(tmp_path: Path) -> None:
+    fast = accelerated(importing(tmp_path), RAG_ACCEL="0")
     assert "scheduled: False" in fast.stdout
     assert fast.stderr == ""
 
@@ -150,22 +150,23 @@ def test_the_environment_keeps_what_was_there() -> None:
     assert accelerated_environment({"PYTHONPATH": "x"})["PYTHONPATH"] == f"{STARTUP}{os.pathsep}x"
 
 
-def test_an_import_is_enough(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
+def importing(folder: Path) -> Path:
+    """Return the program with the import that switches acceleration on."""
+    path = folder / "importing.py"
     path.write_text(f"import langchain_rag_accel.auto\n{PROGRAM}")
-    done = said("-X", "dev", "-W", "error", path)
+    return path
+
+
+def test_an_import_is_enough(tmp_path: Path) -> None:
+    done = said("-X", "dev", "-W", "error", importing(tmp_path))
     assert "scheduled: True" in done.stdout
     assert (done.returncode, done.stderr) == (0, IDLE)
 
 
-@pytest.mark.parametrize("variable", ["RAG_ACCEL_SUMMARY", "RAG_ACCEL"])
-def test_nothing_is_said_of_a_process_where_that_is_off(tmp_path: Path, variable: str) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(f"import langchain_rag_accel.auto\n{PROGRAM}")
-    assert said(path, **{variable: "0"}).stderr == ""
-    assert accelerated(path, **{variable: "0"}).stderr == ""
-    path.write_text("")
-    assert accelerated(path, RAG_ACCEL_SUMMARY="0").stderr == ""
+def test_nothing_is_said_of_a_process_where_that_is_off(tmp_path: Path) -> None:
+    done = accelerated(importing(tmp_path), RAG_ACCEL_SUMMARY="0")
+    assert ("scheduled: True" in done.stdout, done.stderr) == (True, "")
+    assert accelerated("-c", "", RAG_ACCEL_SUMMARY="0").stderr == ""
 
 
 def test_it_is_switched_on_once_and_off_again() -> None:
@@ -185,7 +186,11 @@ def test_it_is_switched_on_once_and_off_again() -> None:
     ("gone", "named"),
     [
         ("langchain_core.language_models.BaseChatModel._agenerate", "BaseChatModel._agenerate"),
-        ("langchain_core.runnables.config.var_child_runnable_config", "var_child_runnable_config"),
+        pytest.param(
+            "langchain_core.runnables.config.var_child_runnable_config",
+            "var_child_runnable_config",
+            marks=pytest.mark.processes,
+        ),
     ],
 )
 def test_a_private_name_that_is_gone_is_named_and_all_runs_plainly(

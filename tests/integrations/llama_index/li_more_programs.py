@@ -27,20 +27,10 @@ from llama_index.core import Document
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.base.response.schema import AsyncStreamingResponse
 from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
-from llama_index.core.graph_stores import SimplePropertyGraphStore
-from llama_index.core.graph_stores.types import (
-    KG_NODES_KEY,
-    KG_RELATIONS_KEY,
-    EntityNode,
-    Relation,
-)
-from llama_index.core.indices.property_graph import PropertyGraphIndex
 from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.query_engine import FLAREInstructQueryEngine, RetryQueryEngine
-from llama_index.core.schema import BaseNode, TransformComponent
-from llama_index.core.vector_stores import SimpleVectorStore
 
 QUESTION = "When was the bridge opened?"
 
@@ -81,55 +71,12 @@ class LookingAheadLLM(EchoLLM):
         return CompletionResponse(text="It opened in 1932" if "Lookahead" in prompt else "done now")
 
 
-class FirstAndLast(TransformComponent):
-    """An extractor of one relation a text: from its second word to its last."""
-
-    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        for node in nodes:
-            words = node.get_content().rstrip(".").split()
-            ends = [EntityNode(name=word) for word in (words[1], words[-1])]
-            relation = Relation(label="is of", source_id=ends[0].id, target_id=ends[1].id)
-            node.metadata[KG_NODES_KEY] = ends
-            node.metadata[KG_RELATIONS_KEY] = [relation]
-        return nodes
-
-
-class SynonymLLM(EchoLLM):
-    """A model that knows words of the graph."""
-
-    @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        self.calls += 1
-        is_asked_for_words = "synonyms" in prompt
-        return CompletionResponse(text="Bridge^Ran" if is_asked_for_words else f"of {len(prompt)}")
-
-
 def _retry(parts: Parts) -> Any:
     return RetryQueryEngine(parts.engine(), RejectsFirst(parts.llm), max_retries=2)
 
 
 def _flare(parts: Parts) -> Any:
     return FLAREInstructQueryEngine(parts.engine(), llm=parts.llm, max_iterations=3)
-
-
-def _graph_index(parts: Parts) -> PropertyGraphIndex:
-    return PropertyGraphIndex.from_documents(
-        [Document(text=text, id_=text) for text in ("The Bridge is old.", "Trams Ran by night.")],
-        llm=parts.llm,
-        kg_extractors=[FirstAndLast()],
-        property_graph_store=SimplePropertyGraphStore(),
-        vector_store=SimpleVectorStore(),
-        embed_model=parts.embedding,
-        use_async=False,
-    )
-
-
-def _graph_engine(parts: Parts) -> Any:
-    return _graph_index(parts).as_query_engine(llm=parts.llm, include_text=True)
-
-
-def _graph_retriever(parts: Parts) -> Any:
-    return _graph_index(parts).as_retriever(include_text=False)
 
 
 def _ingestion(parts: Parts) -> Any:
@@ -185,19 +132,6 @@ async def _achat(engine: Any) -> Any:
     return turns, [(one.role, one.content) for one in engine.chat_history]
 
 
-def _found(nodes: Sequence[Any]) -> list[tuple[str, str, float | None]]:
-    return [(one.node_id, one.node.get_content(), one.score) for one in nodes]
-
-
-def _retrieve(retriever: Any) -> Any:
-    # Ids of chunks are made anew in each index.
-    return [found[1:] for found in _found(retriever.retrieve(QUESTION))]
-
-
-async def _aretrieve(retriever: Any) -> Any:
-    return [found[1:] for found in _found(await retriever.aretrieve(QUESTION))]
-
-
 DOCUMENTS = [Document(text=f"Line {number}. " * 30, id_=f"d{number}") for number in range(2)]
 
 
@@ -238,10 +172,6 @@ MORE: dict[str, Program] = {
     "retry, async": Program(_retry, aask),
     "flare": Program(_flare, ask, LookingAheadLLM),
     "flare, async": Program(_flare, aask, LookingAheadLLM),
-    "property graph": Program(_graph_engine, ask, SynonymLLM),
-    "property graph, async": Program(_graph_engine, aask, SynonymLLM),
-    "property graph's retriever": Program(_graph_retriever, _retrieve, SynonymLLM),
-    "property graph's retriever, async": Program(_graph_retriever, _aretrieve, SynonymLLM),
     "ingestion": Program(_ingestion, _ingest_twice),
     "ingestion, async": Program(_ingestion, _aingest_twice),
     **{name: Program(make, use) for name, (make, use) in WORKFLOWS.items()},

@@ -122,38 +122,6 @@ class FanIn(Workflow):
         return StopEvent(result=sorted((one.branch, one.text) for one in found))
 
 
-class Extracted(Event):
-    """What the model wrote, to be validated."""
-
-    text: str
-
-
-class Rejected(Event):
-    """What the model wrote and why it is not valid."""
-
-    text: str
-    error: str
-
-
-class Reflection(Workflow):
-    """A model is asked again, with the error, until what it writes is valid."""
-
-    def __init__(self, parts: Parts) -> None:
-        super().__init__()
-        self.llm = parts.llm
-
-    @step
-    async def extract(self, asked: StartEvent | Rejected) -> Extracted:
-        again = asked.error if isinstance(asked, Rejected) else ""
-        return Extracted(text=(await self.llm.acomplete(f"Extract. {again}")).text)
-
-    @step
-    async def validate(self, extracted: Extracted) -> StopEvent | Rejected:
-        if int(extracted.text.split()[-1]) < 20:  # the length of the prompt
-            return Rejected(text=extracted.text, error=f"{extracted.text} is too short")
-        return StopEvent(result=extracted.text)
-
-
 class AskingTheUser(Workflow):
     """A user is asked between two calls of a model."""
 
@@ -234,7 +202,6 @@ async def _streamed_answer(workflow: Any) -> Any:
 WORKFLOWS: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], Any]]] = {
     "rerank": (RerankFlow, _streamed_answer),
     "fan-in": (FanIn, _answer),
-    "reflection": (Reflection, _answer),
     "user in the loop": (AskingTheUser, answered_by_the_user),
     "function agent": (function_agent, _streamed_events),
     "function agent, not streaming": (

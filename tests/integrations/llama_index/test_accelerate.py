@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
-from typing import Any
 
 import pytest
 from li_programs import HashEmbedding, Parts
@@ -30,35 +28,10 @@ def test_a_leaf_is_scheduled_call_by_call(accelerator: Accelerator) -> None:
     assert steps(accelerator) == 2
 
 
-def test_a_retriever_finds_the_same_nodes(accelerator: Accelerator) -> None:
-    retriever = Parts().index().as_retriever(similarity_top_k=3)
-    fast = accelerate(retriever, accelerator=accelerator)
-    found, plain = fast.retrieve("bridge"), retriever.retrieve("bridge")
-    assert [(one.node_id, one.score) for one in found] == [
-        (one.node_id, one.score) for one in plain
-    ]
-    assert steps(accelerator) == 2  # the retriever and its embedding; its store is part of it
-
-
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
-def test_a_copy_is_accelerated_too(accelerator: Accelerator, way: Any) -> None:
-    fast = way(accelerate(Parts().engine(), accelerator=accelerator))
-    assert str(fast.query("x")) == str(Parts().engine().query("x"))
-    assert steps(accelerator) > 0
-
-
 def test_a_pickled_leaf_comes_back_accelerated() -> None:
     back = pickle.loads(pickle.dumps(accelerate(SimilarityPostprocessor(similarity_cutoff=0.5))))
     assert type(back).__rag_accel__
     assert back.similarity_cutoff == 0.5
-
-
-def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
-    accelerator = Accelerator()
-    fast = accelerate(Parts().engine(), accelerator=accelerator)
-    accelerator.close()
-    assert str(fast.query("x")) == str(Parts().engine().query("x"))
-    assert accelerator.bypassed
 
 
 @pytest.mark.parametrize("way", ["as_query_engine", "as_retriever", "as_chat_engine"])

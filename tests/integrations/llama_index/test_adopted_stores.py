@@ -133,7 +133,7 @@ def change(store: SimpleVectorStore, how: str, number: int, numbers: list[int]) 
 
 
 @pytest.mark.usefixtures("any_size")
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=15)
 @given(changes=st.lists(CHANGE, max_size=20), numbers=FEW, k=st.integers(1, 6))
 def test_ties_zeros_and_changes_come_out_as_the_store_has_them(
     changes: list[tuple[str, int, list[int]]], numbers: list[int], k: int

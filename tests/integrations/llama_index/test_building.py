@@ -14,7 +14,6 @@ from li_building import (
     GraphLLM,
     built,
     built_of,
-    documents,
     graph_in,
     model,
     text_nodes,
@@ -114,16 +113,3 @@ def test_spans_and_events_are_those_of_the_plain_program(
 def test_upstream_is_what_is_known(name: str) -> None:
     cls = type(EXTRACTORS[name](model()))
     assert composite_of(cls.acall) is not None, full_name(cls)
-
-
-@every_extractor
-def test_two_tenants_build_their_own_graphs(name: str) -> None:
-    plain = graph_in(built(EXTRACTORS[name](model())))
-    for namespace in ("one", "other"):
-        with (
-            knowing(GraphLLM, HashEmbedding, namespace=namespace) as tenants,
-            activate(tenants),
-        ):
-            llm = model(ameeting())
-            assert graph_in(built(EXTRACTORS[name](llm))) == plain
-            assert len(llm.seen) == len(documents())

@@ -12,8 +12,6 @@ from idle_accelerators import soon_idle
 from li_building import EXTRACTORS, TEXTS, GraphLLM, built_of, model, simple, text_nodes
 from li_off_loop import knowing, own_settings
 from li_programs import HashEmbedding
-from li_side_by_side import PATIENCE_S
-from llama_index.core.graph_stores.types import KG_RELATIONS_KEY
 from llama_index.core.indices.property_graph import SimpleLLMPathExtractor
 from llama_index.core.indices.property_graph.transformations import schema_llm, simple_llm
 
@@ -101,35 +99,6 @@ def test_what_are_no_nodes_raise_what_they_raise_upstream(
     fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
     assert _outcome(fast, given) == plain
     assert plain[0] in (TypeError, AssertionError, AttributeError)
-
-
-@every_extractor
-def test_cancelling_leaves_no_task_and_no_call_behind(name: str, accelerator: Accelerator) -> None:
-    started = 0
-
-    async def build() -> tuple[int, int]:
-        everyone, forever = asyncio.Event(), asyncio.Event()
-
-        async def during(_: str) -> None:
-            nonlocal started
-            started += 1
-            if started == len(TEXTS):
-                everyone.set()
-            await forever.wait()
-
-        extractor = accelerate(EXTRACTORS[name](model(during)), accelerator=accelerator)
-        nodes = text_nodes()
-        task = asyncio.ensure_future(extractor.acall(nodes))
-        await asyncio.wait_for(everyone.wait(), PATIENCE_S)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        for _turn in range(20):
-            await asyncio.sleep(0)
-        return len(asyncio.all_tasks()), sum(KG_RELATIONS_KEY in one.metadata for one in nodes)
-
-    assert asyncio.run(build()) == (1, 0)
-    assert soon_idle(accelerator)
 
 
 # What stays as upstream ---------------------------------------------------------------------------

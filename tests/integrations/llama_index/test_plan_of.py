@@ -289,6 +289,7 @@ def recorded(program: Any, call: Callable[..., Any], *args: Any) -> tuple[tuple[
     return outcome, [[one for one in log if ENGINE_EVENTS.isdisjoint(one[:2])] for log in logs]
 
 
+@pytest.mark.cross_product(keep=23)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_outcomes_and_events_of_parts_are_those_of_the_program(

@@ -34,6 +34,7 @@ def program_embedding() -> HuggingFaceEmbedding:
     return made
 
 
+@pytest.mark.usefixtures("kept_conversions")
 @pytest.mark.parametrize(
     "embedding",
     [program_embedding, lambda: RagAccelEmbedding(program_model())],

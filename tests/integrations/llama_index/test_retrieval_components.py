@@ -133,6 +133,7 @@ def shown(found: list[NodeWithScore]) -> Shown:
     return [(one.node_id, one.text, one.score) for one in found]
 
 
+@pytest.mark.cross_product(keep=16)
 @pytest.mark.parametrize("make", RETRIEVERS.values(), ids=RETRIEVERS)
 @pytest.mark.parametrize("around", PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -187,30 +187,10 @@ def test_errors_of_parts_pass_through_and_the_next_call_runs(accelerator: Accele
     assert soon_idle(accelerator)
 
 
-def test_an_empty_result_gets_the_answer_set_for_it(accelerator: Accelerator) -> None:
-    class Empty(Retriever):
-        def get_search_results(self, query_text: str) -> RawSearchResult:
-            return RawSearchResult(records=[], metadata=None)
-
-    model = ScriptedModel(digest)
-    fast = accelerate(GraphRAG(Empty(ScriptedDriver()), model), accelerator=accelerator)
-    found = fast.search("when?", return_context=True, response_fallback="nothing is known")
-    assert (found.answer, model.asked) == ("nothing is known", [])
-
-
 def test_a_pickled_embedder_comes_back_accelerated() -> None:
     back = pickle.loads(pickle.dumps(accelerate(HashEmbedder())))
     assert type(back).__rag_accel__
     assert back.embed_query("a") == vector_of("a")
-
-
-def test_a_closed_accelerator_lets_calls_run_plainly() -> None:
-    accelerator = Accelerator()
-    fast = accelerate(program(), accelerator=accelerator)
-    accelerator.close()
-    found, expected = (one.search("when?", return_context=True) for one in (fast, program()))
-    assert found == expected
-    assert accelerator.bypassed
 
 
 def test_an_unknown_object_is_refused_with_what_would_be_valid() -> None:

@@ -92,10 +92,10 @@ def run(graph: RAGraph, engine: Watched, passes: Any) -> Any:
         return accelerator.run(graph, **inputs_of(graph))
 
 
-@pytest.mark.cross_product(keep=4)
-@pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS.keys())
-def test_the_text_is_that_of_the_graph_without_passes(make: Callable[[], RAGraph]) -> None:
-    plain, optimised = Watched(), Watched()
+@pytest.mark.cross_product(keep=3)
+@pytest.mark.parametrize("name", [name for name in WORKFLOWS if name != "expanded"])  # see below
+def test_the_text_is_that_of_the_graph_without_passes(name: str) -> None:
+    plain, optimised, make = Watched(), Watched(), WORKFLOWS[name]
     assert run(make(), optimised, "all") == run(make(), plain, "none")
     assert optimised.held_bytes == 0
 
@@ -243,3 +243,4 @@ def test_a_list_is_read_while_the_model_writes_it() -> None:
         found = accelerator.run(graph, **inputs_of(graph))
     assert [one.stream for one in engine.asked if "expand" in one.id] == [True]
     assert found == run(graph, Watched(), "none")
+    assert engine.held_bytes == 0

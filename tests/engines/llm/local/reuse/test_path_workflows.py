@@ -85,13 +85,6 @@ def test_an_accelerators_own_option_holds_for_a_model_that_names_none() -> None:
         assert ask(accelerator, over_graph())[1].approximate > 0
 
 
-def test_a_streamed_answer_is_the_same() -> None:
-    with walking(local()) as accelerator:
-        text, _ = ask(accelerator, over_graph())
-        pieces = list(accelerator.stream(over_graph(), input=QUESTION))
-    assert "".join(pieces) == text
-
-
 # What is found
 
 
@@ -184,10 +177,6 @@ def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
     assert second.computed == NEW_TOKENS  # none of the other run
 
 
-def test_paths_alone_have_no_documents_beside_them() -> None:
-    assert [use.documents for use in uses(PATHS, QUESTION, OTHER)] == [0, 0]
-
-
 # Bad input
 
 
@@ -228,7 +217,8 @@ def test_damaged_nodes_of_a_folder_are_computed_again(runner: str, tmp_path: Pat
     assert again.from_chunks == again.approximate == first.approximate
     with Accelerator(llm=local(runner=runner), **finding(*PATHS)) as accelerator:
         text, _ = ask(accelerator, over_search())
-    for file in sorted(folder.rglob("*.kv")):
+    files = sorted(folder.rglob("*.kv"))
+    for file in files[:: len(files) // 3]:
         kept = file.read_bytes()
         file.write_bytes(kept[:-8] + bytes(byte ^ 1 for byte in kept[-8:]))
         llm = local(kv_folder=str(folder), runner=runner)

@@ -64,6 +64,7 @@ def check_answers(engine: WatchedEngine, start: int) -> int:
     return seen
 
 
+@pytest.mark.cross_product(keep=13)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("history", [False, True], ids=["alone", "history"])
 @pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS)
