@@ -28,7 +28,7 @@ from rag_accel.testing import EngineContract
 
 COUNT, DIMENSION, LISTS = 3_000, 16, 24
 METRICS = {"L2": faiss.METRIC_L2, "IP": faiss.METRIC_INNER_PRODUCT}
-KINDS = ("Flat", "SQ8", "PQ4")
+KINDS = ("Flat", "SQ8", "PQ4x4")
 VECTORS = np.random.default_rng(2).standard_normal((COUNT, DIMENSION)).astype(np.float32)
 QUERIES = VECTORS + np.float32(0.3)
 
