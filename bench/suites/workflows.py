@@ -167,7 +167,7 @@ class Sizes:
     upload_words: int = 160
     tokens: int = 6
     clusters: int = 64
-    vectors: int = 200_000
+    vectors: int = 500_000
     shares: tuple[int, ...] = (2, 30)
     nprobe: int = 0
     unloaded: int = 40
