@@ -1,88 +1,112 @@
 """Ways to compute a prompt of retrieved texts, by their definitions, over packed rows of a model.
 
-- full prefill: every token is computed behind all before it;
-- prefix cache: what an earlier prompt has in common with its beginning is taken over, nothing else;
+- full attention: every token is computed behind all before it;
 - full reuse: each text has the state it has behind the head, moved to its place; head, glue and
-  question are computed;
+  question are computed; its state may be that behind the texts most similar to it, too, each of
+  which has the state it has behind the head (FusionRAG section 3.1);
 - partial recompute: of the texts' tokens, chosen ones are computed again as well: the first of each
   text (EPIC), those whose keys and values of the second layer differ most from those that full
   attention gives (CacheBlend), or random ones.
 
-They are written apart from the engine, which they check. Each returns the logits of a prompt's last
-rows: a tensor ``[last, vocabulary]``, float32.
+They are written apart from the engine, which they check. Logits are those of a prompt's last rows:
+a tensor ``[last, vocabulary]``, float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from random import Random
 
 import torch
 
-from rag_accel.engines.llm.local.batching.rows import LanePool, SequenceRows
+from rag_accel.engines.llm.local.batching.rows import LanePool, Probe, SequenceRows
 from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.segments import SegmentedPrompt
 
-States = Mapping[tuple[int, ...], KeyValues]
+Ids = tuple[int, ...]
+States = Mapping[Ids, KeyValues]
 """The state of each text of a prompt by its tokens."""
+
+#: Short texts are encoded together, so many tokens in a forward.
+_TOGETHER = 512
 
 #: CacheBlend looks at the second layer: the first one's keys and values are those of the token.
 DEVIATION_LAYER = 1
 
-# Prefills ---------------------------------------------------------------------------------------
+# Answers and states -----------------------------------------------------------------------------
 
 
-def full_prefill(runner: PackedRunner, ids: Sequence[int], last: int = 1) -> torch.Tensor:
-    """Compute every token of a prompt."""
-    with _lane(runner.pool, len(ids)) as lane:
-        return _computed(runner, lane, ids, range(len(ids)), last)
-
-
-class PrefixOnly:
-    """Prompts of which each takes over what it has in common with the beginning of the one before.
+@dataclass(frozen=True, slots=True)
+class FullAnswer:
+    """The greedy answer of full attention.
 
     Args:
-        runner: its pool is used by nothing else meanwhile.
+        tokens: of the answer, with the one that ends it.
+        logits: of each of them: ``[token, vocabulary]``.
+        state: of the prompt.
     """
 
-    def __init__(self, runner: PackedRunner) -> None:
-        self._runner = runner
-        self._kept: tuple[int, tuple[int, ...]] | None = None
-        #: tokens of the latest prompt that were not computed
-        self.taken_over = 0
-
-    def prefill(self, ids: Sequence[int], last: int = 1) -> torch.Tensor:
-        """Compute a prompt but for its common beginning; the last rows are always computed."""
-        pool = self._runner.pool
-        lane = _taken(pool, len(ids))
-        self.taken_over = 0
-        if self._kept is not None:
-            before, held = self._kept
-            self.taken_over = min(_common(held, ids), len(ids) - last)
-            pool.copy(before, lane, self.taken_over)
-            pool.free(before)
-        self._kept = lane, tuple(ids)
-        return _computed(self._runner, lane, ids, range(self.taken_over, len(ids)), last)
-
-    def close(self) -> None:
-        """Give the kept prompt back."""
-        if self._kept is not None:
-            self._runner.pool.free(self._kept[0])
-        self._kept = None
+    tokens: Ids
+    logits: torch.Tensor
+    state: KeyValues
 
 
-def encoded(runner: PackedRunner, prompt: SegmentedPrompt) -> dict[tuple[int, ...], KeyValues]:
+def answered(
+    runner: PackedRunner, ids: Sequence[int], most: int, ends: Collection[int] = ()
+) -> FullAnswer:
+    """Answer a prompt by full attention, in at most so many tokens."""
+    with lane_of(runner.pool, len(ids) + most) as lane:
+        logits = [computed(runner, lane, ids, range(len(ids)))]
+        tokens = [int(logits[-1].argmax())]
+        while len(tokens) < most and tokens[-1] not in ends:
+            at = len(ids) + len(tokens) - 1
+            logits.append(computed(runner, lane, (*ids, *tokens), range(at, at + 1)))
+            tokens.append(int(logits[-1].argmax()))
+        state = runner.pool.read(lane, range(len(ids)))
+    return FullAnswer(tuple(tokens), torch.cat(logits), state)
+
+
+def encoded(runner: PackedRunner, prompt: SegmentedPrompt) -> dict[Ids, KeyValues]:
     """Return the state that each text of a prompt has behind its head, and nothing else."""
-    head = prompt.head
-    states: dict[tuple[int, ...], KeyValues] = {}
-    for chunk in prompt.chunks:
-        ids = (*head, *chunk.ids)
-        with _lane(runner.pool, len(ids)) as lane:
-            _computed(runner, lane, ids, range(len(ids)), 1)
-            states[chunk.ids] = runner.pool.read(lane, range(len(head), len(ids)))
+    return encoded_behind(runner, prompt.head, {chunk.ids: () for chunk in prompt.chunks})
+
+
+def encoded_behind(
+    runner: PackedRunner, head: Ids, texts: Mapping[Ids, Sequence[KeyValues]]
+) -> dict[Ids, KeyValues]:
+    """Return the state of each text behind the head and the states of other texts.
+
+    Args:
+        runner: computes.
+        head: that all of them stand behind.
+        texts: the states between the head and each text, in their order.
+    """
+    pool, states = runner.pool, dict[Ids, KeyValues]()
+    with lane_of(pool, len(head)) as lane:
+        computed(runner, lane, head, range(len(head)))
+        first = pool.read(lane, range(len(head)))
+    waiting = list(texts.items())
+    while waiting:
+        number = max(1, _TOGETHER // max(len(ids) for ids, _ in waiting))
+        group, waiting = waiting[:number], waiting[number:]
+        with ExitStack() as held:
+            rows: list[SequenceRows] = []
+            for ids, before in group:
+                start = len(head) + sum(map(len, before))
+                places = range(start, start + len(ids))
+                lane = held.enter_context(lane_of(pool, places.stop))
+                at = 0
+                for state in (first, *before):
+                    pool.write(lane, at, state)
+                    at += len(state)
+                rows.append(SequenceRows(lane, ids, places, places, range(len(ids) - 1, len(ids))))
+            runner.run(rows)
+            for (ids, _), row in zip(group, rows, strict=True):
+                states[ids] = pool.read(row.lane, range(row.slots[0], row.slots[-1] + 1))
     return states
 
 
@@ -106,9 +130,9 @@ def reuse(
     ids = (*prompt.ids, *answer)
     texts = {place for one in prompt.chunks for place in range(one.start, one.end)}
     places = sorted({*range(len(ids))} - texts | {*again})
-    with _lane(runner.pool, len(ids)) as lane:
-        _load(runner.pool, lane, prompt, states)
-        return _computed(runner, lane, ids, places, len(answer) + 1)
+    with lane_of(runner.pool, len(ids)) as lane:
+        load(runner.pool, lane, prompt, states)
+        return computed(runner, lane, ids, places, len(answer) + 1)
 
 
 # Which of the texts' tokens are computed again --------------------------------------------------
@@ -130,22 +154,30 @@ def random_tokens(prompt: SegmentedPrompt, share: float, seed: int) -> list[int]
 
 
 def most_deviant(
-    runner: PackedRunner, prompt: SegmentedPrompt, states: States, share: float
+    runner: PackedRunner,
+    prompt: SegmentedPrompt,
+    states: States,
+    share: float,
+    whole: KeyValues,
 ) -> list[int]:
     """Return the places of texts whose keys and values of the second layer deviate most.
 
-    What full attention gives is computed here to its end, which costs what reuse would save: for
-    the choice it makes, not for its time.
+    Args:
+        runner: moves the texts' states to their places.
+        prompt: its texts are all in ``states``.
+        states: of texts behind the prompt's head.
+        share: of the texts' tokens.
+        whole: what full attention gives, computed to its end. That costs what reuse would save:
+            this is for the choice it makes, not for its time.
     """
     size, places = len(prompt.ids), torch.tensor(_places(prompt))
-    with _lane(runner.pool, size) as lane, _lane(runner.pool, size) as other:
-        _computed(runner, lane, prompt.ids, range(size), 1)
-        _load(runner.pool, other, prompt, states)
+    with lane_of(runner.pool, size) as lane:
+        load(runner.pool, lane, prompt, states)
         end = prompt.chunks[-1].end
-        whole, moved = (runner.pool.read(one, range(end)) for one in (lane, other))
+        moved = runner.pool.read(lane, range(end))
     deviation = torch.zeros(end)
     for ours, theirs in ((whole.keys, moved.keys), (whole.values, moved.values)):
-        apart = ours[DEVIATION_LAYER].float() - theirs[DEVIATION_LAYER].float()
+        apart = ours[DEVIATION_LAYER, :, :end].float() - theirs[DEVIATION_LAYER].float()
         deviation += apart.square().sum((0, 2)).cpu()
     best = deviation[places].topk(round(share * len(places))).indices
     return sorted(places[best].tolist())
@@ -158,37 +190,33 @@ def _places(prompt: SegmentedPrompt) -> list[int]:
 # Rows and lanes ---------------------------------------------------------------------------------
 
 
-def _computed(
-    runner: PackedRunner, lane: int, ids: Sequence[int], places: Sequence[int], last: int
+def computed(
+    runner: PackedRunner,
+    lane: int,
+    ids: Sequence[int],
+    places: Sequence[int],
+    last: int = 1,
+    probe: Probe | None = None,
 ) -> torch.Tensor:
+    """Compute the tokens at places of a prompt; return the logits of the last ones."""
     asked = range(len(places) - last, len(places))
     taken = [ids[place] for place in places]
-    return runner.run([SequenceRows(lane, taken, places, places, asked)])
+    return runner.run([SequenceRows(lane, taken, places, places, asked, probe=probe)])
 
 
-def _load(pool: LanePool, lane: int, prompt: SegmentedPrompt, states: States) -> None:
+def load(pool: LanePool, lane: int, prompt: SegmentedPrompt, states: States) -> None:
+    """Put the states of a prompt's texts to their places."""
     for one in prompt.chunks:
         pool.write(lane, one.start, states[one.ids])
 
 
 @contextmanager
-def _lane(pool: LanePool, tokens: int) -> Iterator[int]:
-    lane = _taken(pool, tokens)
+def lane_of(pool: LanePool, tokens: int) -> Iterator[int]:
+    """Take a lane for so many tokens and free it; ConfigError where there is no room."""
+    lane = pool.take(tokens)
+    if lane is None:
+        raise ConfigError("the pool has no room", where="baseline", found=f"{tokens} tokens")
     try:
         yield lane
     finally:
         pool.free(lane)
-
-
-def _taken(pool: LanePool, tokens: int) -> int:
-    lane = pool.take(tokens)
-    if lane is None:
-        raise ConfigError("the pool has no room", where="baseline", found=f"{tokens} tokens")
-    return lane
-
-
-def _common(held: Sequence[int], ids: Sequence[int]) -> int:
-    for at, (one, other) in enumerate(zip(held, ids, strict=False)):
-        if one != other:
-            return at
-    return min(len(held), len(ids))

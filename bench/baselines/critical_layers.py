@@ -1,65 +1,32 @@
-"""Critical layers (QCFuse): what the question looks at, in the layers that show it best.
+"""Tokens of reused texts by the question's attention to them, in any layers of a model.
 
 The question is computed over the reused texts. Of each token of the texts, the attention it gets is
-meaned over heads and summed over the question's tokens and over three layers; the tokens that get
-most are computed again. QCFuse computes the question over a part of the texts' tokens, which saves
-time; here it sees all of them.
+meaned over heads and summed over the rows asked and over the layers; the tokens that get most are
+computed again. FusionRAG does so in the last layer, the engine in that at two thirds of the depth.
 
-Which layers are critical is a property of a model. QCFuse names them for its models; here they are
-the ones whose own choice has most in common with what the answer looks at: the attention that full
-attention's answer gives to the texts, over all its tokens and all layers. They are found on other
-prompts than those measured.
+QCFuse does so in three critical layers, and computes the question over a part of the texts' tokens,
+which saves time; here it sees all of them. Which layers are critical is a property of a model.
+QCFuse names them for its models; here they are the ones whose own choice has most in common with
+what the answer looks at: the attention that full attention's answer gives to the texts, over all
+its tokens and all layers. They are found on other prompts than those measured.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.baselines.chunk_reuse import States
-from rag_accel.engines.llm.local.batching.rows import Probe, Runner, SequenceRows
-from rag_accel.errors import ConfigError
+from bench.baselines.chunk_reuse import States, computed, lane_of, load
+from rag_accel.engines.llm.local.batching.rows import Probe
+from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.selection import Asked, QuestionGuided
+from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector
 
-#: Layers of a model that are looked at.
+#: Critical layers of a model.
 NUM_LAYERS = 3
-
-
-class CriticalLayers:
-    """A selector of the tokens that the question looks at, in several layers together.
-
-    Args:
-        layers: which.
-    """
-
-    asked: Asked = "question"
-
-    def __init__(self, layers: Sequence[int]) -> None:
-        self.layers = tuple(layers)
-
-    def choose(
-        self, scores: Sequence[float], candidates: Sequence[range], count: int
-    ) -> Sequence[int]:
-        """Return the places with the greatest scores, which are sums over the layers."""
-        return QuestionGuided("question").choose(scores, candidates, count)
-
-    def chosen(
-        self, runner: Runner, prompt: SegmentedPrompt, states: States, share: float
-    ) -> Sequence[int]:
-        """Return the places of a prompt's texts to be computed again, a share of all.
-
-        Args:
-            runner: computes the question, over the texts' states.
-            prompt: its texts are all in ``states``.
-            states: of texts behind the prompt's head.
-            share: of the texts' tokens.
-        """
-        of_each = question_attention(runner, prompt, states, self.layers)
-        scores = [sum(at_place) for at_place in zip(*of_each, strict=True)]
-        return self.choose(scores, *_wanted(prompt, share))
+#: Chooses as QCFuse does.
+BY_QUESTION = QuestionGuided("question")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +38,9 @@ class Answered:
     answer: tuple[int, ...]
 
 
-def profiled(
-    runner: Runner, cases: Iterable[Answered], share: float, count: int = NUM_LAYERS
-) -> CriticalLayers:
+def critical_layers(
+    runner: PackedRunner, cases: Iterable[Answered], share: float, count: int = NUM_LAYERS
+) -> tuple[int, ...]:
     """Return the layers whose choice has most in common with what the answers look at.
 
     Args:
@@ -84,73 +51,69 @@ def profiled(
     """
     common = [0] * runner.layers
     for case in cases:
-        looked_at = set(_answers_choice(runner, case, share))
-        each = question_attention(runner, case.prompt, case.states, range(runner.layers))
-        for layer, scores in enumerate(each):
-            chosen = CriticalLayers([layer]).choose(scores, *_wanted(case.prompt, share))
-            common[layer] += len(looked_at.intersection(chosen))
+        looked_at = set(chosen(_answers_attention(runner, case), case.prompt, share, BY_QUESTION))
+        for layer in range(runner.layers):
+            scores = question_attention(runner, case.prompt, case.states, [layer])
+            own = chosen(scores, case.prompt, share, BY_QUESTION)
+            common[layer] += len(looked_at.intersection(own))
     best = sorted(range(runner.layers), key=lambda layer: -common[layer])
-    return CriticalLayers(sorted(best[:count]))
+    return tuple(sorted(best[:count]))
+
+
+def chosen(
+    scores: Sequence[float], prompt: SegmentedPrompt, share: float, selector: TokenSelector
+) -> Sequence[int]:
+    """Return the places of a prompt's texts that a selector chooses, a share of all."""
+    places = [range(one.start, one.end) for one in prompt.chunks]
+    return selector.choose(scores, places, math.ceil(share * sum(map(len, places))))
 
 
 def question_attention(
-    runner: Runner, prompt: SegmentedPrompt, states: States, layers: Iterable[int]
-) -> list[list[float]]:
-    """Return ``[layer][place]``: how much the question looks at each place of the prompt."""
+    runner: PackedRunner,
+    prompt: SegmentedPrompt,
+    states: States,
+    layers: Iterable[int],
+    asked: Asked = "question",
+) -> list[float]:
+    """Return how much the question looks at each place of the prompt, in layers together.
+
+    Args:
+        runner: computes the question, over the texts' states.
+        prompt: its texts are all in ``states``.
+        states: of texts behind the prompt's head.
+        layers: which.
+        asked: whether all tokens of the question look, or its last one.
+    """
     texts = {place for one in prompt.chunks for place in range(one.start, one.end)}
     end = prompt.chunks[-1].end
     before = [place for place in range(end) if place not in texts]
-    with _lane(runner, len(prompt.ids)) as lane:
-        for one in prompt.chunks:
-            runner.pool.write(lane, one.start, states[one.ids])
+    with lane_of(runner.pool, len(prompt.ids)) as lane:
+        load(runner.pool, lane, prompt, states)
         if before:
-            _run(runner, lane, prompt.ids, before)
-        asked = range(end, len(prompt.ids))
-        return [_looks(runner, lane, prompt.ids, asked, layer) for layer in layers]
+            computed(runner, lane, prompt.ids, before)
+        return _looks(runner, lane, prompt.ids, range(end, len(prompt.ids)), layers, asked)
 
 
-def _answers_choice(runner: Runner, case: Answered, share: float) -> Sequence[int]:
-    """Return the places of texts that full attention's answer looks at most, in all layers."""
+def _answers_attention(runner: PackedRunner, case: Answered) -> list[float]:
+    """Return how much full attention's answer looks at each place, in all layers together."""
     ids, size = (*case.prompt.ids, *case.answer), len(case.prompt.ids)
-    with _lane(runner, len(ids)) as lane:
-        _run(runner, lane, ids, range(size))
-        asked = range(size, len(ids))
-        each = [_looks(runner, lane, ids, asked, layer) for layer in range(runner.layers)]
-    scores = [sum(at_place) for at_place in zip(*each, strict=True)]
-    return CriticalLayers(range(runner.layers)).choose(scores, *_wanted(case.prompt, share))
-
-
-def _wanted(prompt: SegmentedPrompt, share: float) -> tuple[list[range], int]:
-    places = [range(one.start, one.end) for one in prompt.chunks]
-    return places, math.ceil(share * sum(map(len, places)))
+    with lane_of(runner.pool, len(ids)) as lane:
+        computed(runner, lane, ids, range(size))
+        return _looks(runner, lane, ids, range(size, len(ids)), range(runner.layers), "question")
 
 
 def _looks(
-    runner: Runner, lane: int, ids: Sequence[int], places: Sequence[int], layer: int
-) -> list[float]:
-    probe = Probe(layer, range(len(places)))
-    _run(runner, lane, ids, places, probe)
-    return probe.scores.tolist()
-
-
-def _run(
-    runner: Runner,
+    runner: PackedRunner,
     lane: int,
     ids: Sequence[int],
-    places: Sequence[int],
-    probe: Probe | None = None,
-) -> None:
-    taken = [ids[place] for place in places]
-    asked = range(len(places) - 1, len(places))
-    runner.run([SequenceRows(lane, taken, places, places, asked, probe=probe)])
-
-
-@contextmanager
-def _lane(runner: Runner, tokens: int) -> Iterator[int]:
-    lane = runner.pool.take(tokens)
-    if lane is None:
-        raise ConfigError("the pool has no room", where="baseline", found=f"{tokens} tokens")
-    try:
-        yield lane
-    finally:
-        runner.pool.free(lane)
+    places: range,
+    layers: Iterable[int],
+    asked: Asked,
+) -> list[float]:
+    rows = range(len(places))
+    found: list[list[float]] = []
+    for layer in layers:
+        probe = Probe(layer, rows if asked == "question" else rows[-1:])
+        computed(runner, lane, ids, places, probe=probe)
+        found.append(probe.scores.tolist())
+    return [sum(each) for each in zip(*found, strict=True)]

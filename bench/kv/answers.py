@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
@@ -13,12 +13,14 @@ from typing import Any
 
 from bench.results import Row
 from rag_accel.engine_api import Document
+from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.fidelity.divergence import mean_and_error
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextCutter, TextPrompt
 
-EXACT = "accelerated, exact"
+EXACT, REUSE = "accelerated, exact", "accelerated, full"
 SYSTEM = "Answer the question with the one sentence of the passages that says it."
 _PLACES = (
     *("Alder", "Birch", "Cedar", "Dogwood", "Elm", "Fir", "Ginkgo", "Hazel", "Juniper", "Larch"),
@@ -121,22 +123,37 @@ def normalised_f1(value: float, full_attention: float, full_reuse: float) -> flo
 
 
 class Answerer:
-    """The answers of full attention, and of an engine that reuses texts.
+    """The answers of full attention, and of engines that reuse texts, as drop-ins ask them.
 
     Args:
-        exact: computes all of a prompt.
-        engines: reuse texts, by name.
-        tokenizer: the model's.
-        ends: tokens that end an answer.
+        model: of transformers.
+        tokenizer: its own.
+        context: the most tokens of a prompt and its answer.
+        threads: of each forward.
+        shares: of the texts' tokens that are computed again.
     """
 
     def __init__(
-        self, exact: ForcedEngine, engines: Mapping[str, ForcedEngine], tokenizer: Any, ends: Any
+        self, model: Any, tokenizer: Any, context: int, threads: int, shares: Sequence[float]
     ) -> None:
-        self._exact = exact
-        self._engines = engines
-        self._tokenizer = tokenizer
-        self._ends = ends
+        loaded = load(model, tokenizer, context=context)
+        self._tokenizer, self._ends = tokenizer, loaded.ends
+        # None keeps a lane when its prompt has ended: the next engine needs the room.
+        always: dict[str, Any] = {"reuse_always": True, "prefix_lanes": 0}
+        options = {REUSE: LocalOptions(kv_reuse="full", **always)}
+        for share in shares:
+            name = f"accelerated, fused {share * 100:.0f} %"
+            options[name] = LocalOptions(kv_reuse="fused", recompute_ratio=share, **always)
+        self._exact = ForcedEngine(loaded, LocalOptions(prefix_lanes=0), threads)
+        self._engines = {
+            name: ForcedEngine(load(model, tokenizer, context=context, options=each), each, threads)
+            for name, each in options.items()
+        }
+
+    def close(self) -> None:
+        """Free the engines."""
+        for engine in (self._exact, *self._engines.values()):
+            engine.close()
 
     def answers(self, prompt: TextPrompt, tokens: int) -> dict[str, str]:
         """Return each engine's greedy answer over the same tokens of a prompt."""
@@ -149,16 +166,13 @@ class Answerer:
         return found
 
 
-def answer_rows(
-    answerer: Answerer, questions: Sequence[GoldQuestion], tokens: int, reuse: str
-) -> list[Row]:
+def answer_rows(answerer: Answerer, questions: Sequence[GoldQuestion], tokens: int) -> list[Row]:
     """Return means over questions with their standard errors, and normalised F1.
 
     Args:
         answerer: answers.
         questions: with gold answers.
         tokens: most tokens of an answer.
-        reuse: the name of full reuse, which normalised F1 counts from.
     """
     said = [(one.answer, answerer.answers(one.prompt, tokens)) for one in questions]
     found = {
@@ -174,7 +188,7 @@ def answer_rows(
             rows.append(Row(name, workload, f"{metric}_standard_error", error, None, len(values)))
     means = {name: fmean(values) for name, values in found["f1"].items()}
     for name, value in means.items():
-        share = normalised_f1(value, means[EXACT], means[reuse])
+        share = normalised_f1(value, means[EXACT], means[REUSE])
         if share is not None:
             rows.append(Row(name, workload, "normalised_f1", share, None, len(questions)))
     return rows

@@ -4,177 +4,215 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from random import Random
 from statistics import fmean
-from typing import Any, get_args
+from typing import Any
 
+import numpy as np
 import torch
 
 from bench.baselines import chunk_reuse
-from bench.baselines.critical_layers import Answered, CriticalLayers, profiled
-from bench.kv.answers import Answerer
+from bench.baselines.chunk_reuse import Ids, States
+from bench.baselines.critical_layers import (
+    BY_QUESTION,
+    Answered,
+    chosen,
+    critical_layers,
+    question_attention,
+)
 from bench.results import Row
 from rag_accel.engines.llm.local.model.loading import load
-from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
-from rag_accel.engines.llm.local.text.tokens import TokenInput
+from rag_accel.engines.llm.local.model.runner import PackedRunner
+from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
-from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
+from rag_accel.kv.neighbours import neighbours
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.selection import QuestionGuided
 
-FULL, FUSED, FUSED_15 = "accelerated, full", "fused", "accelerated, fused 15 %"
-#: What is computed again by other choices: a share of the texts' tokens, or the first of each.
+FULL, FUSED_15, BLOCKS_8 = "full reuse", "fused 15 %", "fused 15 %, blocks of 8"
+NEIGHBOURS, NEIGHBOURS_15 = "neighbours", "neighbours, fused 15 %"
+#: What is computed again: a share of the texts' tokens, or the first of each text.
 SHARE, FIRST = 0.15, 8
-CRITICAL = "critical layers 15 %"
-POOL_BYTES, CHUNK_BYTES = 1 << 28, 1 << 26
+#: Texts that each one is encoded behind.
+NUM_NEIGHBOURS = 3
+POOL_BYTES = 1 << 30
 
 _logger = logging.getLogger("bench.kv_fidelity")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A prompt, its tokens, the answer of full attention, and the state of its texts alone."""
-
-    prompt: TextPrompt
-    segments: SegmentedPrompt
-    answer: tuple[int, ...]
-    states: chunk_reuse.States
-
-
-Arm = Callable[[Case], torch.Tensor]
-"""Returns the logits of each token of a case's answer."""
-
-# Arms of the engine -----------------------------------------------------------------------------
-
-
-def ways(shares: Sequence[float], by_whole_question: bool = True) -> dict[str, Mapping[str, Any]]:
-    """Return the options of the engine that are compared, by the arm's name.
+class Corpus:
+    """Texts of one length by their vectors: searches, and the neighbours of each text.
 
     Args:
-        shares: of the texts' tokens that are computed again.
-        by_whole_question: whether tokens chosen by all of a question's are among them.
+        texts: all different.
+        embed: returns the vectors of texts, ``[text, dim]``, float32.
+        passages: texts that a search finds.
     """
-    found: dict[str, Mapping[str, Any]] = {FULL: {"kv_reuse": "full"}}
-    if FUSED in get_args(KvReuse):
-        for share in shares:
-            name = f"accelerated, fused {share * 100:.0f} %"
-            found[name] = {"kv_reuse": FUSED, "recompute_ratio": share}
-        if by_whole_question:
-            whole = {"recompute_ratio": SHARE, "selector": QuestionGuided("question")}
-            found[f"{FUSED_15}, by the whole question"] = {"kv_reuse": FUSED, **whole}
-    return found
+
+    def __init__(
+        self, texts: Sequence[str], embed: Callable[[Sequence[str]], Any], passages: int
+    ) -> None:
+        self._texts, self._embed, self._passages = texts, embed, passages
+        self._vectors = embed(texts)
+        longest = max(map(len, texts))
+        before = neighbours(
+            self._vectors,
+            NUM_NEIGHBOURS,
+            contents=texts,
+            tokens=[longest] * len(texts),
+            room=[longest * NUM_NEIGHBOURS] * len(texts),
+        )
+        #: of each text, the texts that it is encoded behind, the nearest last
+        self.before = {
+            text: [texts[at] for at in places] for text, places in zip(texts, before, strict=True)
+        }
+
+    def search(self, question: str) -> list[str]:
+        """Return the texts nearest to a question, the nearest first."""
+        scores = self._vectors @ self._embed([question])[0]
+        best: list[int] = np.argsort(-scores, kind="stable")[: self._passages].tolist()
+        return [self._texts[at] for at in best]
+
+    def among_random(self, question: str) -> list[str]:
+        """Return the text nearest to a question among random ones, the same for a question."""
+        random, (nearest, *_) = Random(question), self.search(question)
+        others = [text for text in self._texts if text != nearest]
+        found = [nearest, *random.sample(others, self._passages - 1)]
+        return random.sample(found, len(found))
 
 
-def options_of(way: Mapping[str, Any]) -> LocalOptions:
-    """Return the options of an engine that reuses texts, wherever computing them is faster."""
-    known = {one.name for one in fields(LocalOptions)}
-    always = {"reuse_always": True} if "reuse_always" in known else {}
-    given: dict[str, Any] = {"prefix_lanes": 2, "chunk_bytes": CHUNK_BYTES, **always, **way}
-    return LocalOptions(**given)
+# Arms -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The states that a prompt's texts take, and the question's attention to each place."""
+
+    states: States
+    scores: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A prompt, what full attention makes of it, and its texts alone and behind neighbours."""
+
+    prompt: SegmentedPrompt
+    full: chunk_reuse.FullAnswer
+    alone: Texts
+    behind: Texts
+
+
+Arm = Callable[[Case], tuple[States, Sequence[int]]]
+"""Returns the states that texts take, and the places of the prompt that are computed again."""
 
 
 class Reader:
-    """Full attention and every other way, over one model.
+    """Full attention and every other way, over one model, by their definitions.
 
     Args:
         model: of transformers.
         tokenizer: its own.
         context: the most tokens of a prompt and its answer.
-        threads: of each forward.
-        shares: of the texts' tokens that are computed again.
-        answered: shares whose own answers are wanted, too.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        context: int,
-        threads: int,
-        shares: Sequence[float],
-        answered: Sequence[float] = (),
-    ) -> None:
-        self._load = lambda: load(model, tokenizer, context=context, pool_bytes=POOL_BYTES)
-        self._tokenizer = tokenizer
-        self._threads = threads
-        loaded = self._load()
-        self._ends = loaded.ends
-        self._exact = ForcedEngine(loaded, LocalOptions(), threads)
-        self._forced, self._answering = ways(shares), ways(answered, False)
-        self._engines = {
-            name: ForcedEngine(self._load(), options_of(way), threads)
-            for name, way in {**self._forced, **self._answering}.items()
-        }
-        # What is compared with scores every layer, which torch alone can.
-        torch_only = LocalOptions(runner="torch")
-        self._runner = load(
-            model, tokenizer, context=context, pool_bytes=POOL_BYTES, options=torch_only
-        ).runner
-        #: looked at beside other choices, once they were found
-        self.critical: CriticalLayers | None = None
+    def __init__(self, model: Any, tokenizer: Any, context: int) -> None:
+        # Ways that are compared with ours score every layer, which torch alone can.
+        options = LocalOptions(runner="torch", kv_reuse="fused")
+        loaded = load(model, tokenizer, context=context, pool_bytes=POOL_BYTES, options=options)
+        assert isinstance(loaded.runner, PackedRunner)
+        self._runner, self._ends, self._tokenizer = loaded.runner, loaded.ends, tokenizer
+        self._selector = options.selector
+        self._layer = options.scored_layer(self._runner.layers)
 
-    def find_critical_layers(self, prompts: Sequence[TextPrompt], tokens: int) -> None:
-        """Find the layers that show best what answers of at most so many tokens look at."""
-        cases = [self.case(prompt, tokens)[0] for prompt in prompts]
-        given = [Answered(case.segments, case.states, case.answer) for case in cases]
-        self.critical = profiled(self._runner, given, SHARE) if given else None
-
-    def case(self, prompt: TextPrompt, tokens: int) -> tuple[Case, torch.Tensor]:
+    def case(self, prompt: TextPrompt, corpus: Corpus, tokens: int) -> Case:
         """Answer a prompt by full attention over its joined ranges, in at most so many tokens."""
-        segments = prompt.segmented(self._tokenizer)
-        asked = TokenInput(ids=segments.ids, ends=self._ends, most=tokens)
-        output, logits = self._exact.answer(asked, len(segments.ids))
-        states = chunk_reuse.encoded(self._runner, segments)
-        return Case(prompt, segments, output.tokens, states), logits
+        runner, segments = self._runner, prompt.segmented(self._tokenizer)
+        full = chunk_reuse.answered(runner, segments.ids, tokens, self._ends)
+        before = {
+            chunk.ids: [self._ids(text) for text in corpus.before[chunk.text]]
+            for chunk in segments.chunks
+        }
+        texts = {*before, *(ids for each in before.values() for ids in each)}
+        alone = chunk_reuse.encoded_behind(runner, segments.head, dict.fromkeys(texts, ()))
+        states = {ids: [alone[each] for each in nearest] for ids, nearest in before.items()}
+        behind = chunk_reuse.encoded_behind(runner, segments.head, states)
+        return Case(segments, full, *(self._texts(segments, each) for each in (alone, behind)))
 
-    def answerer(self) -> Answerer:
-        """Return what answers by full attention, by full reuse and with the shares given."""
-        engines = {name: self._engines[name] for name in self._answering}
-        return Answerer(self._exact, engines, self._tokenizer, self._ends)
+    def logits(self, case: Case, arm: Arm) -> torch.Tensor:
+        """Return an arm's logits of each token of full attention's answer."""
+        states, again = arm(case)
+        answer = case.full.tokens[:-1]
+        return chunk_reuse.reuse(self._runner, case.prompt, states, answer, again)
 
-    def arms(self, seed: int) -> dict[str, Arm]:
-        """Return every way that is compared, by name."""
-        forced = {name: self._engine_arm(self._engines[name]) for name in self._forced}
-        percent = f"{SHARE * 100:.0f} %"
-        critical = {} if self.critical is None else {CRITICAL: self._critical_again}
+    def arms(self) -> dict[str, Arm]:
+        """Return full reuse, ours and CacheBlend, by name."""
         return {
-            **forced,
-            **critical,
-            "full reuse by definition": lambda case: self._again(case, []),
-            f"random {percent}": lambda case: self._again(
-                case, chunk_reuse.random_tokens(case.segments, SHARE, seed)
-            ),
-            f"first {FIRST} tokens of each text": lambda case: self._again(
-                case, chunk_reuse.first_tokens(case.segments, FIRST)
-            ),
-            f"CacheBlend {percent}": lambda case: self._again(
-                case,
-                chunk_reuse.most_deviant(self._runner, case.segments, case.states, SHARE),
+            FULL: lambda case: (case.alone.states, ()),
+            FUSED_15: self._fused(SHARE),
+            "fused 30 %": self._fused(2 * SHARE),
+            BLOCKS_8: self._fused(SHARE, block=8),
+            "fused 15 %, blocks of 32": self._fused(SHARE, block=32),
+            NEIGHBOURS: lambda case: (case.behind.states, ()),
+            NEIGHBOURS_15: self._fused(SHARE, texts=attrgetter("behind")),
+            "CacheBlend 15 %": lambda case: (
+                case.alone.states,
+                chunk_reuse.most_deviant(
+                    self._runner, case.prompt, case.alone.states, SHARE, case.full.state
+                ),
             ),
         }
 
-    def close(self) -> None:
-        """Free the engines."""
-        for engine in (self._exact, *self._engines.values()):
-            engine.close()
+    def other_arms(self, profiled: Sequence[Case]) -> dict[str, Arm]:
+        """Return further choices of the tokens that are computed again, by name.
 
-    def _engine_arm(self, engine: ForcedEngine) -> Arm:
-        def logits(case: Case) -> torch.Tensor:
-            asked = case.prompt.generation_input(len(case.answer))
-            return engine.answer(asked, len(case.segments.ids), case.answer)[1]
+        Args:
+            profiled: prompts that critical layers are found on.
+        """
+        given = [Answered(case.prompt, case.alone.states, case.full.tokens) for case in profiled]
+        critical = critical_layers(self._runner, given, SHARE)
+        return {
+            "whole question, last layer, 15 %": self._looked_at([self._runner.layers - 1]),
+            "critical layers, 15 %": self._looked_at(critical),
+            f"first {FIRST} tokens of each text": lambda case: (
+                case.alone.states,
+                chunk_reuse.first_tokens(case.prompt, FIRST),
+            ),
+            "random 15 %": lambda case: (
+                case.alone.states,
+                chunk_reuse.random_tokens(case.prompt, SHARE, len(case.prompt.ids)),
+            ),
+        }
 
-        return logits
+    def _fused(
+        self, share: float, block: int = 1, texts: Callable[[Case], Texts] = attrgetter("alone")
+    ) -> Arm:
+        assert isinstance(self._selector, QuestionGuided)
+        selector = replace(self._selector, block=block)
 
-    def _critical_again(self, case: Case) -> torch.Tensor:
-        assert self.critical is not None
-        again = self.critical.chosen(self._runner, case.segments, case.states, SHARE)
-        return self._again(case, again)
+        def again(case: Case) -> tuple[States, Sequence[int]]:
+            taken = texts(case)
+            return taken.states, chosen(taken.scores, case.prompt, share, selector)
 
-    def _again(self, case: Case, places: Sequence[int]) -> torch.Tensor:
-        answer = case.answer[:-1]
-        return chunk_reuse.reuse(self._runner, case.segments, case.states, answer, places)
+        return again
+
+    def _looked_at(self, layers: Sequence[int]) -> Arm:
+        def again(case: Case) -> tuple[States, Sequence[int]]:
+            states = case.alone.states
+            scores = question_attention(self._runner, case.prompt, states, layers)
+            return states, chosen(scores, case.prompt, SHARE, BY_QUESTION)
+
+        return again
+
+    def _texts(self, prompt: SegmentedPrompt, states: States) -> Texts:
+        asked = self._selector.asked
+        return Texts(states, question_attention(self._runner, prompt, states, [self._layer], asked))
+
+    def _ids(self, text: str) -> Ids:
+        return TextPrompt((text,), "?").segmented(self._tokenizer).chunks[0].ids
 
 
 # Figures over prompts ---------------------------------------------------------------------------
@@ -193,7 +231,7 @@ class Fidelity:
         for name, each in self.found.items():
             for metric in ("kl_first", "kl_mean", "top1"):
                 values = [getattr(one, metric) for one in each]
-                rows += _mean_rows(name, self.workload, metric, values)
+                rows += _figures(name, self.workload, metric, *mean_and_error(values), len(each))
             if name != FULL:
                 value, error, n = self.recovers(name), self.recovery_error(name), len(each)
                 rows += _figures(name, self.workload, "recovered_of_kl", value, error, n)
@@ -221,22 +259,25 @@ class Fidelity:
         return [one.kl_mean for one in self.found[name]]
 
 
-def measure(reader: Reader, prompts: Sequence[TextPrompt], tokens: int) -> Fidelity:
-    """Answer each prompt by full attention, and compare every arm over that answer."""
-    found: dict[str, list[Divergence]] = {}
+def measure(
+    reader: Reader, arms: Mapping[str, Arm], prompts: str, cases: Iterable[Case]
+) -> Fidelity:
+    """Compare every arm with full attention over the answer to each prompt.
+
+    Args:
+        reader: computes.
+        arms: by name; full reuse is among them.
+        prompts: what they are, for the workload's name.
+        cases: of the prompts.
+    """
+    found: dict[str, list[Divergence]] = {name: [] for name in arms}
     sizes: list[int] = []
-    for number, prompt in enumerate(prompts):
-        case, full = reader.case(prompt, tokens)
-        sizes.append(len(case.segments.ids))
-        for name, arm in reader.arms(number).items():
-            found.setdefault(name, []).append(divergence(full, arm(case)))
-        _logger.info("%d of %d prompts", number + 1, len(prompts))
-    workload = f"{len(prompts)} prompts of {min(sizes)} to {max(sizes)} tokens"
-    return Fidelity(workload, found)
-
-
-def _mean_rows(name: str, workload: str, metric: str, values: Sequence[float]) -> list[Row]:
-    return _figures(name, workload, metric, *mean_and_error(values), len(values))
+    for case in cases:
+        for name, arm in arms.items():
+            found[name].append(divergence(case.full.logits, reader.logits(case, arm)))
+        sizes.append(len(case.prompt.ids))
+        _logger.info("%d %s of %d tokens", len(sizes), prompts, sizes[-1])
+    return Fidelity(f"{len(sizes)} {prompts}, {min(sizes)} to {max(sizes)} tokens", found)
 
 
 def _figures(

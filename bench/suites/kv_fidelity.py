@@ -1,19 +1,22 @@
 """Compare reused attention state with full attention over the same tokens: SmolLM2 135M Instruct.
 
-A prompt is 4 to 6 real passages, each the beginning of a document, and a question that one of them
-answers. Full attention over the prompt's joined ranges answers it greedily in at most 10 tokens.
-Every other way is given these tokens, whatever it would have chosen; compared are the distributions
-that it had for them. The engine's ways are the engine itself, asked as drop-ins ask it: only what
-its runner returns is replaced. Beside them stand full reuse and other choices of tokens by their
-definitions (``bench.baselines.chunk_reuse``); CacheBlend's choice is made there from the whole
-prompt's full attention. QCFuse's is made in layers that were found on other prompts
-(``bench.baselines.critical_layers``). All texts are encoded behind the system's turn, once for each
-prompt.
+A prompt is a question and the eight texts nearest to it, by MiniLM's vectors, of a corpus of about
+1,100 texts of one length (of prompts of 5,000 tokens, 450). Other prompts are of random texts and
+the one nearest to the question. Full attention over the prompt's joined ranges answers it greedily
+in at most 10 tokens. Every other way is given these tokens, whatever it would have chosen; compared
+are the distributions that it had for them.
 
-Beside that, questions are answered freely whose gold answer is known, a sentence of one passage
-that others have much like it, and EM and F1 of words are compared. Normalised F1 (FusionRAG,
-Eq. 11) is 0 for
-full reuse and 1 for full attention; where full attention is no better, there is none.
+All ways are made by their definitions (``bench.baselines``), in float32 over the engine's runner of
+torch; tests hold the engine to them. Texts are encoded behind the system's turn: alone, or as
+``neighbours`` behind the three texts of the corpus most similar to each. ``fused`` computes those
+tokens again that the engine chooses by default, single ones or aligned blocks. CacheBlend's choice
+is made from the whole prompt's full attention.
+
+The full form adds other choices of tokens; QCFuse's layers are found on other prompts. It also
+answers questions freely whose gold answer is known, a sentence of one passage that others have much
+like it, and compares EM and F1 of words. On these full reuse loses nothing that could be seen, so
+they tell nothing of what recomputing is worth: normalised F1 (FusionRAG, Eq. 11) is 0 for full
+reuse and 1 for full attention; where full attention is no better, there is none.
 
 Figures are means over prompts with their standard errors: Kullback-Leibler divergence in nats of
 the first token and of all, and how often full attention's most probable token is the most probable
@@ -21,30 +24,64 @@ one. Nothing is timed.
 
 Ratios:
     full_top1: against full attention over the same tokens: share of an answer's tokens that are the
-        most probable ones with full reuse, too; mean over prompts.
-    fused15_top1: against full attention over the same tokens: the same share where 15 % of the
-        texts' tokens are computed again.
-    fused15_recovers: against full reuse: the share of its mean divergence from full attention that
-        is gone where 15 % of the texts' tokens are computed again.
+        most probable ones with full reuse, too; mean over searched prompts of 2,000 tokens.
+    recovers_15: against full reuse, searched prompts of 2,000 tokens: the share of its mean
+        divergence from full attention that is gone where 15 % of the texts' tokens are computed
+        again, as by default.
+    recovers_0: against full reuse, the same prompts: the share that is gone where texts have the
+        state that they have behind their neighbours, and nothing is computed again.
+    random_neighbours: against the same without neighbours, random passages of 500 tokens: the share
+        of full reuse's divergence that neighbours add to what is gone with 15 %; below 0 they harm.
+    blocks_keep: against single tokens, searched prompts: the share of what 15 % recover that is
+        left where they are chosen by aligned blocks of 8; the least over the lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import thread_candidates
-from bench.kv.answers import answer_rows, gold_questions
-from bench.kv.fidelity import FULL, FUSED_15, Fidelity, Reader, measure
-from bench.results import SuiteResult, sizes_of
+from bench.kv.answers import Answerer, answer_rows, gold_questions
+from bench.kv.fidelity import (
+    BLOCKS_8,
+    FULL,
+    FUSED_15,
+    NEIGHBOURS,
+    NEIGHBOURS_15,
+    Case,
+    Corpus,
+    Fidelity,
+    Reader,
+    measure,
+)
+from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.engine_api import Document
-from rag_accel.fidelity.prompts import TextPrompt, short_prompts
+from rag_accel.fidelity.prompts import TextPrompt, cut_texts, searched_prompts
 from rag_accel.sample import read_corpus, smollm2_folder
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.load import torch_threads
 
-_CHUNKS = 2000
+#: Tokens of a prompt and its answer beside those of texts, at most.
+_AROUND = 512
+#: What random passages are compared by.
+_RANDOM = (FULL, FUSED_15, NEIGHBOURS, NEIGHBOURS_15)
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Prompts of one length.
+
+    Args:
+        tokens: of the texts of a prompt.
+        prompts: of one search.
+        documents: that are cut into the texts.
+    """
+
+    tokens: int
+    prompts: int
+    documents: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,86 +89,135 @@ class Sizes:
     """How much is measured.
 
     Args:
-        prompts: how many.
-        tokens: the least and the most of the passages of a prompt, about.
-        passages: the least and the most of a prompt.
-        profiled: prompts that critical layers are found on.
+        lengths: the ratios of one length are those of the middle one.
+        random: prompts of random passages, of the first length.
+        passages: texts of a prompt.
+        profiled: prompts of the first length that critical layers are found on; without any no
+            other choice is compared.
         answer: most tokens of an answer.
-        context: most tokens of a prompt and its answer.
-        shares: of the texts' tokens that are computed again.
         questions: how many have a gold answer.
+        gold_tokens: the least and the most of the passages of their prompts, about.
+        gold_passages: the least and the most of a prompt.
         gold_answer: most tokens of an answer to them.
-        answered_shares: of the texts' tokens, where those are answered.
+        answered_shares: of the texts' tokens that are computed again, where those are answered.
     """
 
-    prompts: int = 200
-    tokens: tuple[int, int] = (360, 600)
-    passages: tuple[int, int] = (4, 6)
+    lengths: tuple[Length, ...] = (
+        Length(500, 200, 340),
+        Length(2000, 60, 1400),
+        Length(5000, 20, 1400),
+    )
+    random: int = 200
+    passages: int = 8
     profiled: int = 8
     answer: int = 10
-    context: int = 1024
-    shares: tuple[float, ...] = (0.05, 0.15, 0.3)
     questions: int = 60
+    gold_tokens: tuple[int, int] = (360, 600)
+    gold_passages: tuple[int, int] = (4, 6)
     gold_answer: int = 24
     answered_shares: tuple[float, ...] = (0.05, 0.15, 0.3)
 
 
-QUICK = Sizes(prompts=40, profiled=4, shares=(0.15,), questions=12)
+QUICK = Sizes(
+    lengths=(Length(500, 24, 340), Length(2000, 8, 1400), Length(5000, 2, 1400)),
+    random=16,
+    profiled=0,
+    questions=0,
+)
 FULL_SIZES = Sizes()
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """A model of transformers, its tokenizer, and documents; tests give small ones."""
+    """A model of transformers, its tokenizer, documents, and what embeds; tests give small ones."""
 
     model: Any
     tokenizer: Any
     documents: Sequence[Document]
+    embed: Callable[[Sequence[str]], Any]
 
 
 def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over SmolLM2."""
     chosen = sizes or (QUICK if quick else FULL_SIZES)
-    given = material or _real_material()
-    prompts = _prompts(given, chosen, chosen.prompts, seed=0)
-    others = _prompts(given, chosen, chosen.profiled, seed=1)
+    given = material or _real_material(max(length.documents for length in chosen.lengths))
     threads = max(thread_candidates(usable_cores()))
-    reader = Reader(
-        *(given.model, given.tokenizer, chosen.context, threads),
-        *(chosen.shares, chosen.answered_shares),
-    )
+    with torch_threads(threads):
+        found = _compared(chosen, given)
+        answers = _answers(chosen, given, threads) if chosen.questions else []
+    rows = [row for each in found for row in each.rows()]
+    sizes_used = sizes_of(chosen)
+    return SuiteResult("kv_fidelity", (*rows, *answers), _ratios(*found), sizes=sizes_used)
+
+
+def _compared(sizes: Sizes, material: Material) -> list[Fidelity]:
+    """Return what is found in random passages, and in those of a search at each length."""
+    context = _AROUND + max(length.tokens for length in sizes.lengths)
+    reader = Reader(material.model, material.tokenizer, context)
+
+    def cases(corpus: Corpus, prompts: Sequence[TextPrompt]) -> Iterator[Case]:
+        return (reader.case(prompt, corpus, sizes.answer) for prompt in prompts)
+
+    corpora = [_corpus(sizes, material, length) for length in sizes.lengths]
+    first, arms = corpora[0], reader.arms()
+    documents = material.documents[: sizes.lengths[0].documents]
+    among = searched_prompts(documents, first.among_random, sizes.random)
+    few = {name: arms[name] for name in _RANDOM}
+    found = [measure(reader, few, "prompts of random passages", cases(first, among))]
+    if sizes.profiled:
+        count = sizes.lengths[0].prompts
+        others = searched_prompts(documents, first.search, count + sizes.profiled)[count:]
+        arms |= reader.other_arms([*cases(first, others)])
+    for corpus, length in zip(corpora, sizes.lengths, strict=True):
+        documents = material.documents[: length.documents]
+        prompts = searched_prompts(documents, corpus.search, length.prompts)
+        found.append(measure(reader, arms, "prompts of one search", cases(corpus, prompts)))
+    return found
+
+
+def _corpus(sizes: Sizes, material: Material, length: Length) -> Corpus:
+    documents, tokens = material.documents[: length.documents], length.tokens // sizes.passages
+    texts = cut_texts(material.tokenizer, documents, tokens)
+    return Corpus(texts, material.embed, sizes.passages)
+
+
+def _answers(sizes: Sizes, material: Material, threads: int) -> list[Row]:
     questions = gold_questions(
-        given.tokenizer, given.documents, chosen.questions, chosen.tokens, chosen.passages
+        *(material.tokenizer, material.documents, sizes.questions),
+        *(sizes.gold_tokens, sizes.gold_passages),
     )
+    context = _AROUND + max(sizes.gold_tokens)
+    answerer = Answerer(material.model, material.tokenizer, context, threads, sizes.answered_shares)
     try:
-        with torch_threads(threads):
-            reader.find_critical_layers(others, chosen.answer)
-            found = measure(reader, prompts, chosen.answer)
-            answers = answer_rows(reader.answerer(), questions, chosen.gold_answer, FULL)
+        return answer_rows(answerer, questions, sizes.gold_answer)
     finally:
-        reader.close()
-    return SuiteResult(
-        *("kv_fidelity", (*found.rows(), *answers), _ratios(found)), sizes=sizes_of(chosen)
-    )
+        answerer.close()
 
 
-def _prompts(material: Material, sizes: Sizes, count: int, seed: int) -> list[TextPrompt]:
-    given = (count, sizes.tokens, sizes.passages, seed)
-    return short_prompts(material.tokenizer, material.documents, *given)
+def _ratios(random: Fidelity, *searched: Fidelity) -> dict[str, float]:
+    middle = searched[len(searched) // 2]
+    return {
+        "full_top1": middle.mean(FULL, "top1"),
+        "recovers_15": middle.recovers(FUSED_15),
+        "recovers_0": middle.recovers(NEIGHBOURS),
+        "random_neighbours": random.recovers(NEIGHBOURS_15) - random.recovers(FUSED_15),
+        "blocks_keep": min(
+            found.recovers(BLOCKS_8) / found.recovers(FUSED_15) for found in searched
+        ),
+    }
 
 
-def _ratios(found: Fidelity) -> dict[str, float]:
-    ratios = {"full_top1": found.mean(FULL, "top1")}
-    if FUSED_15 in found.found:
-        ratios["fused15_top1"] = found.mean(FUSED_15, "top1")
-        ratios["fused15_recovers"] = found.recovers(FUSED_15)
-    return ratios
-
-
-def _real_material() -> Material:
+def _real_material(documents: int) -> Material:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from rag_accel.engines.embedding.models import load_named_model
+
     folder = str(smollm2_folder())
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    return Material(model.eval(), tokenizer, read_corpus(_CHUNKS).documents)
+    encoder = load_named_model(None, "embedder")
+
+    def embed(texts: Sequence[str]) -> Any:
+        return encoder.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
+
+    return Material(model.eval(), tokenizer, read_corpus(documents).documents, embed)

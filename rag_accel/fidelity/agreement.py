@@ -35,6 +35,7 @@ class AgreementCheck:
         kl: Kullback-Leibler divergence from the plain computation a token, in nats.
         kl_error: its standard error.
         prompts: how many were compared.
+        compared: their description.
         tokens: most tokens of an answer.
         complete: whether all prompts were compared before the time was over.
         file: of the verdict.
@@ -51,6 +52,7 @@ class AgreementCheck:
     kl: float
     kl_error: float
     prompts: int
+    compared: str
     tokens: int
     complete: bool
     file: Path
@@ -69,7 +71,7 @@ class AgreementCheck:
         least = f"{self.target:.0%} of the tokens, less two standard errors"
         return "\n".join(
             [
-                f"{self.model}: {self.prompts} prompts, up to {self.tokens} tokens each{limited}",
+                f"{self.model}: {self.compared}, answers of up to {self.tokens}{limited}",
                 f"same most probable token {self.top1:.3f} +- {self.top1_error:.3f}",
                 f"divergence (nats a token) {self.kl:.4f} +- {self.kl_error:.4f}",
                 *_savings(self.layouts),
@@ -131,7 +133,7 @@ def kept_check(
     )
     return AgreementCheck(
         *(verdict.name, option, verdict.target, verdict.passed, top1, top1_error, kl, kl_error),
-        *(verdict.prompts, verdict.tokens),
+        *(verdict.prompts, compared.description, verdict.tokens),
         complete=compared.is_complete,
         file=kind.write(verdict_folder(folder), verdict),
         layouts=layouts,

@@ -47,6 +47,7 @@ class ReuseCheck:
         ratio: the smallest ``recompute_ratio`` that meets it; None if fused does not pay here.
         measured: the fidelity of each ratio.
         prompts: how many were compared.
+        compared: their description.
         tokens: most tokens of an answer.
         complete: whether all prompts were compared before the time was over.
         heads: sentences about dates and times that stand in the heads of prompts.
@@ -58,6 +59,7 @@ class ReuseCheck:
     ratio: float | None
     measured: tuple[RatioFidelity, ...]
     prompts: int
+    compared: str
     tokens: int
     complete: bool
     heads: tuple[str, ...]
@@ -71,7 +73,7 @@ class ReuseCheck:
         limited = "" if self.complete else ", as many as the time allowed"
         return "\n".join(
             [
-                f"{self.model}: {self.prompts} prompts, up to {self.tokens} tokens each{limited}",
+                f"{self.model}: {self.compared}, answers of up to {self.tokens}{limited}",
                 "recomputed  same most probable token  divergence (nats a token)",
                 *map(_line, self.measured),
                 self._proposal(),
@@ -114,7 +116,9 @@ def check_reuse(
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers.
         tokenizer: the tokenizer of a model object.
-        prompts: like those of the program; by default made of Python's documentation.
+        prompts: like those of the program; by default made of Python's documentation: each of the
+            eight texts that share most words with a question, of 500, 2,000 and 5,000 tokens as far
+            as they have room and time.
         target: the share of tokens whose most probable one must be the same.
         ratios: shares of the texts' tokens that are computed again.
         count: how many prompts are made, where none are given.
@@ -224,7 +228,8 @@ def _kept(
         versions=library_versions(),
     )
     return ReuseCheck(
-        *(verdict.name, verdict.target, ratio, measured, verdict.prompts, verdict.tokens),
+        *(verdict.name, verdict.target, ratio, measured, verdict.prompts),
+        *(compared.description, verdict.tokens),
         complete=compared.is_complete,
         heads=dated_heads(loaded.tokenizer, compared.prompts, plan.template),
         file=REUSE_CHECKS.write(folder, verdict),

@@ -6,13 +6,13 @@ import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.model.loading import LoadedModel
 from rag_accel.engines.option_checks import check_least, check_share
 from rag_accel.errors import ConfigError
-from rag_accel.fidelity.prompts import TextPrompt, short_prompts
+from rag_accel.fidelity.prompts import TextPrompt, cut_texts, searched_prompts, word_search
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.verdicts import default_folder
 from rag_accel.sample import read_corpus
@@ -23,8 +23,8 @@ COUNT = 30
 LIMIT_S = 1800.0
 #: Of fewer, the standard error says too little.
 LEAST_PROMPTS = 8
-#: Tokens and passages of generated prompts, and the documents they are made of.
-_SAMPLE_TOKENS, _SAMPLE_PASSAGES, _CHUNKS = (360, 600), (4, 6), 500
+#: Of generated prompts: tokens of the texts, room for all else, texts, and documents they are of.
+_LENGTHS, _AROUND, _PASSAGES, _CHUNKS = (500, 2000, 5000), 256, 8, 500
 _LIBRARIES = ("rag-accel", "transformers", "torch")
 Found = TypeVar("Found")
 
@@ -48,10 +48,12 @@ class ComparedPrompts(Generic[Found]):
     Args:
         prompts: all that were to be compared.
         found: of each of the first ones, as many as the time allowed.
+        description: of the prompts that were compared.
     """
 
     prompts: Sequence[TextPrompt]
     found: Sequence[Found]
+    description: str
 
     @property
     def is_complete(self) -> bool:
@@ -121,9 +123,7 @@ class CheckPlan:
                 or the time is over before 8 prompts were compared.
             EngineError: the chat template refuses one.
         """
-        prompts = self._prompts
-        if prompts is None:
-            prompts = _sample_prompts(loaded.tokenizer, self._count)
+        prompts = self._prompts or _sample_prompts(loaded, self._count)
         segmented = [read(prompt) for prompt in prompts]
         self._check_room(loaded, segmented)
         found: list[Found] = []
@@ -134,12 +134,15 @@ class CheckPlan:
             self._progress(len(found), len(prompts))
         if len(found) < LEAST_PROMPTS:
             raise _too_few("the time was over", len(found), "give a larger limit_s")
-        return ComparedPrompts(prompts, found)
+        sizes = [len(segments.ids) for segments in segmented[: len(found)]]
+        kind = "prompts" if self._prompts is not None else "prompts of one search each"
+        said = f"{len(found)} {kind}, of {min(sizes):,} to {max(sizes):,} tokens"
+        return ComparedPrompts(prompts, found, said)
 
     def _check_room(self, loaded: LoadedModel, segmented: Sequence[Tokens]) -> None:
         for at, segments in enumerate(segmented, 1):
             size = len(segments.ids) + self.tokens
-            if size > loaded.runner.context or not loaded.runner.pool.fits(size):
+            if not _fits(loaded, size):
                 raise ConfigError(
                     "a prompt and its answer have no room",
                     where=f"prompt {at}",
@@ -165,10 +168,20 @@ def library_versions() -> dict[str, str]:
     return found
 
 
-def _sample_prompts(tokenizer: Any, count: int) -> list[TextPrompt]:
-    """Return prompts made of Python's documentation."""
+def _fits(loaded: LoadedModel, tokens: int) -> bool:
+    return tokens <= loaded.runner.context and loaded.runner.pool.fits(tokens)
+
+
+def _sample_prompts(loaded: LoadedModel, count: int) -> list[TextPrompt]:
+    """Return prompts of Python's documentation of the lengths that have room, in their order."""
     documents = read_corpus(_CHUNKS).documents
-    return short_prompts(tokenizer, documents, count, _SAMPLE_TOKENS, _SAMPLE_PASSAGES)
+    lengths = [tokens for tokens in _LENGTHS if _fits(loaded, tokens + _AROUND)] or _LENGTHS[:1]
+    prompts: list[TextPrompt] = []
+    for at, tokens in enumerate(lengths, 1):
+        texts = cut_texts(loaded.tokenizer, documents, tokens // _PASSAGES)
+        number = count * at // len(lengths) - len(prompts)
+        prompts += searched_prompts(documents, word_search(texts, _PASSAGES), number)
+    return prompts
 
 
 def _too_few(what: str, found: int, hint: str) -> ConfigError:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
+
+import numpy as np
 
 from rag_accel.engine_api import Document, GenerationInput, Message
 from rag_accel.engines.llm.local.text.prompting import Prompting
+from rag_accel.engines.retrieval.hybrid.lexical_spec import LexicalSpec
+from rag_accel.engines.retrieval.hybrid.terms import TermScores, terms_of
 from rag_accel.errors import ConfigError
 from rag_accel.kv.prompt_chunks import locate_chunks
 from rag_accel.kv.segments import SegmentedPrompt
@@ -18,6 +21,9 @@ from rag_accel.sample import make_questions
 SYSTEM = "Answer the question from the passages. Be brief."
 BETWEEN = "\n\n"
 LEAST_TOKENS = 8
+
+Search = Callable[[str], Sequence[str]]
+"""Returns the texts that are found for a question, the best first."""
 
 #: The replacement character, which stands for no text.
 _BROKEN = "\ufffd"
@@ -93,45 +99,49 @@ class TextCutter:
     def text(self, tokens: int) -> str:
         """Return the next text of so many tokens, in a few cases one more or less."""
         while len(self._left) < tokens:
-            self._left += self._tokenizer(next(self._pieces) + "\n", add_special_tokens=False)[
-                "input_ids"
-            ]
+            self._left += _ids(self._tokenizer, next(self._pieces))
         taken, self._left = self._left[:tokens], self._left[tokens:]
         return self._tokenizer.decode(taken).replace(_BROKEN, "").strip()
 
 
-def short_prompts(
-    tokenizer: Any,
-    documents: Sequence[Document],
-    count: int,
-    tokens: tuple[int, int],
-    passages: tuple[int, int],
-    seed: int = 0,
-) -> list[TextPrompt]:
-    """Return prompts about passages of several documents, of which one answers the question.
+def cut_texts(tokenizer: Any, documents: Sequence[Document], tokens: int) -> list[str]:
+    """Return the texts of so many tokens that documents are cut into, one behind the other.
+
+    A text may end in the next document; equal texts are there once.
+    """
+    texts = [document.text for document in documents]
+    total = sum(len(_ids(tokenizer, text)) for text in texts)
+    cutter = TextCutter(tokenizer, texts)
+    return list(dict.fromkeys(cutter.text(tokens) for _ in range(total // tokens)))
+
+
+def word_search(texts: Sequence[str], count: int) -> Search:
+    """Return a search for the texts that share most words with a question, by BM25."""
+    spec = LexicalSpec()
+    held = TermScores.of(texts, spec)
+
+    def search(question: str) -> list[str]:
+        scores = held.of_query(terms_of(question, spec))
+        if scores is None:
+            return []
+        best: list[int] = np.argsort(-scores, kind="stable")[:count].tolist()
+        return [texts[at] for at in best]
+
+    return search
+
+
+def searched_prompts(documents: Sequence[Document], search: Search, count: int) -> list[TextPrompt]:
+    """Return prompts of the texts that a search finds for questions about documents.
 
     Args:
-        tokenizer: the model's.
-        documents: passages are their beginnings.
-        count: of prompts.
-        tokens: the least and the most of the passages of a prompt, about.
-        passages: the least and the most of a prompt.
-        seed: of the choice.
+        documents: in whose words questions are asked.
+        search: returns the texts of a prompt in their order.
+        count: of prompts; there are fewer where documents have fewer sentences.
     """
-    random = Random(seed)
-    return [_short_prompt(tokenizer, documents, tokens, passages, random) for _ in range(count)]
+    questions = [question.text for question in make_questions(documents, count)]
+    return [TextPrompt(tuple(search(question)), question) for question in questions]
 
 
-def _short_prompt(
-    tokenizer: Any,
-    documents: Sequence[Document],
-    tokens: tuple[int, int],
-    passages: tuple[int, int],
-    random: Random,
-) -> TextPrompt:
-    chosen = random.sample(documents, random.randint(*passages))
-    size = random.randint(*tokens) // len(chosen)
-    texts = [TextCutter(tokenizer, [document.text]).text(size) for document in chosen]
-    about = random.randrange(len(chosen))
-    (question,) = make_questions([chosen[about]], 1)
-    return TextPrompt(tuple(texts), question.text)
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text that another one follows."""
+    return tokenizer(f"{text}\n", add_special_tokens=False)["input_ids"]

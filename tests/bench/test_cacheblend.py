@@ -63,7 +63,8 @@ def test_chosen_are_the_tokens_that_a_whole_prefill_shows_to_deviate_most(
     blend = CacheBlend(tiny_chat.model(), runner, share)
     found = blend.prefill(prompt)
     states = chunk_reuse.encoded(runner, prompt)
-    assert blend.chosen == chunk_reuse.most_deviant(runner, prompt, states, share)
+    whole = chunk_reuse.answered(runner, prompt.ids, 1).state
+    assert blend.chosen == chunk_reuse.most_deviant(runner, prompt, states, share, whole)
     again = chunk_reuse.reuse(runner, prompt, states, again=blend.chosen)
     torch.testing.assert_close(found, again, atol=1e-4, rtol=1e-4)
 

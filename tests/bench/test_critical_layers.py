@@ -17,9 +17,10 @@ from fake_runner import tokenizer
 
 from bench.baselines import chunk_reuse
 from bench.baselines.critical_layers import (
+    BY_QUESTION,
     Answered,
-    CriticalLayers,
-    profiled,
+    chosen,
+    critical_layers,
     question_attention,
 )
 from rag_accel.engines.llm.local.batching.rows import SequenceRows
@@ -28,7 +29,7 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.selection import QuestionGuided
+from rag_accel.kv.selection import Asked, QuestionGuided
 
 PROMPT = TextPrompt(
     (
@@ -59,33 +60,37 @@ def places_of(prompt: SegmentedPrompt) -> list[int]:
     return [place for one in prompt.chunks for place in range(one.start, one.end)]
 
 
+@pytest.mark.parametrize("asked", ["question", "last"])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
-    runner: Any, prompt: SegmentedPrompt, layer: int
+    runner: Any, prompt: SegmentedPrompt, layer: int, asked: Asked
 ) -> None:
+    selector = QuestionGuided(asked)
     options = LocalOptions(
         kv_reuse="fused",
         reuse_always=True,
         recompute_ratio=SHARE,
         recompute_layer=layer,
-        selector=QuestionGuided("question"),
+        selector=selector,
     )
     engine = ForcedEngine(loaded(), options, threads=1)
     _, theirs = engine.answer(PROMPT.generation_input(3), len(prompt.ids), [7, 8, 9])
     engine.close()
     states = chunk_reuse.encoded(runner, prompt)
-    again = CriticalLayers([layer]).chosen(runner, prompt, states, SHARE)
+    scores = question_attention(runner, prompt, states, [layer], asked)
+    again = chosen(scores, prompt, SHARE, selector)
     ours = chunk_reuse.reuse(runner, prompt, states, [7, 8], again)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 def test_layers_are_looked_at_together(runner: Any, prompt: SegmentedPrompt) -> None:
     states = chunk_reuse.encoded(runner, prompt)
-    each = torch.tensor(question_attention(runner, prompt, states, [0, 1]))
+    each = torch.tensor([question_attention(runner, prompt, states, [layer]) for layer in (0, 1)])
     places = torch.tensor(places_of(prompt))
     count = math.ceil(SHARE * len(places))
     best = places[each.sum(0)[places].topk(count).indices]
-    found = CriticalLayers([0, 1]).chosen(runner, prompt, states, SHARE)
+    together = question_attention(runner, prompt, states, [0, 1])
+    found = chosen(together, prompt, SHARE, BY_QUESTION)
     assert list(found) == sorted(best.tolist())
 
 
@@ -102,8 +107,8 @@ def test_attention_of_a_question_over_exact_states_is_that_of_the_model(
     with torch.inference_mode():
         looks = model(torch.tensor([prompt.ids]), output_attentions=True).attentions
     end = prompt.chunks[-1].end
-    found = question_attention(runner, prompt, states, range(runner.layers))
-    for layer, scores in enumerate(found):
+    for layer in range(runner.layers):
+        scores = question_attention(runner, prompt, states, [layer])
         theirs = looks[layer][0].mean(0)[end:].sum(0)
         torch.testing.assert_close(torch.tensor(scores), theirs, atol=1e-4, rtol=1e-4)
 
@@ -155,11 +160,11 @@ def test_critical_are_the_layers_that_choose_what_the_answer_looks_at(
     states: Any = {one.ids: None for one in prompt.chunks}
     case = Answered(prompt, states, (1, 2))
     share = 4 / len(places)
-    assert profiled(told, [case], share, count=1).layers == (1,)
-    assert profiled(told, [case, case], share, count=2).layers == (1, 2)
+    assert critical_layers(told, [case], share, count=1) == (1,)
+    assert critical_layers(told, [case, case], share, count=2) == (1, 2)
 
 
 def test_no_lane_is_left(runner: Any, prompt: SegmentedPrompt) -> None:
     states = chunk_reuse.encoded(runner, prompt)
-    profiled(runner, [Answered(prompt, states, (7, 8))], SHARE)
+    critical_layers(runner, [Answered(prompt, states, (7, 8))], SHARE)
     assert runner.pool.held_bytes == 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 pytest.importorskip("transformers")
@@ -101,9 +102,16 @@ def _overhead(given: Given) -> SuiteResult:
 
 def _kv_fidelity(_: Given) -> SuiteResult:
     documents = [Document(text[:9], f"{text} " * 3, {"title": text[:9]}) for text in TEXTS]
-    sizes = kv_fidelity.Sizes(prompts=2, profiled=1, tokens=(60, 90), passages=(2, 3), answer=4)
-    material = kv_fidelity.Material(tiny_chat.model(), tokenizer(), documents)
-    return kv_fidelity.run(True, replace(sizes, questions=2, gold_answer=4), material)
+    embed = DeterministicFakeEmbedding(size=8).embed_documents
+    material = kv_fidelity.Material(
+        *(tiny_chat.model(), tokenizer(), documents),
+        lambda texts: np.array(embed([*texts]), dtype=np.float32),
+    )
+    lengths = (kv_fidelity.Length(60, 2, 3),)
+    sizes = kv_fidelity.Sizes(
+        *(lengths, 2, 2, 1, 4), questions=2, gold_tokens=(60, 90), gold_passages=(2, 3)
+    )
+    return kv_fidelity.run(True, replace(sizes, gold_answer=4), material)
 
 
 #: suite -> a run of it that takes seconds

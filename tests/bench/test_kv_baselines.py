@@ -13,7 +13,7 @@ import torch
 from fake_runner import tokenizer
 
 from bench.baselines import chunk_reuse
-from bench.baselines.chunk_reuse import PrefixOnly, encoded, full_prefill, reuse
+from bench.baselines.chunk_reuse import answered, encoded, encoded_behind, reuse
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.fidelity.forced import ForcedEngine
@@ -53,31 +53,40 @@ def all_places(prompt: SegmentedPrompt) -> list[int]:
     return [place for one in prompt.chunks for place in range(one.start, one.end)]
 
 
-def test_a_full_prefill_is_that_of_the_model(runner: Any, prompt: SegmentedPrompt) -> None:
-    found = full_prefill(runner, prompt.ids, last=3)
-    torch.testing.assert_close(found, plain(prompt.ids, 3), atol=1e-4, rtol=1e-4)
-
-
-def test_a_prefix_cache_takes_over_the_common_beginning_only(
-    runner: Any, prompt: SegmentedPrompt
-) -> None:
-    cache = PrefixOnly(runner)
-    cache.prefill(prompt.ids)
-    assert cache.taken_over == 0
-    first, *others = PROMPT.texts
-    turned = TextPrompt((first, *reversed(others)), PROMPT.question).segmented(tokenizer())
-    found = cache.prefill(turned.ids)
-    cache.close()
-    assert prompt.chunks[0].end <= cache.taken_over < prompt.chunks[1].end
-    torch.testing.assert_close(found, plain(turned.ids), atol=1e-4, rtol=1e-4)
-
-
 def test_texts_are_encoded_behind_the_head_alone(runner: Any, prompt: SegmentedPrompt) -> None:
     states = encoded(runner, prompt)
     alone = TextPrompt(PROMPT.texts[2:], PROMPT.question).segmented(tokenizer())
     text = prompt.chunks[2].ids
     assert torch.equal(states[text].keys, encoded(runner, alone)[text].keys)
     assert states[text].position == len(prompt.head)
+
+
+def test_a_text_behind_another_one_sees_the_state_that_one_has_alone(
+    runner: Any, prompt: SegmentedPrompt
+) -> None:
+    first, text, _ = (chunk.ids for chunk in prompt.chunks)
+    alone = encoded(runner, prompt)
+    found = encoded_behind(runner, prompt.head, {text: [alone[first]]})[text]
+    # Behind the first of a prompt's texts a text sees the same, with every token computed.
+    whole = (*prompt.head, *first, *text)
+    computed = answered(runner, whole, 1).state
+    assert found.position == len(prompt.head) + len(first)
+    torch.testing.assert_close(
+        found.keys, computed.keys[:, :, found.position :], atol=1e-4, rtol=1e-4
+    )
+    # Behind two, it does not: the second one has not seen the first.
+    third = prompt.chunks[2].ids
+    (other,) = encoded_behind(runner, prompt.head, {third: [alone[first], alone[text]]}).values()
+    computed = answered(runner, (*whole, *third), 1).state
+    assert not torch.allclose(other.values, computed.values[:, :, other.position :], atol=1e-3)
+
+
+def test_an_answer_ends_with_the_token_that_ends_it(runner: Any, prompt: SegmentedPrompt) -> None:
+    whole = answered(runner, prompt.ids, 4)
+    assert (len(whole.tokens), len(whole.logits)) == (4, 4)
+    ended = answered(runner, prompt.ids, 4, ends={whole.tokens[1]})
+    stop = whole.tokens.index(whole.tokens[1]) + 1
+    assert ended.tokens == whole.tokens[:stop]
 
 
 def test_full_reuse_is_what_the_engine_does(runner: Any, prompt: SegmentedPrompt) -> None:
@@ -113,14 +122,15 @@ def test_the_most_deviant_tokens_are_those_of_the_second_layer(
     runner: Any, prompt: SegmentedPrompt
 ) -> None:
     states = encoded(runner, prompt)
-    found = chunk_reuse.most_deviant(runner, prompt, states, 0.25)
+    whole = answered(runner, prompt.ids, 1).state
+    found = chunk_reuse.most_deviant(runner, prompt, states, 0.25, whole)
     places = all_places(prompt)
     with torch.inference_mode():
         cache = tiny_chat.model()(torch.tensor([prompt.ids]), use_cache=True).past_key_values
     layer = cache.layers[chunk_reuse.DEVIATION_LAYER]
-    whole = layer.values[0]
+    theirs = layer.values[0]
     chunks = [states[one.ids].values[chunk_reuse.DEVIATION_LAYER] for one in prompt.chunks]
-    by_values = (torch.cat(chunks, 1) - whole[:, places]).square().sum((0, 2))
+    by_values = (torch.cat(chunks, 1) - theirs[:, places]).square().sum((0, 2))
     chosen = torch.tensor([place in found for place in places])
     assert len(found) == round(0.25 * len(places))
     assert by_values[chosen].mean() > by_values[~chosen].mean()
@@ -131,7 +141,8 @@ def test_a_state_gone_wrong_is_what_deviates(runner: Any, prompt: SegmentedPromp
     wrong = prompt.chunks[1]
     values = states[wrong.ids].values
     values[chunk_reuse.DEVIATION_LAYER, :, 3] += 100
-    (found,) = chunk_reuse.most_deviant(runner, prompt, states, 1 / len(all_places(prompt)))
+    share, whole = 1 / len(all_places(prompt)), answered(runner, prompt.ids, 1).state
+    (found,) = chunk_reuse.most_deviant(runner, prompt, states, share, whole)
     assert found == wrong.start + 3
 
 

@@ -2,68 +2,138 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 
+import numpy as np
 import tiny_chat
 import torch
 from fake_runner import tokenizer
 
 from bench.kv.fidelity import (
+    BLOCKS_8,
     FULL,
+    FUSED_15,
+    NEIGHBOURS,
+    NEIGHBOURS_15,
+    Case,
+    Corpus,
     Divergence,
     Fidelity,
     Reader,
     divergence,
-    options_of,
 )
-from rag_accel.engine_api import Document
-from rag_accel.errors import EngineError
+from rag_accel.engines.llm.local.model.loading import load
+from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
 
-DOCUMENTS = tuple(
-    Document(name, f"{name}. {text} " * 3, {"title": name})
-    for name, text in {
-        "Fuji": "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
-        "Crane": "A crane lifts loads by a rope over a pulley, and lets them down by it.",
-        "Filter": "The filter of the pump is cleaned every month, or when the water is no more.",
-        "Lane": "A lane holds keys and values of one sequence of tokens that came before others.",
-    }.items()
+TEXTS = (
+    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
+    "A crane lifts loads by a rope over a pulley, and lets them down by it.",
+    "The filter of the pump is cleaned every month, or when the water is no more.",
+    "A lane holds keys and values of one sequence of tokens that came before others.",
 )
-PROMPT = TextPrompt((DOCUMENTS[0].text, DOCUMENTS[1].text), "How high is it?")
+PROMPT = TextPrompt(TEXTS[:2], "How high is it?")
+
+
+def embed(texts: Any) -> Any:
+    """Place the texts in the order of their numbers, a question where its last text is."""
+    at = [TEXTS.index(text) if text in TEXTS else 1.2 for text in texts]
+    angles = np.array(at, dtype=np.float32) / 4
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return Corpus(TEXTS, embed, passages=2)
 
 
 @pytest.fixture(scope="module")
 def reader() -> Reader:
-    return Reader(tiny_chat.model(), tokenizer(), 1024, 1, (0.15,))
+    return Reader(tiny_chat.model(), tokenizer(), 1024)
 
 
-def test_full_reuse_by_definition_is_what_the_engine_gives(reader: Reader) -> None:
-    case, full = reader.case(PROMPT, 3)
-    arms = reader.arms(0)
-    ours, theirs = arms[FULL](case), arms["full reuse by definition"](case)
+@pytest.fixture(scope="module")
+def case(reader: Reader, corpus: Corpus) -> Case:
+    return reader.case(PROMPT, corpus, 3)
+
+
+def test_a_search_finds_the_nearest_texts_first(corpus: Corpus) -> None:
+    assert corpus.search("What does a crane do?") == [TEXTS[1], TEXTS[2]]
+
+
+def test_random_passages_are_the_nearest_text_among_others(corpus: Corpus) -> None:
+    questions = [f"What does crane {at} do?" for at in range(20)]
+    found = [corpus.among_random(question) for question in questions]
+    assert all(len(set(texts)) == 2 and TEXTS[1] in texts for texts in found)
+    assert {text for texts in found for text in texts} == set(TEXTS)
+    assert found == [corpus.among_random(question) for question in questions]
+
+
+def test_the_neighbours_of_a_text_are_the_most_similar_ones_nearest_last(corpus: Corpus) -> None:
+    assert corpus.before[TEXTS[0]] == [TEXTS[3], TEXTS[2], TEXTS[1]]
+
+
+@pytest.mark.parametrize(
+    ("arm", "options"),
+    [
+        (FULL, {"kv_reuse": "full"}),
+        (FUSED_15, {"kv_reuse": "fused"}),
+        ("fused 30 %", {"kv_reuse": "fused", "recompute_ratio": 0.3}),
+    ],
+)
+def test_what_is_measured_is_what_the_engine_gives(
+    reader: Reader, case: Case, arm: str, options: dict[str, Any]
+) -> None:
+    given = LocalOptions(reuse_always=True, prefix_lanes=0, runner="torch", **options)
+    loaded = load(tiny_chat.model(), tokenizer(), context=1024, options=given)
+    engine = ForcedEngine(loaded, given, threads=1)
+    asked, answer = PROMPT.generation_input(len(case.full.tokens)), case.full.tokens
+    _, theirs = engine.answer(asked, len(case.prompt.ids), answer)
+    engine.close()
+    ours = reader.logits(case, reader.arms()[arm])
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-    assert divergence(full, ours).kl_mean > 1e-6
+    assert divergence(case.full.logits, ours).kl_mean > 1e-6
 
 
-def test_full_attention_is_over_the_joined_ranges(reader: Reader) -> None:
-    case, full = reader.case(PROMPT, 3)
-    ids = (*case.segments.ids, *case.answer[:-1])
+def test_full_attention_is_over_the_joined_ranges(case: Case) -> None:
+    ids = (*case.prompt.ids, *case.full.tokens[:-1])
     with torch.inference_mode():
-        plain = tiny_chat.model()(torch.tensor([ids])).logits[0, -len(case.answer) :]
-    torch.testing.assert_close(full, plain.float(), atol=1e-4, rtol=1e-4)
-    assert case.answer == tuple(plain.argmax(-1).tolist())
+        plain = tiny_chat.model()(torch.tensor([ids])).logits[0, -len(case.full.tokens) :]
+    torch.testing.assert_close(case.full.logits, plain.float(), atol=1e-4, rtol=1e-4)
+    assert case.full.tokens == tuple(plain.argmax(-1).tolist())
 
 
-def test_an_engine_that_had_another_prompt_is_refused(reader: Reader) -> None:
-    case, _ = reader.case(PROMPT, 3)
-    other = TextPrompt((*PROMPT.texts, DOCUMENTS[2].text), PROMPT.question)
-    wrong = replace(case, prompt=other)
-    with pytest.raises(EngineError, match="another prompt"):
-        reader.arms(0)[FULL](wrong)
+def test_texts_take_the_state_behind_their_neighbours_where_that_is_wanted(
+    reader: Reader, case: Case
+) -> None:
+    arms = reader.arms()
+    assert arms[NEIGHBOURS](case) == (case.behind.states, ())
+    states, again = arms[NEIGHBOURS_15](case)
+    assert states is case.behind.states
+    assert len(again) == len(arms[FUSED_15](case)[1])
+
+
+def test_blocks_are_of_neighbouring_tokens_and_no_more_of_them(reader: Reader, case: Case) -> None:
+    arms = reader.arms()
+    _, single = arms["fused 30 %"](case)
+    _, blocks = arms[BLOCKS_8](case)
+    assert 0 < len(blocks) <= len(single)
+    assert all(at // 8 * 8 in blocks or at // 8 * 8 + 7 in blocks for at in blocks)
+
+
+def test_other_arms_compute_their_share_again(reader: Reader, case: Case) -> None:
+    wanted = len(reader.arms()[FUSED_15](case)[1])
+    others = reader.other_arms([case])
+    assert len(others) == 4
+    for name, arm in others.items():
+        states, again = arm(case)
+        assert states is case.alone.states
+        assert len(again) == (16 if name.startswith("first") else pytest.approx(wanted, abs=1))
 
 
 def test_equal_logits_do_not_diverge() -> None:
@@ -99,9 +169,3 @@ def test_what_is_recovered_is_a_share_of_full_reuses_divergence() -> None:
 def test_the_error_of_what_is_recovered_is_that_between_prompts() -> None:
     assert fidelity([0.2, 0.4], [0.1, 0.2]).recovery_error("other") == pytest.approx(0, abs=1e-9)
     assert fidelity([0.2, 0.2], [0.2, 0.0]).recovery_error("other") == pytest.approx(0.5)
-
-
-def test_texts_are_reused_also_where_that_is_slower() -> None:
-    options = options_of({"kv_reuse": "full"})
-    assert options.kv_reuse == "full"
-    assert getattr(options, "reuse_always", True) is True

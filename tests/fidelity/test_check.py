@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tiny_chat import model
 from rag_accel.cli import main
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.errors import ConfigError
-from rag_accel.fidelity import ReuseCheck, TextPrompt, check_reuse
+from rag_accel.fidelity import ReuseCheck, TextPrompt, check_plan, check_reuse
 from rag_accel.kv.reuse_check import REUSE_CHECKS
 from rag_accel.kv.verdicts import default_folder
 from rag_accel.testing.clock import ManualClock
@@ -47,6 +48,7 @@ def test_recomputing_all_is_what_full_attention_gives() -> None:
 def test_what_is_proposed_meets_the_target_and_is_kept() -> None:
     found = check(target=0.0)
     assert (found.ratio, found.prompts, found.complete) == (0.0, 8, True)
+    assert found.compared.startswith("8 prompts, of ")
     kept = REUSE_CHECKS.read(default_folder(), load(model(), tokenizer()).runner.identity())
     assert kept is not None
     assert (kept.ratio, kept.target, kept.prompts, kept.tokens) == (0.0, 0.0, 8, 4)
@@ -156,7 +158,26 @@ def test_prompts_are_made_where_none_are_given(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cache", "check", str(checkpoint), "--target", "0", "--count", "8"]) == 0
-    assert "8 prompts, up to 10 tokens each" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert re.search(
+        r"8 prompts of one search each, of \d+ to \d+ tokens, answers of up to 10", shown
+    )
+
+
+def test_prompts_are_of_the_lengths_that_have_room_the_shorter_ones_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_plan, "_LENGTHS", (400, 1200, 5000))
+    monkeypatch.setattr(check_plan, "_CHUNKS", 20)
+    clock = ManualClock()
+    wanted = {"prompts": None, "count": 16, "limit_s": 8.5, "clock": clock}
+    found = check(**wanted, progress=lambda *_: clock.advance(1.0))
+    assert (found.prompts, found.complete) == (9, False)
+    least, most = (
+        int(size.replace(",", "")) for size in re.findall(r"[\d,]+(?= to| tok)", found.compared)
+    )
+    assert 400 < least < 656
+    assert 1200 < most < 1456
 
 
 @pytest.mark.parametrize(
