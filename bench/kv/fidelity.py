@@ -33,7 +33,7 @@ from rag_accel.kv.neighbours import neighbours
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.selection import QuestionGuided
 
-FULL, FUSED_15, BLOCKS_8 = "full reuse", "fused 15 %", "fused 15 %, blocks of 8"
+FULL, FUSED_15 = "full reuse", "fused 15 %"
 NEIGHBOURS, NEIGHBOURS_15 = "neighbours", "neighbours, fused 15 %"
 #: What is computed again: a share of the texts' tokens, or the first of each text.
 SHARE, FIRST = 0.15, 8
@@ -154,7 +154,6 @@ class Reader:
             FULL: lambda case: (case.alone.states, ()),
             FUSED_15: self._fused(SHARE),
             "fused 30 %": self._fused(2 * SHARE),
-            BLOCKS_8: self._fused(SHARE, block=8),
             "fused 15 %, blocks of 32": self._fused(SHARE, block=32),
             NEIGHBOURS: lambda case: (case.behind.states, ()),
             NEIGHBOURS_15: self._fused(SHARE, texts=attrgetter("behind")),

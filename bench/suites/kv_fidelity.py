@@ -9,14 +9,10 @@ are the distributions that it had for them.
 All ways are made by their definitions (``bench.baselines``), in float32 over the engine's runner of
 torch; tests hold the engine to them. Texts are encoded behind the system's turn: alone, or as
 ``neighbours`` behind the three texts of the corpus most similar to each. ``fused`` computes those
-tokens again that the engine chooses by default, single ones or aligned blocks. CacheBlend's choice
-is made from the whole prompt's full attention.
+tokens again that the engine chooses by default, or aligned blocks of 32. CacheBlend's choice is
+made from the whole prompt's full attention.
 
-The full form adds other choices of tokens; QCFuse's layers are found on other prompts. It also
-answers questions freely whose gold answer is known, a sentence of one passage that others have much
-like it, and compares EM and F1 of words. On these full reuse loses nothing that could be seen, so
-they tell nothing of what recomputing is worth: normalised F1 (FusionRAG, Eq. 11) is 0 for full
-reuse and 1 for full attention; where full attention is no better, there is none.
+The full form adds other choices of tokens; QCFuse's layers are found on other prompts.
 
 Figures are means over prompts with their standard errors: Kullback-Leibler divergence in nats of
 the first token and of all, and how often full attention's most probable token is the most probable
@@ -32,8 +28,6 @@ Ratios:
         state that they have behind their neighbours, and nothing is computed again.
     random_neighbours: against the same without neighbours, random passages of 500 tokens: the share
         of full reuse's divergence that neighbours add to what is gone with 15 %; below 0 they harm.
-    blocks_keep: against single tokens, searched prompts: the share of what 15 % recover that is
-        left where they are chosen by aligned blocks of 8; the least over the lengths.
 """
 
 from __future__ import annotations
@@ -43,9 +37,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import thread_candidates
-from bench.kv.answers import Answerer, answer_rows, gold_questions
 from bench.kv.fidelity import (
-    BLOCKS_8,
     FULL,
     FUSED_15,
     NEIGHBOURS,
@@ -56,7 +48,7 @@ from bench.kv.fidelity import (
     Reader,
     measure,
 )
-from bench.results import Row, SuiteResult, sizes_of
+from bench.results import SuiteResult, sizes_of
 from rag_accel.engine_api import Document
 from rag_accel.fidelity.prompts import TextPrompt, cut_texts, searched_prompts
 from rag_accel.sample import read_corpus, smollm2_folder
@@ -95,11 +87,6 @@ class Sizes:
         profiled: prompts of the first length that critical layers are found on; without any no
             other choice is compared.
         answer: most tokens of an answer.
-        questions: how many have a gold answer.
-        gold_tokens: the least and the most of the passages of their prompts, about.
-        gold_passages: the least and the most of a prompt.
-        gold_answer: most tokens of an answer to them.
-        answered_shares: of the texts' tokens that are computed again, where those are answered.
     """
 
     lengths: tuple[Length, ...] = (
@@ -111,18 +98,12 @@ class Sizes:
     passages: int = 8
     profiled: int = 8
     answer: int = 10
-    questions: int = 60
-    gold_tokens: tuple[int, int] = (360, 600)
-    gold_passages: tuple[int, int] = (4, 6)
-    gold_answer: int = 24
-    answered_shares: tuple[float, ...] = (0.05, 0.15, 0.3)
 
 
 QUICK = Sizes(
     lengths=(Length(500, 24, 340), Length(2000, 8, 1400), Length(5000, 2, 1400)),
     random=16,
     profiled=0,
-    questions=0,
 )
 FULL_SIZES = Sizes()
 
@@ -144,10 +125,8 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     threads = max(thread_candidates(usable_cores()))
     with torch_threads(threads):
         found = _compared(chosen, given)
-        answers = _answers(chosen, given, threads) if chosen.questions else []
-    rows = [row for each in found for row in each.rows()]
-    sizes_used = sizes_of(chosen)
-    return SuiteResult("kv_fidelity", (*rows, *answers), _ratios(*found), sizes=sizes_used)
+    rows = tuple(row for each in found for row in each.rows())
+    return SuiteResult("kv_fidelity", rows, _ratios(*found), sizes=sizes_of(chosen))
 
 
 def _compared(sizes: Sizes, material: Material) -> list[Fidelity]:
@@ -181,19 +160,6 @@ def _corpus(sizes: Sizes, material: Material, length: Length) -> Corpus:
     return Corpus(texts, material.embed, sizes.passages)
 
 
-def _answers(sizes: Sizes, material: Material, threads: int) -> list[Row]:
-    questions = gold_questions(
-        *(material.tokenizer, material.documents, sizes.questions),
-        *(sizes.gold_tokens, sizes.gold_passages),
-    )
-    context = _AROUND + max(sizes.gold_tokens)
-    answerer = Answerer(material.model, material.tokenizer, context, threads, sizes.answered_shares)
-    try:
-        return answer_rows(answerer, questions, sizes.gold_answer)
-    finally:
-        answerer.close()
-
-
 def _ratios(random: Fidelity, *searched: Fidelity) -> dict[str, float]:
     middle = searched[len(searched) // 2]
     return {
@@ -201,9 +167,6 @@ def _ratios(random: Fidelity, *searched: Fidelity) -> dict[str, float]:
         "recovers_15": middle.recovers(FUSED_15),
         "recovers_0": middle.recovers(NEIGHBOURS),
         "random_neighbours": random.recovers(NEIGHBOURS_15) - random.recovers(FUSED_15),
-        "blocks_keep": min(
-            found.recovers(BLOCKS_8) / found.recovers(FUSED_15) for found in searched
-        ),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,10 +107,8 @@ def _kv_fidelity(_: Given) -> SuiteResult:
         lambda texts: np.array(embed([*texts]), dtype=np.float32),
     )
     lengths = (kv_fidelity.Length(60, 2, 3),)
-    sizes = kv_fidelity.Sizes(
-        *(lengths, 2, 2, 1, 4), questions=2, gold_tokens=(60, 90), gold_passages=(2, 3)
-    )
-    return kv_fidelity.run(True, replace(sizes, gold_answer=4), material)
+    sizes = kv_fidelity.Sizes(*(lengths, 2, 2, 1, 4))
+    return kv_fidelity.run(True, sizes, material)
 
 
 #: suite -> a run of it that takes seconds

@@ -14,7 +14,6 @@ import torch
 from fake_runner import tokenizer
 
 from bench.kv.fidelity import (
-    BLOCKS_8,
     FULL,
     FUSED_15,
     NEIGHBOURS,
@@ -116,14 +115,6 @@ def test_texts_take_the_state_behind_their_neighbours_where_that_is_wanted(
     states, again = arms[NEIGHBOURS_15](case)
     assert states is case.behind.states
     assert len(again) == len(arms[FUSED_15](case)[1])
-
-
-def test_blocks_are_of_neighbouring_tokens_and_no_more_of_them(reader: Reader, case: Case) -> None:
-    arms = reader.arms()
-    _, single = arms["fused 30 %"](case)
-    _, blocks = arms[BLOCKS_8](case)
-    assert 0 < len(blocks) <= len(single)
-    assert all(at // 8 * 8 in blocks or at // 8 * 8 + 7 in blocks for at in blocks)
 
 
 def test_other_arms_compute_their_share_again(reader: Reader, case: Case) -> None:
