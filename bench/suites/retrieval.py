@@ -47,8 +47,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from langchain_community.docstore.base import Docstore
 from langchain_community.vectorstores import FAISS
@@ -76,7 +78,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine
+from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine, stepped_searches
 from rag_accel.engines.retrieval.ivf_index_engine import IvfIndexEngine
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.system.files import user_cache
@@ -192,7 +194,8 @@ def _steps(
     """Return seconds in steps / in one call, each on its best number of threads."""
     workload = f"{workload}: searches together: {count}"
     drawn = [queries.draw(count) for _ in range(turns + 1)]
-    with closing(make()) as engine:
+    cut_all = patch.object(stepped_searches, "LONGER_DIGITS", -inf)  # as longer than usual
+    with closing(make()) as engine, cut_all:
         threads = thread_candidates(usable_cores())
         seconds = {
             number: _handed_over(engine, drawn[-1], StepBudget(threads=number)).seconds

@@ -6,7 +6,8 @@ learned cost for each number (Equation 1, by cluster instead of by query).
 
 Every waiting search getting a slice of each step was measured to be worse than one call: equal
 searches then all end late. So the search with the least work left is read first, which for equal
-ones is the oldest.
+ones is the oldest. And among equal ones none gains by a border: a step reads a search to its end,
+beyond its time, where that is no longer than searches usually are.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ REPORTED_AT = (0.06, 0.1, 0.15, 0.2, 0.27, 0.35, 0.45, 0.6, 0.8)
 PATIENCE_S = 0.5
 #: seconds of the shortest piece
 LEAST_PIECE_S = 0.001
+#: binary digits that a search has more than usual to be long; others are not cut
+LONGER_DIGITS = 1.0
+#: seconds beyond its time that a step may take to read such a search to its end
+MOST_BEYOND_S = 0.1
 #: results of a search from which on merging pieces would take long
 MOST_RESULTS = 1_000
 #: names of counts
@@ -123,6 +128,8 @@ class SteppedSearches(PendingRequests):
         super().__init__(profile)
         self._held: dict[WorkId, HeldSearch] = {}
         self._times = ReadTimes()
+        #: the mean of the binary digits of searches' numbers; 0 before the first
+        self._digits = 0.0
         self._counts = dict.fromkeys(COUNTS, 0)
 
     @property
@@ -191,6 +198,8 @@ class SteppedSearches(PendingRequests):
                 is_due = any(now - held.begun_s >= PATIENCE_S for held in self._held.values())
                 if has_read or (whole and not is_due):
                     break
+            if not has_read:
+                left_s = max(left_s, self._usual_s(threads, now))
             pieces, has_border = self._choose(max(left_s, LEAST_PIECE_S), threads, now)
             outputs += self._advance(pieces, threads)
             has_read = True
@@ -202,11 +211,14 @@ class SteppedSearches(PendingRequests):
         self, searches: list[Search], time_s: float | None, threads: int, now: float
     ) -> list[Search]:
         """Hold the searches that are to be read in pieces; return the others."""
-        expected_s = [self._times.expected_s(self._numbers(s, True), threads) for s in searches]
+        numbers = [self._numbers(search, True) for search in searches]
+        for number in numbers:
+            self._digits += (number.bit_length() - self._digits) / (8 if self._digits else 1)
+        expected_s = [self._times.expected_s(number, threads) for number in numbers]
         total_s, reports = sum(expected_s), False
         for held in self._held.values():
-            numbers = held.scan.num_left * len(held.search.vector)
-            total_s += self._times.expected_s(numbers, threads)
+            left = held.scan.num_left * len(held.search.vector)
+            total_s += self._times.expected_s(left, threads)
             reports = reports or bool(held.borders)
         pairs = list(zip(searches, expected_s, strict=True))
         reports = reports or any(s.provisional and s_s >= LEAST_REPORTED_S for s, s_s in pairs)
@@ -223,6 +235,15 @@ class SteppedSearches(PendingRequests):
                 self._held[search.id] = HeldSearch(search, scan, state, now, borders)
                 self._counts["searches_in_pieces"] += 1
         return [search for search in searches if search.id not in self._held]
+
+    def _usual_s(self, threads: int, now: float) -> float:
+        """Return the time to end the next search; 0 if it is longer than they usually are."""
+        held = next(iter(in_order(self._held.values(), now)))
+        dimension = len(held.search.vector)
+        if (held.scan.num_vectors * dimension).bit_length() >= self._digits + LONGER_DIGITS:
+            return 0.0
+        expected_s = self._times.expected_s(held.scan.num_left * dimension, threads)
+        return min(expected_s, MOST_BEYOND_S)
 
     def _borders(self, scan: ClusterScan, state: Any, threads: int) -> list[int]:
         """Return the positions at which a search reports what it has found."""

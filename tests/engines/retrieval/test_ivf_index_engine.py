@@ -51,6 +51,7 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each search seem to take long, so that a step reads a piece of one."""
     monkeypatch.setattr(stepped_searches, "_FIRST_GUESS_S", 1.0)
     monkeypatch.setattr(stepped_searches, "LEAST_PIECE_S", 4_000.0)
+    monkeypatch.setattr(stepped_searches, "LONGER_DIGITS", -99.0)
 
 
 def request(name: str, query: Any, k: int = 4, *, provisional: bool = False) -> EngineRequest:

@@ -66,6 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     monkeypatch.setattr(stepped_searches, "time", clock)
     monkeypatch.setattr(stepped_searches, "_FIRST_GUESS_S", NUMBER_S)
+    monkeypatch.setattr(stepped_searches, "LONGER_DIGITS", -99.0)  # each seems long
     monkeypatch.setattr(IvfVectors, "advance", timed)
     return clock
 
@@ -173,6 +174,27 @@ def test_a_short_search_ends_in_the_next_step_beside_long_ones(
     (first, *_) = engine.step(EIGHTH)
     assert (first.id, first.kind) == ("short", "final")
     assert clock.now - before < 1.5 * ALL_S / 8
+
+
+def test_searches_as_long_as_usual_are_read_to_their_end(
+    engine: RetrievalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepped_searches, "LONGER_DIGITS", 1.0)
+    engine.submit([search(f"long {row}", row) for row in range(4)])
+    found = [[output.id for output in outputs] for outputs in steps(engine)]
+    assert found == [[f"long {row}"] for row in range(4)]
+
+
+def test_a_search_longer_than_usual_is_cut(
+    engine: RetrievalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepped_searches, "LONGER_DIGITS", 1.0)
+    for turn in range(8):
+        engine.submit([search(f"short {turn}", nprobe=10)])
+        engine.step(StepBudget(None))
+    engine.submit([search("long")])
+    assert list(engine.step(EIGHTH)) == []
+    assert 0 < engine._held[WorkId("long")].scan.num_read < COUNT
 
 
 def test_each_step_ends_soon_after_its_time(engine: RetrievalEngine, clock: Clock) -> None:
