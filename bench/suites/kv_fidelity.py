@@ -20,7 +20,8 @@ one. Nothing is timed.
 
 Ratios:
     full_top1: against full attention over the same tokens: share of an answer's tokens that are the
-        most probable ones with full reuse, too; mean over searched prompts of 2,000 tokens.
+        most probable ones with full reuse, too; mean over prompts, those of the middle length where
+        there are several.
     recovers_15: against full reuse, searched prompts of 2,000 tokens: the share of its mean
         divergence from full attention that is gone where 15 % of the texts' tokens are computed
         again, as by default.

@@ -32,8 +32,7 @@ class ConnectorOptions:
             the step itself may compute by default. A request waits for a step with room for its
             rows; texts for which one has none are computed by the server.
         row_block: of ``fused``, tokens to compute again are chosen by aligned blocks of so many
-            neighbours. Blocks cost less than single tokens in long prompts, and recover less: of 32
-            about half as much.
+            neighbours. Blocks cost less than single tokens in long prompts, and recover less.
 
     Raises ConfigError on a value out of range.
     """
