@@ -88,6 +88,11 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "new texts of a prompt are encoded behind each other, and used where any of them is",
+        "states that only cache fill computed, and only kv_recipe read",
+        {"tests": 200},
+    ),
+    *_raises(
         "answers begin with what their search has found so far, where it is likely to be final",
         "handles for states of speculation that no engine ever gave",
         {

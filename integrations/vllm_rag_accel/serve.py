@@ -6,16 +6,18 @@ It takes every option of vLLM's OpenAI-compatible server and adds those that reu
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from rag_accel.errors import ServedRequestError
 from rag_accel.kv.reuse_request import ReuseRequestError, read_reuse_request, salt_refusal
 from vllm_rag_accel.worker import PATH
 
+_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _USAGE = "usage: python -m vllm_rag_accel.serve MODEL --kv-folder DIR [options of vLLM's server]"
 
 
@@ -54,6 +56,14 @@ def server_arguments(given: Sequence[str]) -> list[str]:
             arguments += [name, *values]
     # One option for each middleware: those that are given stay.
     return [*arguments, "--middleware", f"vllm_rag_accel.serve.{SaltCheck.__name__}"]
+
+
+def choose_runner(environment: MutableMapping[str, str]) -> None:
+    """Choose the model runner that computes texts, unless the environment names one; say so."""
+    if _RUNNER not in environment:
+        environment[_RUNNER] = "0"
+        message = f"rag_accel: {_RUNNER}=0, as model runner V2 computes no texts of its own"
+        print(message, file=sys.stderr)
 
 
 def transfer_config(folder: str) -> dict[str, object]:
@@ -130,6 +140,7 @@ def _check_salt(body: bytes) -> None:
 def main() -> None:
     """Run the server until it is stopped."""
     arguments = server_arguments(sys.argv[1:])
+    choose_runner(os.environ)
     sys.argv = [sys.argv[0], *arguments]
     warnings.filterwarnings("ignore", "The `python -m vllm", DeprecationWarning)
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

@@ -161,7 +161,7 @@ class DiskStore:
             self.folder.text_digest(label.text),
             state.position,
             self._now(),
-            " ".join(map(self.folder.text_digest, label.neighbours)),
+            " ".join(sorted(label.seen)),
         )
         try:
             with self.folder.locked():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 #: The state of a store's purges: equal only if nothing was purged in between.
@@ -17,6 +17,15 @@ class LaneState(Protocol):
         """Return the bytes it holds."""
         ...
 
+    @property
+    def seen(self) -> frozenset[str]:
+        """Return digests of the other texts that it was encoded behind, as its store makes them."""
+        ...
+
+    def having_seen(self, digests: frozenset[str]) -> LaneState:
+        """Return the same state, which says that it was encoded behind these texts."""
+        ...
+
     def __len__(self) -> int: ...
 
 
@@ -28,18 +37,21 @@ class KeyValues:
         keys: rotated for the positions they were computed at.
         values: of the same tokens.
         position: that of the first token.
-        preprocessed: whether the text was encoded behind others that are similar to it.
+        seen: digests of the other texts that it was encoded behind, as its store makes them.
     """
 
     keys: Any
     values: Any
     position: int
-    preprocessed: bool = False
+    seen: frozenset[str] = frozenset()
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of both tensors."""
         return self.keys.nbytes + self.values.nbytes
+
+    def having_seen(self, digests: frozenset[str]) -> KeyValues:
+        return replace(self, seen=digests)
 
     def __len__(self) -> int:
         return self.keys.shape[2]
@@ -52,12 +64,12 @@ class ChunkLabel:
     Args:
         namespace: tenant.
         text: the encoded text.
-        neighbours: the texts it was encoded behind, which its state has seen.
+        seen: digests of the texts it was encoded behind, as ``ChunkStore.digests`` makes them.
         purges: the store's purges when the encoding began; a state is not kept if any came later.
             None keeps it in any case.
     """
 
     namespace: str = ""
     text: str = ""
-    neighbours: tuple[str, ...] = ()
+    seen: frozenset[str] = frozenset()
     purges: Purges | None = None

@@ -179,7 +179,7 @@ def read_chunk(
     if found != header.checksum:
         raise _refused("damaged", "another checksum", "that of what was written")
     keys, values = (part.view(dtype).view(header.shape) for part in parts)
-    return KeyValues(keys, values, tag.position), tag
+    return KeyValues(keys, values, tag.position, frozenset(tag.neighbours.split())), tag
 
 
 def _parsed(header: Any) -> ChunkHeader:

@@ -10,7 +10,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,10 @@ class ChunkFolder:
     def text_digest(self, text: str) -> str:
         """Return the keyed digest of a text, white space around it left out."""
         return self._digest(b"text", text.strip().encode("utf-8", "surrogatepass"))
+
+    def text_digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
+        """Return the keyed digests of texts; those of a namespace differ by its own alone."""
+        return frozenset(map(self.text_digest, texts))
 
     def namespace_digest(self, namespace: str) -> str:
         """Return the keyed digest of a tenant's name."""

@@ -39,6 +39,13 @@ class ChunkSource:
         digest = hashlib.sha256(b"".join(map(self.key, neighbours))).hexdigest()
         return replace(self, recipe=f"behind-neighbours-1 {digest}")
 
+    def behind_others(self) -> ChunkSource:
+        """Return the source of texts encoded behind whichever others were retrieved with them.
+
+        The state says which.
+        """
+        return replace(self, recipe="behind-others-1")
+
     def key(self, ids: Iterable[int]) -> bytes:
         """Return the key of a text's tokens: 32 bytes."""
         digest = self._before_ids.copy()

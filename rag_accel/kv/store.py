@@ -54,11 +54,12 @@ class ChunkStore(Protocol):
         """Return the purges so far, for the labels of states encoded from now on."""
         ...
 
-    def forget(self, texts: Iterable[str], namespace: str) -> None:
-        """Remove the states of texts of a namespace, at once or a little later; from any thread.
+    def digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
+        """Return what labels and states say of texts; white space around them does not count."""
+        ...
 
-        White space around a text does not count.
-        """
+    def forget(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove the states of texts of a namespace, at once or a little later; from any thread."""
         ...
 
     def find(self, key: bytes) -> LaneState | None:
@@ -170,6 +171,7 @@ class HostStore(SynchronousStore):
             first by default.
         admits_all: whether a full store keeps every new state, which is better for nodes of trees
             that are asked for again at once.
+        digests: of texts of a namespace, where another store has its own.
 
     Raises:
         ConfigError: if there is no such policy, or another store has the same object.
@@ -180,7 +182,9 @@ class HostStore(SynchronousStore):
         limit_bytes: int,
         eviction: EvictionPolicy | str | None = None,
         admits_all: bool = False,
+        digests: Callable[[Iterable[str], str], frozenset[str]] | None = None,
     ) -> None:
+        self._digests = digests or _keyless_digests
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._states: dict[bytes, LaneState] = {}
@@ -189,7 +193,7 @@ class HostStore(SynchronousStore):
         self._admits_all = admits_all
         self._is_full = False
         self._hits = self._misses = 0
-        self._labels: dict[bytes, frozenset[bytes]] = {}
+        self._labels: dict[bytes, frozenset[str]] = {}
         self._num_purges = 0
         self._parents: dict[bytes, bytes] = {}
         self._children: dict[bytes, dict[bytes, None]] = {}
@@ -225,8 +229,11 @@ class HostStore(SynchronousStore):
         """Return how often texts were forgotten."""
         return (self._num_purges,)
 
+    def digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
+        return self._digests(texts, namespace)
+
     def forget(self, texts: Iterable[str], namespace: str) -> None:
-        gone = {_digest(namespace, text) for text in texts}
+        gone = self.digests(texts, namespace)
         with self._lock:
             self._num_purges += 1
             for key in [key for key, label in self._labels.items() if not label.isdisjoint(gone)]:
@@ -289,8 +296,7 @@ class HostStore(SynchronousStore):
                     return False
                 self._evict(victim)
             self._states[key] = state
-            texts = (label.text, *label.neighbours)
-            self._labels[key] = frozenset(_digest(label.namespace, text) for text in texts)
+            self._labels[key] = self.digests((label.text,), label.namespace) | label.seen
             self._held_bytes += state.nbytes
             if parent is None:
                 self._eviction.added(key, state.nbytes)
@@ -352,9 +358,13 @@ class HostStore(SynchronousStore):
             self._eviction.removed(found)
 
 
-def _digest(namespace: str, text: str) -> bytes:
+def _keyless_digests(texts: Iterable[str], namespace: str) -> frozenset[str]:
+    return frozenset(_digest(namespace, text) for text in texts)
+
+
+def _digest(namespace: str, text: str) -> str:
     digest = hashlib.sha256()
     for part in (namespace, text.strip()):
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest.digest()
+    return digest.hexdigest()

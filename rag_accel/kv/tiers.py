@@ -82,6 +82,9 @@ class TieredStore:
         self._look_for_purges()
         return self._purges
 
+    def digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
+        return self._disk.folder.text_digests(texts, namespace)
+
     def forget(self, texts: Iterable[str], namespace: str) -> None:
         """Remove texts of a namespace from memory and folder a little later; from any thread."""
         folder = self._disk.folder
@@ -184,9 +187,9 @@ class TieredStore:
             self._loader.purged()
             for key in self._host.kept:
                 state = self._host.peek(key)
-                # A preprocessed state may have seen any text that was removed.
-                is_other = isinstance(state, KeyValues) and state.preprocessed
-                if is_other or not self._disk.has(key):
+                # A state that has seen other texts may have seen any that was removed.
+                has_seen = isinstance(state, KeyValues) and state.seen
+                if has_seen or not self._disk.has(key):
                     self._host.remove(key)
 
     def _keep_ahead(self, key: bytes, state: KeyValues) -> bool:

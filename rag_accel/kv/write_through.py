@@ -21,7 +21,7 @@ class WriteThroughStore(SynchronousStore):
     """
 
     def __init__(self, limit_bytes: int, disk: DiskStore) -> None:
-        self._host = HostStore(limit_bytes)
+        self._host = HostStore(limit_bytes, digests=disk.folder.text_digests)
         self._disk = disk
         #: bytes of keys and values that were written
         self.written_bytes = 0
@@ -45,6 +45,9 @@ class WriteThroughStore(SynchronousStore):
     def purges(self) -> Purges:
         """Return the purges so far, by any process."""
         return self._disk.folder.purges
+
+    def digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
+        return self._host.digests(texts, namespace)
 
     def forget(self, texts: Iterable[str], namespace: str) -> None:
         """Remove the states of texts of a namespace.

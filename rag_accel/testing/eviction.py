@@ -12,8 +12,13 @@ from rag_accel.testing.checks import check
 class _Sized:
     """State of a number of bytes."""
 
+    seen: frozenset[str] = frozenset()
+
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
+
+    def having_seen(self, digests: frozenset[str]) -> _Sized:
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return 1

@@ -27,7 +27,8 @@ def made(path: Path, **options: Any) -> DiskStore:
 def disk(tmp_path: Path) -> DiskStore:
     store = made(tmp_path)
     store.put(ALONE, chunk_state(0), ChunkLabel("mine", "One text."))
-    store.put(BEHIND, chunk_state(1), ChunkLabel("mine", "One text.", ("Another text.",)))
+    seen = store.folder.text_digests(["Another text."], "mine")
+    store.put(BEHIND, chunk_state(1), ChunkLabel("mine", "One text.", seen))
     link(store, ALONE, BEHIND)
     return store
 
@@ -44,7 +45,7 @@ def references(disk: DiskStore) -> list[Path]:
 
 def test_the_preferred_state_is_read(disk: DiskStore) -> None:
     assert same_state(found(disk), chunk_state(1))
-    assert found(disk).preprocessed
+    assert found(disk).seen == disk.folder.text_digests(["Another text."], "mine")
 
 
 def test_what_does_not_ask_for_it_reads_the_texts_own(disk: DiskStore) -> None:
@@ -60,7 +61,7 @@ def test_the_last_one_preferred_counts(disk: DiskStore) -> None:
 def test_once_it_is_gone_the_texts_own_is_read(disk: DiskStore) -> None:
     disk.folder.remove(disk.folder.path_of(disk.folder.name(BEHIND)))
     assert same_state(found(disk), chunk_state(0))
-    assert not found(disk).preprocessed
+    assert not found(disk).seen
 
 
 def test_a_damaged_state_is_not_read(disk: DiskStore) -> None:

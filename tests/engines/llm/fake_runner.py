@@ -58,9 +58,16 @@ def tokenizer() -> Any:
 class FakeState(tuple[int, ...]):
     """The token ids of neighbouring slots."""
 
+    seen: frozenset[str] = frozenset()
+
     @property
     def nbytes(self) -> int:
         return len(self)
+
+    def having_seen(self, digests: frozenset[str]) -> FakeState:
+        state = FakeState(self)
+        state.seen = digests
+        return state
 
 
 class FakePool:

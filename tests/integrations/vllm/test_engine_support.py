@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 
 from rag_accel.errors import ConfigError
 from vllm_rag_accel.options import ConnectorOptions
-from vllm_rag_accel.serve import server_arguments
+from vllm_rag_accel.serve import choose_runner, server_arguments
 from vllm_rag_accel.support import check_blocks, check_engine, rotation_frequencies_of
 from vllm_rag_accel.worker import PATH, rows_refusal
 
@@ -166,3 +166,13 @@ def test_middleware_that_is_given_stays_beside_that_of_reuse() -> None:
 def test_a_server_without_one_folder_says_so(given: list[str]) -> None:
     with pytest.raises(SystemExit, match="--kv-folder"):
         server_arguments(given)
+
+
+@pytest.mark.parametrize(("named", "chosen"), [(None, "0"), ("1", "1")])
+def test_the_runner_that_computes_texts_is_chosen_and_said_unless_one_is_named(
+    named: str | None, chosen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = {} if named is None else {"VLLM_USE_V2_MODEL_RUNNER": named}
+    choose_runner(environment)
+    assert environment == {"VLLM_USE_V2_MODEL_RUNNER": chosen}
+    assert ("VLLM_USE_V2_MODEL_RUNNER=0" in capsys.readouterr().err) == (named is None)

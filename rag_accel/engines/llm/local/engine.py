@@ -116,7 +116,13 @@ class LocalLLMEngine(OwnEngine):
         if prompting is not None and self._options.reads_ahead:
             # A tokenizer of its own: the store's thread uses it.
             apart = Prompting(copy.deepcopy(tokenizer), template=template)
-            self._hints = Prefetcher(store, identity, apart.alone, self._options.least_chunk_tokens)
+            self._hints = Prefetcher(
+                store,
+                identity,
+                apart.alone,
+                self._options.least_chunk_tokens,
+                self._options.kv_recipe == "neighbours",
+            )
         threads = _threads(self._options, runner.pool.on_cpu)
         super().__init__(_profile(self._options, threads, hinted=self._hints is not None), _WHERE)
         self._ready: list[EngineOutput] = []
@@ -244,8 +250,14 @@ def _reuse(
 ) -> PromptReuse:
     if options.kv_reuse == "dependency":
         return TreeReuse(runner.pool, store, model, options.max_tree_prompts, clock)
-    recompute = Recompute.of(options, runner)
-    return ChunkReuse(runner.pool, store, model=model, recompute=recompute, clock=clock)
+    return ChunkReuse(
+        runner.pool,
+        store,
+        model,
+        Recompute.of(options, runner),
+        options.kv_recipe == "neighbours",
+        clock,
+    )
 
 
 def _threads(options: LocalOptions, on_cpu: bool) -> int:

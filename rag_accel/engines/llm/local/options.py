@@ -83,10 +83,11 @@ class LocalOptions:
             All weights are read once for it. See ``rag-accel cache``.
         kv_disk_bytes: most bytes of its files; 4 GiB by default, the least lately used go first.
         kv_max_age_s: older files are not used and removed, in seconds; None for any age.
-        kv_recipe: of ``full`` and ``fused``, which state of a text is read from the folder:
-            ``alone``, that behind the prompt's head; ``neighbours``, where ``cache fill`` has put
-            one, that behind the texts most similar to it, too (FusionRAG section 3.1), which is
-            approximate like reuse itself.
+        kv_recipe: of ``full`` and ``fused``, which state a text gets: ``neighbours``, that behind
+            other texts (FusionRAG section 3.1) where the prompt has any of these: texts that were
+            retrieved with it before, or those that ``cache fill`` has chosen; it keeps more of the
+            answer, and depends on which prompt came first. ``alone``, always that behind the
+            prompt's head.
         least_chunk_tokens: of ``full`` and ``fused``; shorter texts are always computed.
 
     Raises ConfigError on a value out of range.
@@ -113,7 +114,7 @@ class LocalOptions:
     kv_folder: str | None = None
     kv_disk_bytes: int = DISK_BYTES
     kv_max_age_s: float | None = None
-    kv_recipe: KvRecipe = "alone"
+    kv_recipe: KvRecipe = "neighbours"
     least_chunk_tokens: int = 8
 
     def rows(self, *, on_cpu: bool) -> int:

@@ -31,6 +31,11 @@ class FillText:
     key: bytes
 
     @property
+    def others_key(self) -> bytes:
+        """Return the key under which its state behind other texts is looked for."""
+        return self.source.behind_others().key(self.segment.ids)
+
+    @property
     def segment(self) -> Segment:
         return self.prompt.chunks[0]
 

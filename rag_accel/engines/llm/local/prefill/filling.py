@@ -303,10 +303,10 @@ class _Fill:
             )
 
     def _link(self, tasks: Iterable[FillTask]) -> None:
-        """Let programs that ask for it find the states of texts behind their neighbours."""
+        """Let programs find the states of texts behind their neighbours."""
         for task in tasks:
             if task.neighbours:
-                link(self._disk, task.text.key, task.key)
+                link(self._disk, task.text.others_key, task.key)
 
     def _request(self, at: int, task: FillTask) -> EngineRequest:
         request = EngineRequest(

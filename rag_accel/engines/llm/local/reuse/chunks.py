@@ -1,8 +1,9 @@
 """Reuse of retrieved texts: their encoding, and the splicing of their state into prompts.
 
-A text whose state is not stored is encoded behind the prompt's head, by a sequence of its own; the
-state that a whole prompt left is never stored, for it has seen the tokens before the text. Stored
-state is moved to the text's position in the prompt (FusionRAG section 3.1).
+Texts whose states are not stored are encoded behind the prompt's head, and behind each other as
+they were retrieved together: a text that has seen such others keeps more of the answer (FusionRAG
+section 3.1). What stands between and behind them in the prompt they never see. Stored state is
+moved to the text's position in the prompt.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.batching.rows import LanePool
 from rag_accel.engines.llm.local.batching.sequence import Probing, TokenSequence
 from rag_accel.engines.llm.local.reuse.pending_loads import PendingLoads
-from rag_accel.engines.llm.local.reuse.prompt_state import Encoding, PromptChunks, Recompute
-from rag_accel.kv.entry import ChunkLabel, LaneState
+from rag_accel.engines.llm.local.reuse.prompt_state import EncodedText, PromptChunks, Recompute
+from rag_accel.kv.entry import ChunkLabel
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.locate import parts_of
+from rag_accel.kv.neighbours import MOST_NEIGHBOURS
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import without
 from rag_accel.kv.store import ChunkStore
+
+#: Kept texts that those of a prompt are encoded behind: the last ones that stand before them.
+_MOST_BEFORE = 3
+#: Texts that are encoded in one sequence, and those that kept ones behind them may have seen.
+_MOST_TOGETHER = MOST_NEIGHBOURS // 2
 
 
 class ChunkReuse:
@@ -30,6 +37,7 @@ class ChunkReuse:
         store: keeps the state of texts.
         model: identifies the weights.
         recompute: the choice of recomputed tokens; None for none.
+        behind_others: whether texts are encoded behind others, too.
         clock: measures how long a text is looked for.
     """
 
@@ -39,25 +47,31 @@ class ChunkReuse:
         store: ChunkStore,
         model: str,
         recompute: Recompute | None = None,
+        behind_others: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._pool = pool
         self._store = store
         self._model = model
         self._recompute = recompute
+        self._behind_others = behind_others
         self._pending_loads: PendingLoads[PromptChunks] = PendingLoads(
             store, clock or MonotonicClock()
         )
-        self._encodings: dict[bytes, Encoding] = {}
-        self._by_sequence: dict[TokenSequence, Encoding] = {}
+        self._encoded: dict[bytes, EncodedText] = {}
+        self._by_sequence: dict[TokenSequence, list[EncodedText]] = {}
         self._prompts: dict[TokenSequence, PromptChunks] = {}
+        self._num_encoded = 0
 
     @property
     def held_bytes(self) -> int:
         return self._store.held_bytes
 
     def begin(
-        self, sequence: TokenSequence, prompt: SegmentedPrompt, neighbours: Sequence[Segment] = ()
+        self,
+        sequence: TokenSequence,
+        prompt: SegmentedPrompt,
+        neighbours: Sequence[Segment] | None = None,
     ) -> Iterator[TokenSequence]:
         """Take a prompt; yield the sequences that may begin now: encodings, or itself.
 
@@ -65,34 +79,22 @@ class ChunkReuse:
             sequence: its tokens.
             prompt: its segments.
             neighbours: texts that each of its texts is encoded behind, too, as they are behind the
-                head alone (FusionRAG equation 10).
+                head alone (FusionRAG equation 10); empty for the head alone. By default texts are
+                encoded as the engine's recipe says.
         """
         source = ChunkSource(self._model, sequence.namespace, prompt.head)
         if neighbours:
             source = source.behind(neighbour.ids for neighbour in neighbours)
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
-        found = self._prompts[sequence] = PromptChunks(prompt, sequence, chunks)
-        self._store.pin(found.keys)
-        # What stands before the first text is computed as in any prompt that begins alike.
-        sequence.exact = len(prompt.before_texts)
-        sequence.skipped = found.places
-        for key, segment in chunks:
-            if key in found.states or key in found.missing:
-                continue
-            if (state := self._store.find(key)) is not None:
-                found.states[key] = state
-                continue
-            found.missing.add(key)
-            encoding = self._encodings.get(key)
-            if encoding is None:
-                if not neighbours and self._pending_loads.begin(key, found):
-                    continue
-                found.own.add(key)
-                encoding = self._encode(key, prompt.head, segment, sequence, neighbours)
-                yield from self._first(encoding, prompt.head, neighbours)
-            encoding.readers[found] = None
-        if self._is_ready(sequence):
-            yield sequence
+        found = PromptChunks(prompt, sequence, chunks)
+        if neighbours is None and self._behind_others:
+            behind = source.behind_others()
+            found.behind = {key: behind.key(segment.ids) for key, segment in chunks}
+            found.digests = self._digests(sequence, prompt.chunks)
+        self._take(found)
+        for key in found.texts:
+            self._look(found, key, [found.behind[key], key] if found.behind else [key])
+        yield from self._go_on(found, neighbours or ())
 
     def rows(self, prompt: SegmentedPrompt) -> list[int]:
         texts = sum(len(chunk.ids) for chunk in prompt.chunks)
@@ -115,35 +117,32 @@ class ChunkReuse:
         if timeout_s:
             self._store.wait(timeout_s)
         for lookup, state in self._pending_loads.ended():
-            if state is None:
-                first = next(iter(lookup.readers))
-                first.own.add(lookup.key)
-                segment = dict(first.chunks)[lookup.key]
-                encoding = self._encode(lookup.key, first.prompt.head, segment, first.sequence)
-                encoding.readers.update(lookup.readers)
-                yield encoding.sequence
-            else:
-                yield from self._hand_out(lookup.key, state, lookup.readers)
-
-    def _is_ready(self, sequence: TokenSequence) -> bool:
-        """Tell whether all texts of a prompt are there; of one without texts, they are."""
-        found = self._prompts.get(sequence)
-        return found is None or not found.missing
+            for found in lookup.readers:
+                key = found.looked_for.pop(lookup.key)
+                if state is not None and found.may_use(lookup.key, state.seen):
+                    found.states[key] = state
+                else:
+                    if state is not None:
+                        found.apart.add(key)
+                    self._look(found, key, [] if lookup.key == key else [key])
+                yield from self._go_on(found)
 
     def is_encoding(self, sequence: TokenSequence) -> bool:
         return sequence in self._by_sequence
 
     def encoded(self, sequence: TokenSequence) -> Iterator[TokenSequence]:
-        """Keep the text that a sequence has encoded; yield the prompts that may begin now."""
+        """Keep the texts that a sequence has encoded; yield the prompts that may begin now."""
         assert sequence.lane is not None
-        encoding = self._forget_encoding(sequence)
-        self._prompts.pop(sequence, None)
-        for reader in encoding.readers:
-            if encoding.key in reader.own:
-                reader.left_head = min(reader.left_head, sequence.from_prefix)
-        state = self._pool.read(sequence.lane.number, encoding.slots)
-        self._store.put(encoding.key, state, encoding.label)
-        yield from self._hand_out(encoding.key, state, encoding.readers)
+        for text in self._forget_encoding(sequence):
+            state = self._pool.read(sequence.lane.number, text.slots).having_seen(text.label.seen)
+            self._store.put(text.name, state, text.label)
+            for reader in text.readers:
+                if text.key in reader.own:
+                    reader.left_head = min(reader.left_head, sequence.from_prefix)
+                reader.states[text.key] = state
+                del reader.encoded[text.key]
+                if reader.is_ready:
+                    yield reader.sequence
 
     def load(self, sequence: TokenSequence) -> None:
         """Put the state of its texts into the lane that a prompt was given."""
@@ -185,25 +184,29 @@ class ChunkReuse:
         if found is None:
             return
         self._store.unpin(found.keys)
-        for key in found.missing:
-            if self._pending_loads.forget(key, found):
-                continue
-            encoding = self._encodings[key]
-            del encoding.readers[found]
-            if not encoding.readers:
-                yield from self.forget(encoding.sequence)
-                yield self._forget_encoding(encoding.sequence).sequence
+        for name in found.looked_for:
+            self._pending_loads.forget(name, found)
+        for text in found.encoded.values():
+            del text.readers[found]
+        for encoding in dict.fromkeys(text.sequence for text in found.encoded.values()):
+            if not any(text.readers for text in self._by_sequence[encoding]):
+                yield from self.forget(encoding)
+                self._forget_encoding(encoding)
+                yield encoding
 
     def readers(self, sequence: TokenSequence) -> list[TokenSequence]:
-        found: list[TokenSequence] = []
-        for reader in self._by_sequence[sequence].readers:
-            waiting = reader.sequence
-            found += self.readers(waiting) if self.is_encoding(waiting) else [waiting]
-        return found
+        found: dict[TokenSequence, None] = {}
+        for text in self._by_sequence[sequence]:
+            for reader in text.readers:
+                waiting = reader.sequence
+                ends = self.readers(waiting) if self.is_encoding(waiting) else [waiting]
+                found.update(dict.fromkeys(ends))
+        return list(found)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return self._store.counts
+        # A text has two keys in the store, of which it may miss one.
+        return {**self._store.counts, "chunk_misses": self._num_encoded}
 
     def forget_texts(self, texts: Iterable[str], namespace: str) -> None:
         """Remove the states of texts of a namespace and of their parts; from any thread."""
@@ -212,57 +215,148 @@ class ChunkReuse:
     def close(self) -> None:
         self._store.close()
 
-    def _hand_out(
-        self, key: bytes, state: LaneState, readers: Iterable[PromptChunks]
-    ) -> Iterator[TokenSequence]:
-        """Give prompts the state of a text; yield those that may begin now."""
-        for reader in readers:
-            reader.states[key] = state
-            reader.missing.discard(key)
-            if not reader.missing:
-                yield reader.sequence
+    def _digests(self, sequence: TokenSequence, texts: Iterable[Segment]) -> frozenset[str]:
+        # Texts of prompts that come as token ids may have no text.
+        names = (segment.text or " ".join(map(str, segment.ids)) for segment in texts)
+        return self._store.digests(names, sequence.namespace)
 
-    def _first(
-        self, encoding: Encoding, head: tuple[int, ...], neighbours: Sequence[Segment]
+    def _take(self, found: PromptChunks) -> None:
+        sequence = found.sequence
+        self._prompts[sequence] = found
+        self._store.pin(found.keys)
+        # What stands before the first text is computed as in any prompt that begins alike.
+        sequence.exact = len(found.prompt.before_texts)
+        sequence.skipped = found.places
+
+    def _look(self, found: PromptChunks, key: bytes, names: Sequence[bytes]) -> None:
+        """Look for the state of a text under some keys of the store, the best first."""
+        for name in names:
+            if self._waits(found, key, name):
+                return
+            state = self._store.find(name)
+            if state is not None and found.may_use(name, state.seen):
+                found.states[key] = state
+                return
+            if state is not None or name in self._encoded:
+                found.apart.add(key)
+            elif self._pending_loads.begin(name, found):
+                found.looked_for[name] = key
+                return
+        found.unknown[key] = None
+
+    def _waits(self, found: PromptChunks, key: bytes, name: bytes) -> bool:
+        """Tell whether a state that is encoded now is of use to a prompt, which waits for it."""
+        text = self._encoded.get(name)
+        if text is None or not found.may_use(name, text.label.seen):
+            return False
+        found.encoded[key] = text
+        text.readers[found] = None
+        return True
+
+    def _go_on(
+        self, found: PromptChunks, neighbours: Sequence[Segment] = ()
     ) -> Iterator[TokenSequence]:
-        """Yield the sequences to compute first of an encoding: itself, or its neighbours."""
-        if neighbours:
-            last = encoding.sequence.prompt[encoding.slots.start :]
-            yield from self.begin(encoding.sequence, _joined(head, neighbours, last))
-        else:
-            yield encoding.sequence
+        """Encode what is nowhere, once all is looked for; yield the sequences that may begin."""
+        if found.unknown and not found.looked_for:
+            yield from self._encode_unknown(found, neighbours)
+        if found.is_ready:
+            yield found.sequence
+
+    def _encode_unknown(
+        self, found: PromptChunks, neighbours: Sequence[Segment]
+    ) -> Iterator[TokenSequence]:
+        together: list[bytes] = []
+        for key, segment in found.texts.items():
+            if key not in found.unknown:
+                continue
+            del found.unknown[key]
+            # Another prompt may have begun with it while the store looked for others.
+            if self._waits(found, key, found.behind.get(key, key)) or self._waits(found, key, key):
+                continue
+            if found.behind and key not in found.apart and found.behind[key] not in self._encoded:
+                together.append(key)
+                continue
+            sequence = self._encode(found, [key], neighbours)
+            if neighbours:
+                yield from self.begin(sequence, _joined(found, neighbours, segment.ids), ())
+            else:
+                yield sequence
+        for first in range(0, len(together), _MOST_TOGETHER):
+            yield self._encode_together(found, together[first : first + _MOST_TOGETHER])
+
+    def _encode_together(self, found: PromptChunks, keys: Sequence[bytes]) -> TokenSequence:
+        """Return the sequence that encodes texts behind each other, and behind kept ones."""
+        before: dict[bytes, Segment] = {}
+        seen: frozenset[str] = frozenset()
+        start = found.texts[keys[0]].start
+        for key, segment in reversed(found.chunks):
+            if segment.start < start and key in found.states and len(before) < _MOST_BEFORE:
+                more = found.states[key].seen | self._digests(found.sequence, [segment])
+                if len(seen | more) <= _MOST_TOGETHER:
+                    before[key] = segment
+                    seen |= more
+        kept = dict(reversed(before.items()))
+        sequence = self._encode(found, keys, tuple(kept.values()), seen)
+        if kept:
+            own = sequence.prompt[self._by_sequence[sequence][0].slots.start :]
+            joined = _joined(found, tuple(kept.values()), own)
+            chunks = tuple(zip(kept, joined.chunks, strict=True))
+            states = {key: found.states[key] for key in kept}
+            self._take(PromptChunks(joined, sequence, chunks, states=states))
+        return sequence
 
     def _encode(
         self,
-        key: bytes,
-        head: tuple[int, ...],
-        segment: Segment,
-        reader: TokenSequence,
-        neighbours: Sequence[Segment] = (),
-    ) -> Encoding:
-        before = (*head, *(token for neighbour in neighbours for token in neighbour.ids))
-        ids = (*before, *segment.ids)
+        found: PromptChunks,
+        keys: Sequence[bytes],
+        before: Sequence[Segment],
+        seen: frozenset[str] | None = None,
+    ) -> TokenSequence:
+        """Return the sequence that encodes texts of a prompt behind its head, and behind others.
+
+        Args:
+            found: the prompt.
+            keys: of the texts, in their order.
+            before: the texts between the head and them.
+            seen: digests of these and of all that they have seen; of these alone by default.
+        """
+        reader, texts = found.sequence, [found.texts[key] for key in keys]
+        ids = _joined(found, before, tuple(id for text in texts for id in text.ids)).ids
         sequence = TokenSequence(
             ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
         )
-        seen = tuple(neighbour.text for neighbour in neighbours)
-        label = ChunkLabel(reader.namespace, segment.text, seen, self._store.purges)
-        encoding = Encoding(key, sequence, range(len(before), len(ids)), label)
-        self._encodings[key] = self._by_sequence[sequence] = encoding
-        return encoding
+        encoded = self._by_sequence[sequence] = list[EncodedText]()
+        seen = self._digests(reader, before) if seen is None else seen
+        start = len(ids) - sum(len(text.ids) for text in texts)
+        for key, text in zip(keys, texts, strict=True):
+            label = ChunkLabel(reader.namespace, text.text, seen, self._store.purges)
+            name = found.behind[key] if seen and found.behind else key
+            slots = range(start, start + len(text.ids))
+            encoded.append(EncodedText(key, name, sequence, slots, label))
+            self._encoded[name] = encoded[-1]
+            self._waits(found, key, name)
+            found.own.add(key)
+            self._num_encoded += 1
+            start, seen = slots.stop, seen | self._digests(reader, [text])
+        return sequence
 
-    def _forget_encoding(self, sequence: TokenSequence) -> Encoding:
-        encoding = self._by_sequence.pop(sequence)
-        del self._encodings[encoding.key]
-        return encoding
+    def _forget_encoding(self, sequence: TokenSequence) -> list[EncodedText]:
+        if (spliced := self._prompts.pop(sequence, None)) is not None:
+            self._store.unpin(spliced.keys)
+        texts = self._by_sequence.pop(sequence)
+        for text in texts:
+            del self._encoded[text.name]
+        return texts
 
 
 def _joined(
-    head: tuple[int, ...], texts: Sequence[Segment], last: tuple[int, ...]
+    found: PromptChunks, texts: Sequence[Segment], last: tuple[int, ...]
 ) -> SegmentedPrompt:
-    """Return the segments of a head, texts and the tokens behind them."""
+    """Return the segments of a prompt's head, texts and the tokens behind them."""
+    head = found.prompt.head
     segments = [Segment("head", head, 0)] if head else []
     for text in texts:
         start = segments[-1].end if segments else 0
         segments.append(Segment("chunk", text.ids, start, text.document, text.text))
-    return SegmentedPrompt((*segments, Segment("glue", last, segments[-1].end)))
+    start = segments[-1].end if segments else 0
+    return SegmentedPrompt((*segments, Segment("glue", last, start)))

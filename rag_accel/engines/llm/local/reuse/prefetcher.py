@@ -46,6 +46,7 @@ class Prefetcher:
         model: identifies the weights.
         encode: returns the tokens that a text has alone; called by one thread of the store's.
         least_tokens: shorter texts are never kept.
+        behind_others: whether their states behind other texts are used, too.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Prefetcher:
         model: str,
         encode: Callable[[str], Sequence[int]],
         least_tokens: int,
+        behind_others: bool,
     ) -> None:
         self.heads = Heads()
         self._store = store
         self._model = model
         self._encode = encode
         self._least_tokens = least_tokens
+        self._behind_others = behind_others
 
     def take(self, documents: Sequence[str], namespace: str) -> None:
         """Let the store prefetch the states of texts behind late heads; returns at once."""
@@ -71,10 +74,11 @@ class Prefetcher:
     def _keys(self, texts: Sequence[str], namespace: str, heads: Sequence[Head]) -> Iterator[bytes]:
         pieces = [tuple(self._encode(form)) for form in _forms(texts)]
         for head in heads:
-            source = ChunkSource(self._model, namespace, head)
+            alone = ChunkSource(self._model, namespace, head)
+            sources = (alone.behind_others(), alone) if self._behind_others else (alone,)
             for ids in pieces:
                 if len(ids) >= self._least_tokens:
-                    yield source.key(ids)
+                    yield from (source.key(ids) for source in sources)
 
 
 def _forms(texts: Sequence[str]) -> Iterator[str]:

@@ -50,18 +50,20 @@ class Recompute:
 
 
 @dataclass(slots=True, eq=False)
-class Encoding:
+class EncodedText:
     """A text that is encoded now. Equal only to itself.
 
     Args:
-        key: its key in the store.
-        sequence: the head and the text.
-        slots: the text's place in it.
-        label: the tenant and the text.
+        key: of the text.
+        name: the key that its state gets in the store.
+        sequence: the head and some texts, this one among them.
+        slots: its place in the sequence.
+        label: the tenant, the text and those that it sees.
         readers: the prompts that wait for it.
     """
 
     key: bytes
+    name: bytes
     sequence: TokenSequence
     slots: range
     label: ChunkLabel
@@ -75,8 +77,14 @@ class PromptChunks:
     Args:
         prompt: its segments.
         sequence: its tokens.
+        chunks: its texts in their order, with their keys: those of their states behind the head.
+        behind: the key of each text's state behind others, by its own; empty if none is used.
+        digests: of its texts, as states and labels name those they have seen.
         states: of its texts, by key, as far as they are there.
-        missing: keys of the texts that are still encoded, or looked for.
+        encoded: the texts that are still encoded, by key.
+        looked_for: the texts that the store still looks for: their keys, by those looked under.
+        unknown: keys of the texts that are nowhere.
+        apart: keys of texts that have a state behind others, of which none is in this prompt.
         own: keys of the texts that are encoded for this prompt's sake.
         left_head: tokens of the head that earlier prompts had left when those were encoded.
     """
@@ -84,15 +92,42 @@ class PromptChunks:
     prompt: SegmentedPrompt
     sequence: TokenSequence
     chunks: tuple[tuple[bytes, Segment], ...]
+    behind: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    digests: frozenset[str] = frozenset()
     states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
-    missing: set[bytes] = field(default_factory=set[bytes])
+    encoded: dict[bytes, EncodedText] = field(default_factory=dict[bytes, EncodedText])
+    looked_for: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    unknown: dict[bytes, None] = field(default_factory=dict[bytes, None])
+    apart: set[bytes] = field(default_factory=set[bytes])
     own: set[bytes] = field(default_factory=set[bytes])
     left_head: float = math.inf
 
     @property
+    def texts(self) -> dict[bytes, Segment]:
+        """Return its texts by key, of equal ones the first."""
+        found: dict[bytes, Segment] = {}
+        for key, segment in self.chunks:
+            found.setdefault(key, segment)
+        return found
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether the states of all its texts are there."""
+        return not (self.encoded or self.looked_for or self.unknown)
+
+    @property
     def keys(self) -> frozenset[bytes]:
         """Return the keys of its texts in the store."""
-        return frozenset(key for key, _ in self.chunks)
+        return frozenset(key for key, _ in self.chunks).union(self.behind.values())
+
+    def may_use(self, name: bytes, seen: frozenset[str]) -> bool:
+        """Tell whether a state helps here: one behind others has seen a text of the prompt.
+
+        Args:
+            name: its key in the store.
+            seen: digests of the texts that it has seen.
+        """
+        return name not in self.behind.values() or not seen.isdisjoint(self.digests)
 
     @property
     def places(self) -> tuple[range, ...]:
@@ -100,12 +135,8 @@ class PromptChunks:
 
     @property
     def num_preprocessed(self) -> int:
-        """Return the tokens of texts whose state has seen similar ones."""
-        return sum(
-            len(segment.ids)
-            for key, segment in self.chunks
-            if getattr(self.states[key], "preprocessed", False)
-        )
+        """Return the tokens of texts whose state has seen others."""
+        return sum(len(segment.ids) for key, segment in self.chunks if self.states[key].seen)
 
     def num_reused(self, chosen: Collection[int] = ()) -> int:
         """Return the tokens that were neither computed in the prompt nor encoded for it."""

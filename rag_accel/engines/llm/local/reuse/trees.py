@@ -254,11 +254,12 @@ class TreeReuse:
     def _labels(self, found: PromptTree, nodes: Sequence[int]) -> list[ChunkLabel]:
         """Return the labels of nodes: their paths, and those that they have seen."""
         tree, purges, texts = found.prompt.tree, self._store.purges, found.texts
+        namespace, digests = found.sequence.namespace, self._store.digests
         return [
             ChunkLabel(
-                found.sequence.namespace,
+                namespace,
                 texts[node],
-                tuple(texts[above] for above in tree.ancestors(node)),
+                digests((texts[above] for above in tree.ancestors(node)), namespace),
                 purges,
             )
             for node in nodes

@@ -161,13 +161,13 @@ def test_an_engine_computes_no_token_of_what_was_filled(tmp_path: Path) -> None:
 
 def test_what_was_filled_is_what_an_engine_would_have_encoded(tmp_path: Path) -> None:
     fill(tmp_path / "filled")
-    first = answer(tmp_path / "asked", *TEXTS)
+    first = answer(tmp_path / "asked", *TEXTS, kv_recipe="alone")
     for text in TEXTS:
         one, other = kept(tmp_path / "filled", text), kept(tmp_path / "asked", text)
         assert one.position == other.position
         torch.testing.assert_close(one.keys, other.keys, atol=1e-6, rtol=0)
         torch.testing.assert_close(one.values, other.values, atol=1e-6, rtol=0)
-    assert answer(tmp_path / "filled", *TEXTS).text == first.text
+    assert answer(tmp_path / "filled", *TEXTS, kv_recipe="alone").text == first.text
 
 
 @pytest.mark.parametrize("before", [(), (1,), (2, 1)])
@@ -189,10 +189,10 @@ def test_texts_alone_are_kept_beside_those_with_neighbours(tmp_path: Path) -> No
     assert_close(kept(tmp_path / "kept", TEXTS[0]), direct(TEXTS[0]))
 
 
-def test_an_engine_that_asks_for_neighbours_finds_them(tmp_path: Path) -> None:
+def test_an_engine_finds_neighbours_unless_it_takes_texts_alone(tmp_path: Path) -> None:
     fill(tmp_path / "kept", neighbours=2)
-    alone = answer(tmp_path / "kept", *TEXTS)
-    found = answer(tmp_path / "kept", *TEXTS, kv_recipe="neighbours")
+    alone = answer(tmp_path / "kept", *TEXTS, kv_recipe="alone")
+    found = answer(tmp_path / "kept", *TEXTS)
     assert alone.use is not None
     assert found.use is not None
     assert reused(found) == reused(alone) == tokens(*TEXTS)
@@ -201,7 +201,7 @@ def test_an_engine_that_asks_for_neighbours_finds_them(tmp_path: Path) -> None:
 
 def test_a_part_of_them_may_be_computed_again(tmp_path: Path) -> None:
     fill(tmp_path / "kept", neighbours=2)
-    ways = {"kv_recipe": "neighbours", "kv_reuse": "fused", "recompute_ratio": 0.25}
+    ways = {"kv_reuse": "fused", "recompute_ratio": 0.25}
     found = answer(tmp_path / "kept", *TEXTS, **ways, reuse_always=True)
     assert found.use is not None
     assert found.use.recomputed > 0
@@ -211,21 +211,21 @@ def test_a_part_of_them_may_be_computed_again(tmp_path: Path) -> None:
 
 def test_without_states_behind_neighbours_those_alone_are_used(tmp_path: Path) -> None:
     fill(tmp_path / "kept")
-    found = answer(tmp_path / "kept", *TEXTS, kv_recipe="neighbours")
+    found = answer(tmp_path / "kept", *TEXTS)
     assert found.use is not None
     assert (found.use.from_chunks, found.use.preprocessed) == (tokens(*TEXTS), 0)
 
 
 def test_a_text_that_is_not_filled_is_computed(tmp_path: Path) -> None:
     fill(tmp_path / "kept", TEXTS[:2], neighbours=1)
-    found = answer(tmp_path / "kept", *TEXTS, kv_recipe="neighbours")
+    found = answer(tmp_path / "kept", *TEXTS)
     assert reused(found) == tokens(*TEXTS[:2])
 
 
 def test_another_tenant_finds_nothing(tmp_path: Path) -> None:
     fill(tmp_path / "kept", neighbours=1, namespace="mine")
-    theirs = answer(tmp_path / "kept", *TEXTS, namespace="theirs", kv_recipe="neighbours")
-    mine = answer(tmp_path / "kept", *TEXTS, namespace="mine", kv_recipe="neighbours")
+    theirs = answer(tmp_path / "kept", *TEXTS, namespace="theirs")
+    mine = answer(tmp_path / "kept", *TEXTS, namespace="mine")
     assert (reused(theirs), reused(mine)) == (0, tokens(*TEXTS))
 
 
@@ -274,7 +274,7 @@ def test_new_neighbours_make_another_state_that_is_preferred(tmp_path: Path) -> 
     for before in (TEXTS[2], TEXTS[1]):
         assert_close(kept(tmp_path / "kept", TEXTS[0], before), direct(TEXTS[0], before))
     disk, source = disk_of(tmp_path / "kept")
-    name = disk.folder.name(source.key(ids(TEXTS[0])))
+    name = disk.folder.name(source.behind_others().key(ids(TEXTS[0])))
     wanted = source.behind([ids(TEXTS[1])]).key(ids(TEXTS[0]))
     assert disk.folder.referred(name) == disk.folder.name(wanted)
 
@@ -346,6 +346,6 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_recipe_is_one_of_the_bounds() -> None:
-    assert LocalOptions.of(kv_recipe="neighbours").kv_recipe == "neighbours"
+    assert LocalOptions.of(kv_recipe="alone").kv_recipe == "alone"
     with pytest.raises(ConfigError, match="kv_recipe"):
         LocalOptions.of(kv_recipe="any")

@@ -81,10 +81,10 @@ def test_a_text_twice_in_a_prompt_is_encoded_once(engine: LocalLLMEngine) -> Non
 
 
 def test_an_edited_text_is_encoded_anew(engine: LocalLLMEngine) -> None:
-    answer(engine, asked("one", A, B))
-    done = answer(engine, asked("two", A.replace("3776", "3777"), B))
+    answer(engine, asked("one", C, A, B))
+    done = answer(engine, asked("two", C, A.replace("3776", "3777"), B))
     assert done.use is not None
-    assert done.use.from_chunks == tokens(B)
+    assert done.use.from_chunks == tokens(C) + tokens(B)
 
 
 def test_tenants_share_no_texts(engine: LocalLLMEngine) -> None:

@@ -83,10 +83,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
 @pytest.fixture
 def engine(make: Make, reads: Reads) -> LocalLLMEngine:
     """Return an engine that has seen a prompt, over a folder that keeps two texts."""
-    first = make()
+    first = make(kv_recipe="alone")
     answer(first, *TEXTS)
     first.close()
-    second = make()
+    second = make(kv_recipe="alone")
     answer(second, OTHER)
     reads.found.clear()
     return second

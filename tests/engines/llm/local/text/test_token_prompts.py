@@ -116,7 +116,7 @@ def value_of(payload: TokenInput, engine: LocalLLMEngine) -> TokenOutput:
 def test_a_text_behind_its_own_head_gives_what_generate_chooses() -> None:
     engine = engine_with(kv_reuse="full", reuse_always=True)
     payload = prompt_of(CHUNK)
-    assert value_of(prompt_of(OTHER, CHUNK), engine).use is not None
+    assert value_of(prompt_of(CHUNK, OTHER), engine).use is not None
     again = value_of(payload, engine)
     assert again.use is not None
     assert again.use.from_chunks == len(CHUNK)
