@@ -77,10 +77,13 @@ def test_searches_find_the_same_in_shared_calls_off_the_loop(
     fast = accelerate(store, accelerator=accelerator)
 
     async def search() -> Any:
-        return await asyncio.gather(*(aoutcome(fast, one) for one in QUESTIONS))
+        searching.clear()  # a thread that has ended may leave its number to the loop's
+        found = await asyncio.gather(*(aoutcome(fast, one) for one in QUESTIONS))
+        return found, threading.get_ident()
 
-    assert run_in_loop(search()) == plain
-    assert threading.get_ident() not in searching
+    found, loop = run_in_loop(search())
+    assert found == plain
+    assert loop not in searching
     assert soon_idle(accelerator)
     engines: Any = accelerator.metrics.snapshot()["engines"]
     (engine,) = (one for name, one in engines.items() if name.startswith("retrieval#"))
@@ -140,16 +143,22 @@ def test_stores_that_no_engine_searches_say_why(accelerator: Accelerator) -> Non
     assert searched(accelerator) == 0
 
 
-@pytest.mark.usefixtures("any_size", "searching")
+@pytest.mark.usefixtures("any_size")
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_program_over_the_store_shows_the_same(accelerator: Accelerator, is_async: bool) -> None:
+def test_a_program_over_the_store_shows_the_same(
+    accelerator: Accelerator, is_async: bool, searching: list[int]
+) -> None:
     nodes = [TextNode(id_=str(number), text=f"text {number}") for number in range(40)]
     context = StorageContext.from_defaults(vector_store=FaissVectorStore(faiss.IndexFlatL2(16)))
     index = VectorStoreIndex(nodes, storage_context=context, embed_model=HashEmbedding())
     plain = index.as_query_engine(llm=EchoLLM(), similarity_top_k=3)
 
+    async def aquery(engine: Any) -> Any:
+        searching.append(threading.get_ident())
+        return await engine.aquery("when?")
+
     def ask(engine: Any) -> Any:
-        answer = run_in_loop(engine.aquery("when?")) if is_async else engine.query("when?")
+        answer = run_in_loop(aquery(engine)) if is_async else engine.query("when?")
         return str(answer), nodes_of(answer)
 
     with recording() as expected:
@@ -158,6 +167,7 @@ def test_a_program_over_the_store_shows_the_same(accelerator: Accelerator, is_as
         assert ask(accelerate(plain, accelerator=accelerator)) == answer
     assert found == expected
     assert searched(accelerator) == 1
+    assert not is_async or searching[-1] != searching[-2]
 
 
 @pytest.mark.usefixtures("shared_models")
