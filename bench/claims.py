@@ -89,9 +89,9 @@ GAINS = (
         "a query {llama_index[simple_store_vs_plain]:.0f} times as fast",
     ),
     Gain(
-        "`FAISS`, flat",
+        "`FAISS`, `FaissVectorStore`, flat",
         "searches share looks at the index",
-        "64 users: {default_stores[faiss_vs_plain_64]:.1f} times the searches/s",
+        "64 users of `FAISS`: {default_stores[faiss_vs_plain_64]:.1f} times the searches/s",
     ),
     Gain(
         "`OpenAIEmbeddings`, `OpenAIEmbedding`",

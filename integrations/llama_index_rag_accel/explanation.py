@@ -17,6 +17,7 @@ from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.owned_search import is_recognised, why_not_searched
 from llama_index_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
+from rag_accel.engine_api import PrimitiveKind
 from rag_accel.interception.explanation import (
     AROUND_LEAVES,
     BORROWED,
@@ -33,6 +34,7 @@ from rag_accel.interception.leaf_table import (
     plain_method,
 )
 from rag_accel_adapters.llama_index.plan import graph_of
+from rag_accel_adapters.llama_index.proxies import PROXIES
 from rag_accel_adapters.llama_index.walk import FoundPart, walk
 
 _PROGRAM = f"{AROUND_LEAVES}, each call or run of it is one request"
@@ -90,12 +92,16 @@ def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
     """Yield where the async methods run that upstream lets block their loop, together."""
     cls = type(obj)
     methods = leaf_methods(cls) if leaf_class(cls).framework is LLAMA_INDEX else ()
+    options = accelerator.options
+    has_proxy = PROXIES.describe(obj, plain_class(cls), plain_method, options) is not None
     by_place: dict[str, list[str]] = {}
     for leaf in methods:
         known = blocking_method(plain_method(plain_class(cls), leaf.name))
         if known is None:
             continue
-        reason = reason_to_stay(known, obj, accelerator)
+        reason = reason_to_stay(
+            known, obj, accelerator, is_search=has_proxy and leaf.kind is PrimitiveKind.SEARCHING
+        )
         where = "leaves its loop free" if reason is None else f"blocks its loop: {reason}"
         by_place.setdefault(where, []).append(leaf.name)
     for where, (first, *others) in by_place.items():

@@ -29,7 +29,12 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index_rag_accel.concurrency.blocking_methods import blocking_method
 from llama_index_rag_accel.concurrency.composites import composite_of
 from llama_index_rag_accel.concurrency.layers import Method
-from llama_index_rag_accel.concurrency.offload import leaving_within, may_leave, stays_on_loop
+from llama_index_rag_accel.concurrency.offload import (
+    leaving_within,
+    may_leave,
+    off_loop,
+    stays_on_loop,
+)
 from llama_index_rag_accel.concurrency.parallel_calls import spread
 from llama_index_rag_accel.indexed_graph import indexed, is_indexed
 from llama_index_rag_accel.owned_search import is_recognised, may_be_owned, searching
@@ -158,11 +163,19 @@ def _stays_unless(is_searched: Callable[[Any], bool]) -> Callable[[Any, RequestI
 def _vector_search(leaf: LeafMethod) -> LeafMethod:
     """Return the row of a vector store's search, which a retriever's call may be made of."""
     may_leave_its_loop = partial(may_leave, leaf)
+
+    def owned(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        return PROXIED.owned(off_loop(original), leaf, searching(original, leaf, borrowed))
+
     return replace(
         leaf,
-        owned=searching,
-        within=lambda cls: is_recognised(cls) or may_leave_its_loop(cls),
-        is_plain_within=_stays_unless(may_be_owned),
+        owned=owned,
+        within=lambda cls: (
+            is_recognised(cls) or PROXIED.may_be_proxied(cls) or may_leave_its_loop(cls)
+        ),
+        is_plain_within=_stays_unless(
+            lambda store: may_be_owned(store) or PROXIED.may_be_proxied(type(store))
+        ),
     )
 
 

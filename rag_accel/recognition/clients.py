@@ -23,7 +23,7 @@ from rag_accel.engines.retrieval.ivf_index_engine import (
     numbers_read,
 )
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
-from rag_accel.recognition.proxies import Ask, ClientWork
+from rag_accel.recognition.proxies import Ask, ClientWork, ProxyClass, replaced
 from rag_accel.system.locks import ForkedAnew
 
 #: numbers that a search reads from which on it takes longer than asking the scheduler, about 0.5 ms
@@ -34,8 +34,6 @@ MAX_K = 1_000
 RERANK = "rerank"
 #: what FAISS says of a place that is not filled, or minus that
 _FARTHEST = float(np.finfo(np.float32).max)
-
-
 #: the classes of indexes that engines search, in the words of reasons and tables
 SEARCHED_INDEXES = (
     "`IndexFlatL2`, `IndexFlatIP`, `IndexIVFFlat`, `IndexIVFScalarQuantizer` and `IndexIVFPQ`"
@@ -44,6 +42,8 @@ SEARCHED_INDEXES = (
 
 def index_obstacle(index: Any) -> str | None:
     """Return why no owned engine searches a FAISS index; None if a search takes long enough."""
+    if isinstance(index, FaissIndexClient):  # of a proxy, whose search shared no call
+        return "the store itself makes a search that overlaps no other"
     if is_clustered(index):
         if (obstacle := ivf_obstacle(index)) is not None:
             return obstacle
@@ -55,6 +55,38 @@ def index_obstacle(index: Any) -> str | None:
         names = SEARCHED_INDEXES.replace("`", "")
         return f"its index is a {type(index).__name__}; searches of {names} run"
     return None if numbers >= MIN_NUMBERS else f"small: {size}, searched from {MIN_NUMBERS:,} on"
+
+
+def is_on_gpu(index: Any) -> bool:
+    """Tell whether a FAISS index lies on a GPU, where it takes one search at a time."""
+    return type(index).__name__.startswith("Gpu")
+
+
+def faiss_store_row(
+    attribute: str,
+    methods: tuple[str, ...],
+    adapt: Callable[[Any, Ask], Any] = lambda proxy, ask: proxy,
+) -> ProxyClass:
+    """Return what is known of a class of stores that search the FAISS index in an attribute.
+
+    ``adapt`` returns a proxy as the run that asks needs it.
+    """
+
+    def proxy(store: Any, ask: Ask) -> Any:
+        client = FaissIndexClient(getattr(store, attribute), ask)
+        return adapt(replaced(store, **{attribute: client}), ask)
+
+    return ProxyClass(
+        methods,
+        lambda store: index_obstacle(getattr(store, attribute)),
+        proxy,
+        "store",
+        "its own methods run; searches of all requests share looks at its index",
+        (
+            f"searches that read fewer than {MIN_NUMBERS:,} numbers",
+            f"another index than {SEARCHED_INDEXES}",
+        ),
+    )
 
 
 class _UnderWay(ForkedAnew):
@@ -100,10 +132,7 @@ class FaissIndexClient:
 
     def search(self, x: Any, k: Any, **more: Any) -> tuple[Any, Any]:
         """Return distances ``[1, k]`` float32 and places ``[1, k]`` int64, as the index does."""
-
-        def plain() -> tuple[Any, Any]:
-            return self._index.search(x, k, **more)
-
+        plain = partial(self._index.search, x, k, **more)
         is_one = type(x) is np.ndarray and x.ndim == 2 and len(x) == 1
         if more or not is_one or type(k) is not int or not 0 < k <= MAX_K:
             return plain()

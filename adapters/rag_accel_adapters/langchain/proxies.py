@@ -8,11 +8,8 @@ from functools import partial
 from typing import Any
 
 from rag_accel.recognition.clients import (
-    MIN_NUMBERS,
-    SEARCHED_INDEXES,
     CrossEncoderClient,
-    FaissIndexClient,
-    index_obstacle,
+    faiss_store_row,
     scorer_obstacle,
 )
 from rag_accel.recognition.generation import Report
@@ -48,20 +45,15 @@ from rag_accel_adapters.libraries.openai_served import (
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
 
-def _index_obstacle(store: Any) -> str | None:
-    return index_obstacle(store.index)
-
-
-def _faiss(store: Any, ask: Ask) -> Any:
-    other = replaced(store, index=FaissIndexClient(store.index, ask))
+def _off_loop(proxy: Any, ask: Ask) -> Any:
     if not ask.is_on_loop:
-        return other
+        return proxy
     off_loop = {
-        f"a{name}": partial(ask.in_pool, getattr(other, name))
+        f"a{name}": partial(ask.in_pool, getattr(proxy, name))
         for name in ("similarity_search_with_score_by_vector", _DIVERSE)
     }
     # Another one, so that none holds itself: only the garbage collector would end it.
-    return replaced(other, **off_loop)
+    return replaced(proxy, **off_loop)
 
 
 _CROSS_ENCODER = "langchain_community.cross_encoders.huggingface.HuggingFaceCrossEncoder"
@@ -247,7 +239,8 @@ PROXIES = ProxyClasses(
         "langchain_openai.llms.base.BaseOpenAI": _LIMITED,
         "langchain_community.llms.vllm.VLLMOpenAI": _SERVED,
         "langchain_huggingface.chat_models.huggingface.ChatHuggingFace": _CHAT,
-        "langchain_community.vectorstores.faiss.FAISS": ProxyClass(
+        "langchain_community.vectorstores.faiss.FAISS": faiss_store_row(
+            "index",
             (
                 "similarity_search",
                 "similarity_search_by_vector",
@@ -259,14 +252,7 @@ PROXIES = ProxyClasses(
                 f"a{_DIVERSE}",
                 "asimilarity_search_with_score_by_vector",
             ),
-            _index_obstacle,
-            _faiss,
-            "store",
-            "its own methods run; searches of all requests share looks at its index",
-            (
-                f"searches that read fewer than {MIN_NUMBERS:,} numbers",
-                f"another index than {SEARCHED_INDEXES}",
-            ),
+            _off_loop,
         ),
         "langchain_classic.retrievers.document_compressors.cross_encoder_rerank."
         "CrossEncoderReranker": ProxyClass(

@@ -11,6 +11,7 @@ from typing import Any
 
 from langchain_core.globals import get_llm_cache
 
+from rag_accel.recognition.clients import is_on_gpu
 from rag_accel.recognition.thread_safety import Look, ThreadSafety, attributes_of
 
 _CORE, _CLASSIC = "langchain_core", "langchain_classic"
@@ -130,8 +131,8 @@ def _hugging_face(embeddings: Any) -> list[object] | None:
 
 
 def _faiss(store: Any) -> list[object] | None:
-    if type(store.index).__name__.startswith("Gpu"):
-        return None  # whose index takes one search at a time
+    if is_on_gpu(store.index):
+        return None
     return [store.embedding_function, store.docstore, store.override_relevance_score_fn]
 
 

@@ -15,7 +15,12 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any
 
-from rag_accel.recognition.clients import CrossEncoderClient, scorer_obstacle
+from rag_accel.recognition.clients import (
+    CrossEncoderClient,
+    FaissIndexClient,
+    faiss_store_row,
+    scorer_obstacle,
+)
 from rag_accel.recognition.generation import GeneratingClient, Report
 from rag_accel.recognition.proxies import (
     LIMITED,
@@ -119,6 +124,11 @@ def shares_steps(obj: Any) -> bool:
     return may_share(model, asked)
 
 
+def searches_on_engine(obj: Any) -> bool:
+    """Tell whether an object is a proxy of a store, whose searches may wait for an engine."""
+    return isinstance(getattr(obj, "_faiss_index", None), FaissIndexClient)
+
+
 def _served_obstacle(llm: Any) -> str | None:
     if not llm.reuse_client:
         return "reuse_client=False makes a client a call; reuse_client=True"
@@ -202,6 +212,9 @@ PROXIES = ProxyClasses(
             OWN_METHODS,
             _OPENAI_UNLESS,
             effects=LIMITED,
+        ),
+        "llama_index.vector_stores.faiss.base.FaissVectorStore": faiss_store_row(
+            "_faiss_index", ("query", "aquery")
         ),
         # Of its own package, and an older one of llama-index-core's.
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": _RERANKER,

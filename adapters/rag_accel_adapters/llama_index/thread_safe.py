@@ -20,6 +20,7 @@ import llama_index.core
 from llama_index.core import utils
 from llama_index.core.prompts import PromptTemplate
 
+from rag_accel.recognition.clients import is_on_gpu
 from rag_accel.recognition.thread_safety import (
     Look,
     Preparation,
@@ -115,6 +116,7 @@ _OTHERS = frozenset[str]().union(
     _names(f"{_CORE}.llms.mock", "MockLLM"),
     _names(f"{_CORE}.embeddings.mock_embed_model", "MockEmbedding"),
     _names("llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"),
+    _names("llama_index.vector_stores.faiss.base", "FaissVectorStore"),
     _names("llama_index.llms.huggingface.base", "HuggingFaceLLM"),
     _names(f"{_CORE}.callbacks.base", "CallbackManager"),
 )
@@ -154,6 +156,9 @@ _LOOKS: dict[str, Look] = {
     "llama_index.embeddings.huggingface.base.HuggingFaceEmbedding": _embedding,
     "llama_index.embeddings.openai.base.OpenAIEmbedding": _embedding,
     "llama_index.llms.huggingface.base.HuggingFaceLLM": _local_llm,
+    "llama_index.vector_stores.faiss.base.FaissVectorStore": lambda store: (
+        None if is_on_gpu(store._faiss_index) else ()
+    ),
     f"{_CORE}.evaluation.guideline.GuidelineEvaluator": _guideline_evaluator,
 }
 

@@ -29,8 +29,9 @@ from rag_accel.interception.leaf_table import (
 )
 from rag_accel.interception.parallel_calls import obstacle, preparation_for
 from rag_accel.recognition.known_classes import full_name
+from rag_accel.recognition.thread_safety import prepare_nothing
 from rag_accel.recognition.wrapped_methods import called_on
-from rag_accel_adapters.llama_index.proxies import shares_steps
+from rag_accel_adapters.llama_index.proxies import searches_on_engine, shares_steps
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
 
@@ -96,6 +97,8 @@ def _threads_for(
     if identity is None or not identity.accelerator.options.offload_blocking:
         return None
     accelerator = identity.accelerator
+    if searches_on_engine(obj):  # its class is known, and uses nothing but its index
+        return functools.partial(_in_thread, accelerator, prepare_nothing)
     if known.only_named and not _is_to_be_moved(obj, accelerator):
         return None
     prepare = preparation_for(
@@ -130,13 +133,17 @@ def _identity_of(obj: Any) -> RequestIdentity | None:
     return identity_for(getattr(cls, OWN, None)) if is_twin else find_identity()
 
 
-def reason_to_stay(known: BlockingMethod, obj: Any, accelerator: Accelerator) -> str | None:
+def reason_to_stay(
+    known: BlockingMethod, obj: Any, accelerator: Accelerator, *, is_search: bool = False
+) -> str | None:
     """Return why an object's blocking call stays on its loop; ``None`` if it is made in a thread.
 
-    What a call is given may be a reason, too.
+    What a call is given may be a reason, too. ``is_search`` is for a search on the object's proxy.
     """
     if not accelerator.options.offload_blocking:
         return "offload_blocking=False"
+    if is_search:
+        return None
     if known.only_named and not _is_to_be_moved(obj, accelerator):
         return f"thread_safe_classes does not name {full_name(plain_class(type(obj)))}"
     return obstacle(accelerator, THREAD_SAFETY, known.uses(obj))

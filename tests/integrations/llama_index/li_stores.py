@@ -9,6 +9,7 @@ import numpy as np
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
     VectorStoreQuery,
     VectorStoreQueryResult,
 )
@@ -46,7 +47,7 @@ def question(vector: Any, k: Any = 4, **more: Any) -> VectorStoreQuery:
 Outcome = tuple[Any, Any]
 
 
-def outcome(store: SimpleVectorStore, asked: VectorStoreQuery) -> Outcome:
+def outcome(store: BasePydanticVectorStore, asked: VectorStoreQuery) -> Outcome:
     """Return similarities and ids that are found, or the error's class and text."""
     try:
         found = store.query(asked)
@@ -55,7 +56,7 @@ def outcome(store: SimpleVectorStore, asked: VectorStoreQuery) -> Outcome:
     return _shown(found)
 
 
-async def aoutcome(store: SimpleVectorStore, asked: VectorStoreQuery) -> Outcome:
+async def aoutcome(store: BasePydanticVectorStore, asked: VectorStoreQuery) -> Outcome:
     """Do as ``outcome`` on a loop."""
     try:
         found = await store.aquery(asked)
