@@ -106,7 +106,12 @@ RAISES = (
     *_raises(
         "searches of clustered indexes run in pieces, and later ones join between two of them",
         "the second face of each index, and its threads that wait for each other",
-        {"bench": 300, "rag_accel/engines/retrieval": 750, "tests": 650},
+        {
+            "bench": 300,
+            "rag_accel/engines/retrieval": 750,
+            "rag_accel/recognition": 50,
+            "tests": 850,
+        },
     ),
     *_raises(
         "long searches stop early by a rule that is learned from the user's own questions",
