@@ -80,14 +80,33 @@ class DiskStore:
         return self._held_bytes + nbytes <= self._limit_bytes
 
     def find(self, key: bytes) -> KeyValues | None:
-        """Return the state under a key, and count it as used.
+        """Return the state that a key was linked to last, or that under itself; count it as used.
 
         A file that cannot be used is counted and removed.
         """
-        return self.find_named(self.folder.name(key))
+        name = self.folder.name(key)
+        with contextlib.suppress(OSError):  # a disk that fails
+            target = self.folder.referred(name)
+            if target is not None and (state := self._find(target)) is not None:
+                return state
+        return self._find(name)
 
-    def find_named(self, name: str) -> KeyValues | None:
-        """Return the state under a name of the folder's, as ``find`` does."""
+    def link(self, key: bytes, target: bytes) -> None:
+        """Have a key find the state under another one from now on.
+
+        Args:
+            key: of a text's state behind others (``ChunkSource.behind_others``).
+            target: of the state to use.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        name, wanted = self.folder.name(key), self.folder.name(target)
+        if self.folder.referred(name) != wanted:
+            with self.folder.locked():
+                self.folder.refer(name, wanted)
+
+    def _find(self, name: str) -> KeyValues | None:
         path = self.folder.path_of(name)
         try:
             file = self.folder.open(path)

@@ -62,6 +62,10 @@ class ChunkStore(Protocol):
         """Remove the states of texts of a namespace, at once or a little later; from any thread."""
         ...
 
+    def may_have(self, key: bytes) -> bool:
+        """Tell whether there is a state under a key, or may be where looking takes long."""
+        ...
+
     def find(self, key: bytes) -> LaneState | None:
         """Return the state in memory under a key, and count it as used."""
         ...
@@ -246,6 +250,9 @@ class HostStore(SynchronousStore):
     def is_known(self, key: bytes) -> bool:
         """Tell whether a key was requested at least twice."""
         return self._sight.is_known(key)
+
+    def may_have(self, key: bytes) -> bool:
+        return key in self._states
 
     def find(self, key: bytes) -> LaneState | None:
         with self._lock:

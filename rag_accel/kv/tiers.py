@@ -10,7 +10,7 @@ from itertools import islice
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
 from rag_accel.kv.eviction import EvictionPolicy
-from rag_accel.kv.loader import MOST_AHEAD, Loader, SlowStore
+from rag_accel.kv.loader import MOST_AHEAD, Loader
 from rag_accel.kv.store import NO_LABEL, HostStore
 
 #: The part of memory for prefetched states that were not requested yet.
@@ -32,7 +32,6 @@ class TieredStore:
         disk: the folder; from now on this store's alone.
         eviction: the order of eviction from memory, or its name (``eviction_policy``); least
             recently used first by default.
-        way: reads and writes the states of the folder; the folder itself by default.
         admits_all: whether full memory keeps every new state; the folder waits for its second
             request even so.
     """
@@ -42,12 +41,11 @@ class TieredStore:
         limit_bytes: int,
         disk: DiskStore,
         eviction: EvictionPolicy | str | None = None,
-        way: SlowStore | None = None,
         admits_all: bool = False,
     ) -> None:
         self._host = HostStore(limit_bytes, eviction, admits_all)
         self._disk = disk
-        self._loader = Loader(way or disk, self._keep_ahead)
+        self._loader = Loader(disk, self._keep_ahead)
         self._ahead_limit = int(limit_bytes * AHEAD_SHARE)
         self._ahead: OrderedDict[bytes, int] = OrderedDict()
         self._held: Counter[bytes] = Counter()
@@ -95,6 +93,9 @@ class TieredStore:
             self._forgotten |= labels
         if labels and is_due:
             self._loader.first(self._forget)
+
+    def may_have(self, key: bytes) -> bool:
+        return True
 
     def find(self, key: bytes) -> LaneState | None:
         self._look_for_purges()

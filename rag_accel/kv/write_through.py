@@ -60,6 +60,9 @@ class WriteThroughStore(SynchronousStore):
         self._disk.forget({(tenant, folder.text_digest(text)) for text in wanted})
         self._host.forget(wanted, namespace)
 
+    def may_have(self, key: bytes) -> bool:
+        return True
+
     def find(self, key: bytes) -> LaneState | None:
         found = self._host.find(key)
         if found is None:

@@ -6,6 +6,7 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -226,10 +227,13 @@ class LocalLLMEngine(OwnEngine):
         if isinstance(payload, EncodingInput):
             work = self._reader.encoding(request, payload)
         elif KINDS[request.kind].prefills:
-            work = self._reader.prompt(request, payload, self._running.reuse_pays)
+            pays = partial(self._running.reuse_pays, namespace=request.namespace, is_asked=False)
+            work = self._reader.prompt(request, payload, pays)
         else:
             work = self._reader.generation(request, payload)
-            if work.segments is not None and not self._running.reuse_pays(work.segments):
+            if work.segments is not None and not self._running.reuse_pays(
+                work.segments, request.namespace, is_asked=True
+            ):
                 work = self._reader.generation(request, without_texts(payload))
         if work is None:
             handle = self._prefilled.add(request.namespace)

@@ -19,7 +19,6 @@ from rag_accel.engines.llm.local.text.sampling import choose
 from rag_accel.engines.llm.local.text.tokens import EncodingInput
 from rag_accel.engines.llm.local.work import LocalWork, ReusablePrompt
 from rag_accel.errors import EngineError
-from rag_accel.kv.dependency.tokens import TreePrompt
 
 #: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
 _LOOK_S = 0.02
@@ -101,15 +100,16 @@ class RunningWorks:
             else:
                 self._forget(work)
 
-    def reuse_pays(self, prompt: ReusablePrompt) -> bool:
-        """Tell whether a prompt takes less time if its texts need not be computed.
+    def reuse_pays(self, prompt: ReusablePrompt, namespace: str, *, is_asked: bool) -> bool:
+        """Tell whether prompts take less time if the texts of this one are reused.
 
-        Whether a tree of paths is computed depends on the prompt alone, as its answer does.
+        Args:
+            prompt: with its parts.
+            namespace: its tenant.
+            is_asked: whether it is to be answered, and not only computed ahead.
         """
-        if self._reuse_always or isinstance(prompt, TreePrompt):
-            return True
-        whole = self._forward_cost.seconds(len(prompt.ids) - len(prompt.head))
-        return sum(map(self._forward_cost.seconds, self._reuse.rows(prompt))) < whole
+        pays = self._reuse.pays(prompt, namespace, self._forward_cost.seconds, is_asked=is_asked)
+        return pays or self._reuse_always
 
     def take_loaded(self) -> None:
         """Queue works whose texts were loaded; wait for those only where nothing else is to do."""

@@ -31,7 +31,6 @@ from rag_accel.engines.option_checks import check_least
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.kv.neighbours import NeighbourOrder, check_neighbours
-from rag_accel.kv.preprocessed import link
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.write_through import WriteThroughStore
 from rag_accel.system.processor import usable_cores
@@ -306,7 +305,7 @@ class _Fill:
         """Let programs find the states of texts behind their neighbours."""
         for task in tasks:
             if task.neighbours:
-                link(self._disk, task.text.others_key, task.key)
+                self._disk.link(task.text.others_key, task.key)
 
     def _request(self, at: int, task: FillTask) -> EngineRequest:
         request = EngineRequest(

@@ -8,7 +8,6 @@ from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.preprocessed import PreprocessedStore
 from rag_accel.kv.store import ChunkStore, HostStore
 from rag_accel.kv.tiers import TieredStore
 
@@ -26,10 +25,7 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
         store = HostStore(options.chunk_bytes, options.eviction, admits_all)
         return store, ""  # no other engine ever sees it
     disk, identity = disk_store(runner, options, Path(options.kv_folder))
-    reads_neighbours = options.kv_recipe == "neighbours" and options.kv_reuse != "dependency"
-    way = PreprocessedStore(disk) if reads_neighbours else None
-    store = TieredStore(options.chunk_bytes, disk, options.eviction, way, admits_all)
-    return store, identity
+    return TieredStore(options.chunk_bytes, disk, options.eviction, admits_all), identity
 
 
 def disk_store(runner: Runner, options: LocalOptions, folder: Path) -> tuple[DiskStore, str]:

@@ -8,13 +8,14 @@ moved to the text's position in the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.batching.rows import LanePool
 from rag_accel.engines.llm.local.batching.sequence import Probing, TokenSequence
 from rag_accel.engines.llm.local.reuse.pending_loads import PendingLoads
 from rag_accel.engines.llm.local.reuse.prompt_state import EncodedText, PromptChunks, Recompute
+from rag_accel.engines.llm.local.reuse.returns import TextReturns
 from rag_accel.kv.entry import ChunkLabel
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.locate import parts_of
@@ -62,6 +63,7 @@ class ChunkReuse:
         self._by_sequence: dict[TokenSequence, list[EncodedText]] = {}
         self._prompts: dict[TokenSequence, PromptChunks] = {}
         self._num_encoded = 0
+        self._returns = TextReturns()
 
     @property
     def held_bytes(self) -> int:
@@ -96,12 +98,34 @@ class ChunkReuse:
             self._look(found, key, [found.behind[key], key] if found.behind else [key])
         yield from self._go_on(found, neighbours or ())
 
-    def rows(self, prompt: SegmentedPrompt) -> list[int]:
+    def pays(
+        self,
+        prompt: SegmentedPrompt,
+        namespace: str,
+        seconds: Callable[[int], float],
+        *,
+        is_asked: bool,
+    ) -> bool:
+        alone = ChunkSource(self._model, namespace, prompt.head)
+        sources = [alone.behind_others(), alone] if self._behind_others else [alone]
+        tokens: dict[bytes, int] = {}
+        new: dict[bytes, int] = {}
+        for ids in {chunk.ids for chunk in prompt.chunks}:
+            names = [source.key(ids) for source in sources]
+            tokens[names[-1]] = len(ids)
+            if not any(name in self._encoded or self._store.may_have(name) for name in names):
+                new[names[-1]] = len(ids)
+        expected = self._returns.expected(new) if new else 0.0
+        if is_asked:
+            self._returns.note(tokens)
         texts = sum(len(chunk.ids) for chunk in prompt.chunks)
-        others = len(prompt.ids) - len(prompt.head) - texts
-        if self._recompute is None:
-            return [others]
-        return [others, others + self._recompute.count(texts)]
+        whole = len(prompt.ids) - len(prompt.head)
+        later = seconds(whole - texts)
+        if self._recompute is not None:
+            later += seconds(whole - texts + self._recompute.count(texts))
+        gain = seconds(whole) - later
+        # What new texts cost beyond this prompt's gain, their later prompts have to bring.
+        return gain > 0 and (not new or seconds(sum(new.values())) <= gain * (1 + expected))
 
     @property
     def is_looking(self) -> bool:

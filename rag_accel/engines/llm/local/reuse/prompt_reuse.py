@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
@@ -33,8 +33,17 @@ class PromptReuse(Protocol):
         """Take a prompt; yield the sequences that may begin now: encodings, or itself."""
         ...
 
-    def rows(self, prompt: Any, /) -> list[int]:
-        """Return the rows of a prompt behind its head that each pass over it computes."""
+    def pays(
+        self, prompt: Any, namespace: str, seconds: Callable[[int], float], /, *, is_asked: bool
+    ) -> bool:
+        """Tell whether a prompt is to be reused rather than computed as a whole.
+
+        Args:
+            prompt: with its parts.
+            namespace: its tenant.
+            seconds: returns how long it takes to compute so many rows.
+            is_asked: whether it is to be answered, and not only computed ahead.
+        """
         ...
 
     def looked(self, timeout_s: float) -> Iterator[TokenSequence]:

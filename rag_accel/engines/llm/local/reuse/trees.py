@@ -8,7 +8,7 @@ which nothing is stored and that is small is computed with the rest of its promp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engines.llm.local.batching.rows import LanePool
@@ -74,8 +74,16 @@ class TreeReuse:
         self._waiting[sequence] = found
         yield from self._begin_waiting()
 
-    def rows(self, prompt: TreePrompt) -> list[int]:
-        return [len(prompt.task)]
+    def pays(
+        self,
+        prompt: TreePrompt,
+        namespace: str,
+        seconds: Callable[[int], float],
+        *,
+        is_asked: bool,
+    ) -> bool:
+        # Its answer depends on whether a tree is computed, and may not on how fast that is.
+        return True
 
     @property
     def is_looking(self) -> bool:

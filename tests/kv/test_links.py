@@ -12,7 +12,6 @@ from chunk_states import chunk_state, same_state
 from rag_accel.cli import main
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
-from rag_accel.kv.preprocessed import PreprocessedStore, link
 from rag_accel.kv.tiers import TieredStore
 
 ALONE, BEHIND, OTHER = (bytes([at]) * 32 for at in range(3))
@@ -29,12 +28,12 @@ def disk(tmp_path: Path) -> DiskStore:
     store.put(ALONE, chunk_state(0), ChunkLabel("mine", "One text."))
     seen = store.folder.text_digests(["Another text."], "mine")
     store.put(BEHIND, chunk_state(1), ChunkLabel("mine", "One text.", seen))
-    link(store, ALONE, BEHIND)
+    store.link(ALONE, BEHIND)
     return store
 
 
 def found(disk: DiskStore) -> KeyValues:
-    state = PreprocessedStore(disk).find(ALONE)
+    state = disk.find(ALONE)
     assert state is not None
     return state
 
@@ -48,13 +47,9 @@ def test_the_preferred_state_is_read(disk: DiskStore) -> None:
     assert found(disk).seen == disk.folder.text_digests(["Another text."], "mine")
 
 
-def test_what_does_not_ask_for_it_reads_the_texts_own(disk: DiskStore) -> None:
-    assert same_state(disk.find(ALONE), chunk_state(0))
-
-
 def test_the_last_one_preferred_counts(disk: DiskStore) -> None:
     disk.put(OTHER, chunk_state(2), ChunkLabel())
-    link(disk, ALONE, OTHER)
+    disk.link(ALONE, OTHER)
     assert same_state(found(disk), chunk_state(2))
 
 
@@ -82,7 +77,7 @@ def test_a_reference_under_another_name_is_not_followed(disk: DiskStore) -> None
     disk.put(OTHER, chunk_state(2), ChunkLabel())
     (reference,) = references(disk)
     reference.rename(disk.folder.path / f"{disk.folder.name(OTHER)}.ref")
-    assert same_state(PreprocessedStore(disk).find(OTHER), chunk_state(2))
+    assert same_state(disk.find(OTHER), chunk_state(2))
 
 
 def test_a_link_is_not_followed(disk: DiskStore, tmp_path: Path) -> None:
@@ -117,7 +112,7 @@ def test_a_text_is_purged_from_all_that_has_seen_it(
 
 
 def test_memory_gives_what_was_read(disk: DiskStore) -> None:
-    store = TieredStore(1 << 20, disk, way=PreprocessedStore(disk))
+    store = TieredStore(1 << 20, disk)
     try:
         store.prefetch([ALONE])
         store.wait(10.0)
