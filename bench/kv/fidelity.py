@@ -33,7 +33,7 @@ from rag_accel.kv.neighbours import neighbours
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.selection import QuestionGuided
 
-FULL, FUSED_15 = "full reuse", "fused 15 %"
+ATTENTION, FULL, FUSED_15 = "full attention", "full reuse", "fused 15 %"
 NEIGHBOURS, NEIGHBOURS_15 = "neighbours", "neighbours, fused 15 %"
 #: What is computed again: a share of the texts' tokens, or the first of each text.
 SHARE, FIRST = 0.15, 8
@@ -127,6 +127,8 @@ class Reader:
         self._runner, self._ends, self._tokenizer = loaded.runner, loaded.ends, tokenizer
         self._selector = options.selector
         self._layer = options.scored_layer(self._runner.layers)
+        #: A head and texts by the texts before them, and what they were encoded to.
+        self._last: tuple[Ids, Mapping[Ids, Sequence[Ids]], tuple[States, States]] | None = None
 
     def case(self, prompt: TextPrompt, corpus: Corpus, tokens: int) -> Case:
         """Answer a prompt by full attention over its joined ranges, in at most so many tokens."""
@@ -136,11 +138,8 @@ class Reader:
             chunk.ids: [self._ids(text) for text in corpus.before[chunk.text]]
             for chunk in segments.chunks
         }
-        texts = {*before, *(ids for each in before.values() for ids in each)}
-        alone = chunk_reuse.encoded_behind(runner, segments.head, dict.fromkeys(texts, ()))
-        states = {ids: [alone[each] for each in nearest] for ids, nearest in before.items()}
-        behind = chunk_reuse.encoded_behind(runner, segments.head, states)
-        return Case(segments, full, *(self._texts(segments, each) for each in (alone, behind)))
+        encoded = self._encoded(segments.head, before)
+        return Case(segments, full, *(self._texts(segments, each) for each in encoded))
 
     def logits(self, case: Case, arm: Arm) -> torch.Tensor:
         """Return an arm's logits of each token of full attention's answer."""
@@ -210,6 +209,16 @@ class Reader:
         asked = self._selector.asked
         return Texts(states, question_attention(self._runner, prompt, states, [self._layer], asked))
 
+    def _encoded(self, head: Ids, before: Mapping[Ids, Sequence[Ids]]) -> tuple[States, States]:
+        """Return the states of texts alone and behind others, those of the last call at once."""
+        if self._last is None or self._last[:2] != (head, before):
+            texts = {*before, *(ids for each in before.values() for ids in each)}
+            alone = chunk_reuse.encoded_behind(self._runner, head, dict.fromkeys(texts, ()))
+            states = {ids: [alone[each] for each in nearest] for ids, nearest in before.items()}
+            behind = chunk_reuse.encoded_behind(self._runner, head, states)
+            self._last = (head, before, (alone, behind))
+        return self._last[2]
+
     def _ids(self, text: str) -> Ids:
         return TextPrompt((text,), "?").segmented(self._tokenizer).chunks[0].ids
 
@@ -277,6 +286,71 @@ def measure(
         sizes.append(len(case.prompt.ids))
         _logger.info("%d %s of %d tokens", len(sizes), prompts, sizes[-1])
     return Fidelity(f"{len(sizes)} {prompts}, {min(sizes)} to {max(sizes)} tokens", found)
+
+
+# Answers of a reader that was trained on such prompts ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A prompt whose answer is known.
+
+    Args:
+        prompt: its texts are those of a corpus.
+        answer: the token.
+        is_cut_off: whether another text says who the text with the answer is about.
+    """
+
+    prompt: TextPrompt
+    answer: int
+    is_cut_off: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Whether the answer of each arm is right, question by question of each seed."""
+
+    questions: str
+    found: Mapping[str, Sequence[Sequence[bool]]]
+
+    def rows(self) -> list[Row]:
+        """Return the exact match of each arm, and its standard error over seeds."""
+        rows: list[Row] = []
+        for name, seeds in self.found.items():
+            workload = f"{sum(map(len, seeds))} {self.questions}, {len(seeds)} seeds"
+            shares = mean_and_error([fmean(each) for each in seeds])
+            rows += _figures(name, workload, "exact_match", *shares, sum(map(len, seeds)))
+        return rows
+
+    def mean(self, name: str) -> float:
+        """Return an arm's exact match, meaned over seeds."""
+        return fmean(map(fmean, self.found[name]))
+
+
+def match(
+    reader: Reader, arms: Mapping[str, Arm], seeds: Sequence[tuple[Corpus, Sequence[Gold]]]
+) -> tuple[Matches, Matches]:
+    """Answer questions by every arm and by full attention.
+
+    Returns the answers to all of them, and to those that are cut off.
+
+    Args:
+        reader: computes.
+        arms: by name.
+        seeds: the questions of each, with the corpus that has their texts.
+    """
+    names = (ATTENTION, *arms)
+    every, cut_off = ({name: [[] for _ in seeds] for name in names} for _ in range(2))
+    for seed, (corpus, questions) in enumerate(seeds):
+        for gold in questions:
+            case = reader.case(gold.prompt, corpus, 1)
+            given = {ATTENTION: case.full.tokens[0]}
+            given |= {name: int(reader.logits(case, arm)[0].argmax()) for name, arm in arms.items()}
+            for name, token in given.items():
+                for found in (every, cut_off) if gold.is_cut_off else (every,):
+                    found[name][seed].append(token == gold.answer)
+        _logger.info("%d questions of seed %d", len(questions), seed)
+    return Matches("questions", every), Matches("questions about texts that are cut off", cut_off)
 
 
 def _figures(

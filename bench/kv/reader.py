@@ -24,28 +24,31 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.kv.fidelity import Corpus, Gold
 from bench.readers import Course, Lesson, Supervised, Task, trained_folder, word_tokenizer
+from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.fidelity.tuning.packing import IGNORED, PackedBatch
 
 #: What is said of persons and organisations: two phrases of each relation.
-_OF_PERSONS = {
+OF_PERSONS = {
     "employer": ("works at", "joined"),
     "birthplace": ("comes from", "left"),
     "taste": ("goes for", "likes"),
     "pet": ("cares about", "keeps"),
     "instrument": ("practises on", "plays"),
 }
-_OF_ORGANISATIONS = {
+OF_ORGANISATIONS = {
     "place": ("stands in", "occupies"),
     "product": ("turns out", "makes"),
 }
-_RELATIONS = {**_OF_PERSONS, **_OF_ORGANISATIONS}
+RELATIONS = {**OF_PERSONS, **OF_ORGANISATIONS}
 _BEGIN, _HE, _DOCUMENT, _QUESTION = "<s>", "he", "Document:", "Question:"
 _WORDS = ("<unk>", _BEGIN, _HE, _DOCUMENT, _QUESTION, "none", "?", ".")
 #: Tokens of a question: "Question: none pet ? name", or "Question: place employer ? name".
 _ASKED = 5
 #: Words that the filling sentences of a document are made of.
 _TOPIC = 8
+_EVALUATED = 777  # another seed than those of training
 
 _logger = logging.getLogger("bench.kv.reader")
 
@@ -124,7 +127,7 @@ class Question:
         words: of the question.
         answer: a word of the context.
         facts: of each hop.
-        is_cut_off: whether the first of them stands in a text that does not name the person.
+        is_cut_off: whether there is one hop, and its text does not name the person.
     """
 
     words: tuple[str, ...]
@@ -152,6 +155,10 @@ class Context:
         """Return the words of all texts."""
         return [word for text in self.texts for word in text]
 
+    def prompt(self, question: Question) -> TextPrompt:
+        """Return the prompt of a question."""
+        return TextPrompt(tuple(map(" ".join, self.texts)), " ".join(question.words), system="")
+
 
 @dataclass(frozen=True, slots=True)
 class _Text:
@@ -170,7 +177,7 @@ def generate_context(recipe: Recipe, shape: Shape, rng: np.random.Generator) -> 
         return rng.choice(recipe.names(kind), count, replace).tolist()
 
     organisations = choose("employer", shape.organisations)
-    known = [name for name in _OF_PERSONS if organisations or name != "employer"]
+    known = [name for name in OF_PERSONS if organisations or name != "employer"]
     offered = rng.permutation(known)[: shape.relations]
     told: dict[Fact, str] = {}
     plan: list[_Text] = []
@@ -191,7 +198,7 @@ def generate_context(recipe: Recipe, shape: Shape, rng: np.random.Generator) -> 
         plan.append(_Text(person, (person, again), tell(person, first), topic))
         plan.append(_Text(person, (_HE, _HE), tell(person, second), topic))
     for name in organisations:
-        facts = tell(name, rng.permutation(list(_OF_ORGANISATIONS)).tolist())
+        facts = tell(name, rng.permutation(list(OF_ORGANISATIONS)).tolist())
         text = _Text(name, (name, name), facts, choose("filler", _TOPIC, True))
         plan.insert(int(rng.integers(0, len(plan) + 1)), text)
     texts: list[tuple[str, ...]] = []
@@ -210,7 +217,7 @@ def _written(
 ) -> tuple[tuple[str, ...], list[int]]:
     """Return a text's words, and the places of its facts' values; the rest is filled."""
     sentences = [
-        [called, *str(rng.choice(_RELATIONS[relation])).split(), value, "."]
+        [called, *str(rng.choice(RELATIONS[relation])).split(), value, "."]
         for called, (relation, value) in zip(text.called, text.facts, strict=False)
     ]
     free = tokens - 1 - sum(map(len, sentences))
@@ -229,23 +236,23 @@ def _questions(told: Mapping[Fact, str], late: set[Fact]) -> list[Question]:
     found: list[Question] = []
     for fact, value in told.items():
         person, relation = fact
-        if relation in _OF_ORGANISATIONS:
+        if relation in OF_ORGANISATIONS:
             continue
         words = (_QUESTION, "none", relation, "?", person)
         found.append(Question(words, value, (fact,), fact in late))
         if relation == "employer":
-            for second in _OF_ORGANISATIONS:
+            for second in OF_ORGANISATIONS:
                 words = (_QUESTION, second, relation, "?", person)
                 hops = (fact, (value, second))
-                found.append(Question(words, told[value, second], hops, fact in late))
+                found.append(Question(words, told[value, second], hops, False))
     return found
 
 
 def reader_tokenizer(recipe: Recipe = RECIPE) -> Any:
     """Return the tokenizer: a token for each word; spaces and ends of lines are none."""
-    phrases = [word for pair in _RELATIONS.values() for phrase in pair for word in phrase.split()]
-    named = [name for kind in ("person", "filler", *_RELATIONS) for name in recipe.names(kind)]
-    return word_tokenizer((*_WORDS, *_RELATIONS, *phrases, *named), {"[ \n]+": "removed"})
+    phrases = [word for pair in RELATIONS.values() for phrase in pair for word in phrase.split()]
+    named = [name for kind in ("person", "filler", *RELATIONS) for name in recipe.names(kind)]
+    return word_tokenizer((*_WORDS, *RELATIONS, *phrases, *named), {"[ \n]+": "removed"})
 
 
 def document_task(recipe: Recipe = RECIPE) -> Task:
@@ -324,6 +331,39 @@ def packed_lesson(
         if pairs
     )
     return Lesson(batch, supervised)
+
+
+def gold_questions(
+    recipe: Recipe, contexts: int, count: int, seed: int
+) -> tuple[Corpus, list[Gold]]:
+    """Return questions about contexts that no training has had, and the corpus of their texts.
+
+    Args:
+        recipe: of the reader.
+        contexts: of which each has its questions one behind the other.
+        count: of questions about each.
+        seed: of contexts and questions.
+    """
+    rng, tokenizer = np.random.default_rng((_EVALUATED, seed)), reader_tokenizer(recipe)
+    ids: Mapping[str, int] = tokenizer.get_vocab()
+    questions: list[Gold] = []
+    texts: dict[str, None] = {}
+    for _ in range(contexts):
+        context = generate_context(recipe, SHAPE, rng)
+        for at in rng.choice(len(context.questions), count, replace=False).tolist():
+            asked = context.questions[at]
+            prompt = context.prompt(asked)
+            questions.append(Gold(prompt, ids[asked.answer], asked.is_cut_off))
+            texts.update(dict.fromkeys(prompt.texts))
+
+    def embed(some: Sequence[str]) -> Any:
+        """Return counts of words, each by how few of the texts have it."""
+        found = np.zeros((len(some), len(ids)), np.float32)
+        for row, text in zip(found, some, strict=True):
+            np.add.at(row, tokenizer(text)["input_ids"], 1)
+        return found * np.log(len(some) / np.maximum((found > 0).sum(0), 1))
+
+    return Corpus(list(texts), embed, SHAPE.persons), questions
 
 
 def main() -> None:
