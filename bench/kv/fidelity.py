@@ -15,14 +15,7 @@ import numpy as np
 import torch
 
 from bench.baselines import chunk_reuse
-from bench.baselines.chunk_reuse import Ids, States
-from bench.baselines.critical_layers import (
-    BY_QUESTION,
-    Answered,
-    chosen,
-    critical_layers,
-    question_attention,
-)
+from bench.baselines.chunk_reuse import Ids, States, chosen, question_attention
 from bench.results import Row
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.model.runner import PackedRunner
@@ -34,9 +27,10 @@ from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.selection import QuestionGuided
 
 ATTENTION, FULL, FUSED_15 = "full attention", "full reuse", "fused 15 %"
+BY_QUESTION_15 = "whole question, last layer, 15 %"
 NEIGHBOURS, NEIGHBOURS_15 = "neighbours", "neighbours, fused 15 %"
-#: What is computed again: a share of the texts' tokens, or the first of each text.
-SHARE, FIRST = 0.15, 8
+#: Of the texts' tokens, what is computed again.
+SHARE = 0.15
 #: Texts that each one is encoded behind.
 NUM_NEIGHBOURS = 3
 POOL_BYTES = 1 << 30
@@ -148,10 +142,11 @@ class Reader:
         return chunk_reuse.reuse(self._runner, case.prompt, states, answer, again)
 
     def arms(self) -> dict[str, Arm]:
-        """Return full reuse, ours and CacheBlend, by name."""
+        """Return full reuse, ours, FusionRAG's choice and CacheBlend's, by name."""
         return {
             FULL: lambda case: (case.alone.states, ()),
             FUSED_15: self._fused(SHARE),
+            BY_QUESTION_15: self._by_question,
             "fused 30 %": self._fused(2 * SHARE),
             "fused 15 %, blocks of 32": self._fused(SHARE, block=32),
             NEIGHBOURS: lambda case: (case.behind.states, ()),
@@ -161,27 +156,6 @@ class Reader:
                 chunk_reuse.most_deviant(
                     self._runner, case.prompt, case.alone.states, SHARE, case.full.state
                 ),
-            ),
-        }
-
-    def other_arms(self, profiled: Sequence[Case]) -> dict[str, Arm]:
-        """Return further choices of the tokens that are computed again, by name.
-
-        Args:
-            profiled: prompts that critical layers are found on.
-        """
-        given = [Answered(case.prompt, case.alone.states, case.full.tokens) for case in profiled]
-        critical = critical_layers(self._runner, given, SHARE)
-        return {
-            "whole question, last layer, 15 %": self._looked_at([self._runner.layers - 1]),
-            "critical layers, 15 %": self._looked_at(critical),
-            f"first {FIRST} tokens of each text": lambda case: (
-                case.alone.states,
-                chunk_reuse.first_tokens(case.prompt, FIRST),
-            ),
-            "random 15 %": lambda case: (
-                case.alone.states,
-                chunk_reuse.random_tokens(case.prompt, SHARE, len(case.prompt.ids)),
             ),
         }
 
@@ -197,17 +171,15 @@ class Reader:
 
         return again
 
-    def _looked_at(self, layers: Sequence[int]) -> Arm:
-        def again(case: Case) -> tuple[States, Sequence[int]]:
-            states = case.alone.states
-            scores = question_attention(self._runner, case.prompt, states, layers)
-            return states, chosen(scores, case.prompt, SHARE, BY_QUESTION)
-
-        return again
+    def _by_question(self, case: Case) -> tuple[States, Sequence[int]]:
+        """Choose as FusionRAG does."""
+        states = case.alone.states
+        scores = question_attention(self._runner, case.prompt, states, self._runner.layers - 1)
+        return states, chosen(scores, case.prompt, SHARE, QuestionGuided("question"))
 
     def _texts(self, prompt: SegmentedPrompt, states: States) -> Texts:
         asked = self._selector.asked
-        return Texts(states, question_attention(self._runner, prompt, states, [self._layer], asked))
+        return Texts(states, question_attention(self._runner, prompt, states, self._layer, asked))
 
     def _encoded(self, head: Ids, before: Mapping[Ids, Sequence[Ids]]) -> tuple[States, States]:
         """Return the states of texts alone and behind others, those of the last call at once."""

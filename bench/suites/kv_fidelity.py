@@ -9,10 +9,8 @@ are the distributions that it had for them.
 All ways are made by their definitions (``bench.baselines``), in float32 over the engine's runner of
 torch; tests hold the engine to them. Texts are encoded behind the system's turn: alone, or as
 ``neighbours`` behind the three texts of the corpus most similar to each. ``fused`` computes those
-tokens again that the engine chooses by default, or aligned blocks of 32. CacheBlend's choice is
-made from the whole prompt's full attention.
-
-The full form adds other choices of tokens; QCFuse's layers are found on other prompts.
+tokens again that the engine chooses by default, or aligned blocks of 32; ``whole question, last
+layer`` is FusionRAG's choice. CacheBlend's is made from the whole prompt's full attention.
 
 Beside SmolLM2, a reader of 3.2M parameters answers questions over four documents that were cut in
 two texts of 24 tokens each, and two texts on organisations (``bench.kv.reader``): the second text
@@ -103,8 +101,6 @@ class Sizes:
         lengths: the ratios of one length are those of the middle one.
         random: prompts of random passages, of the first length.
         passages: texts of a prompt.
-        profiled: prompts of the first length that critical layers are found on; without any no
-            other choice is compared.
         answer: most tokens of an answer.
         seeds: of contexts of the reader.
         contexts: of each seed.
@@ -118,7 +114,6 @@ class Sizes:
     )
     random: int = 200
     passages: int = 8
-    profiled: int = 8
     answer: int = 10
     seeds: int = 3
     contexts: int = 40
@@ -128,7 +123,6 @@ class Sizes:
 QUICK = Sizes(
     lengths=(Length(500, 24, 340), Length(2000, 8, 1400), Length(5000, 2, 1400)),
     random=16,
-    profiled=0,
     contexts=15,
 )
 FULL_SIZES = Sizes()
@@ -192,10 +186,6 @@ def _compared(sizes: Sizes, material: Material) -> list[Fidelity]:
     among = searched_prompts(documents, first.among_random, sizes.random)
     few = {name: arms[name] for name in _RANDOM}
     found = [measure(reader, few, "prompts of random passages", cases(first, among))]
-    if sizes.profiled:
-        count = sizes.lengths[0].prompts
-        others = searched_prompts(documents, first.search, count + sizes.profiled)[count:]
-        arms |= reader.other_arms([*cases(first, others)])
     for corpus, length in zip(corpora, sizes.lengths, strict=True):
         documents = material.documents[: length.documents]
         prompts = searched_prompts(documents, corpus.search, length.prompts)

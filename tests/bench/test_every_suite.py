@@ -116,7 +116,7 @@ def _kv_fidelity(given: Given) -> SuiteResult:
         (*load_source(trained_folder(document_task(READER), Path(given.folder).parent)), READER),
     )
     lengths = (kv_fidelity.Length(60, 2, 3),)
-    sizes = kv_fidelity.Sizes(*(lengths, 2, 2, 1, 4), seeds=2, contexts=1, questions=20)
+    sizes = kv_fidelity.Sizes(*(lengths, 2, 2, 4), seeds=2, contexts=1, questions=20)
     return kv_fidelity.run(True, sizes, material)
 
 
