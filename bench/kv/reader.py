@@ -50,8 +50,6 @@ _ASKED = 5
 _TOPIC = 8
 _EVALUATED = 777  # another seed than those of training
 
-_logger = logging.getLogger("bench.kv.reader")
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
