@@ -182,7 +182,7 @@ class Reader:
         return Texts(states, question_attention(self._runner, prompt, states, self._layer, asked))
 
     def _encoded(self, head: Ids, before: Mapping[Ids, Sequence[Ids]]) -> tuple[States, States]:
-        """Return the states of texts alone and behind others, those of the last call at once."""
+        """Return the states of texts alone and behind others; the last ones are remembered."""
         if self._last is None or self._last[:2] != (head, before):
             texts = {*before, *(ids for each in before.values() for ids in each)}
             alone = chunk_reuse.encoded_behind(self._runner, head, dict.fromkeys(texts, ()))

@@ -27,7 +27,7 @@ import torch
 from bench.kv.fidelity import Corpus, Gold
 from bench.readers import Course, Lesson, Supervised, Task, trained_folder, word_tokenizer
 from rag_accel.fidelity.prompts import TextPrompt
-from rag_accel.fidelity.tuning.packing import IGNORED, PackedBatch
+from rag_accel.fidelity.tuning.packing import IGNORED, PackedPrompt, batch_of
 
 #: What is said of persons and organisations: two phrases of each relation.
 OF_PERSONS = {
@@ -288,47 +288,39 @@ def packed_lesson(
         contexts: of one shape.
         asked: equally many questions about each.
     """
-    rows: list[list[str]] = []
+    packed: list[PackedPrompt] = []
     about: list[tuple[int, int, int]] = []
     hops: tuple[list[tuple[int, int, int]], ...] = ([], [])
     size = 1 + len(contexts[0].words)
     length = size + _ASKED * len(asked[0])
-    labels = torch.full((len(contexts), length), IGNORED, dtype=torch.int64)
-    for prompt, (context, questions) in enumerate(zip(contexts, asked, strict=True)):
-        words = [_BEGIN, *context.words]
-        for (subject, _), place in context.places.items():
-            named = max(at for at in range(place + 1) if words[at] == subject)
-            about.append((prompt, 1 + place, named))
-        for question in questions:
-            words += question.words
-            last = len(words) - 1
-            labels[prompt, last] = ids[question.answer]
-            for pairs, fact in zip(hops, question.facts, strict=False):
-                pairs.append((prompt, last, 1 + context.places[fact]))
-        rows.append(words)
     mask = torch.zeros(length, length, dtype=torch.bool)
     mask[:, :size] = True
     mask = mask.tril()
     for start in range(size, length, _ASKED):
         own = slice(start, start + _ASKED)
         mask[own, own] = torch.ones(_ASKED, _ASKED, dtype=torch.bool).tril()
-    least = torch.finfo(torch.float32).min
-    floats = torch.zeros(mask.shape).masked_fill_(~mask, least)
     positions = torch.arange(length)
     positions[size:] = size + (positions[size:] - size) % _ASKED
-    batch = PackedBatch(
-        torch.tensor([[ids[word] for word in words] for words in rows]),
-        positions.expand(len(rows), -1),
-        floats.expand(len(rows), 1, -1, -1),
-        labels,
-    )
+    for prompt, (context, questions) in enumerate(zip(contexts, asked, strict=True)):
+        words, labels = [_BEGIN, *context.words], torch.full((length,), IGNORED)
+        for (subject, _), place in context.places.items():
+            named = max(at for at in range(place + 1) if words[at] == subject)
+            about.append((prompt, 1 + place, named))
+        for question in questions:
+            words += question.words
+            last = len(words) - 1
+            labels[last] = ids[question.answer]
+            for pairs, fact in zip(hops, question.facts, strict=False):
+                pairs.append((prompt, last, 1 + context.places[fact]))
+        tokens = torch.tensor([ids[word] for word in words])
+        packed.append(PackedPrompt(tokens, positions, mask, labels))
     layers = ((0, about, 1.0), (2, hops[0], 1.0), (3, hops[1], 0.5))
     supervised = tuple(
         Supervised(layer, *torch.tensor(pairs).T, weight=weight)
         for layer, pairs, weight in layers
         if pairs
     )
-    return Lesson(batch, supervised)
+    return Lesson(batch_of(packed), supervised)
 
 
 def gold_questions(
