@@ -4,9 +4,10 @@
 - full reuse: each text has the state it has behind the head, moved to its place; head, glue and
   question are computed; its state may be that behind the texts most similar to it, too, each of
   which has the state it has behind the head (FusionRAG section 3.1);
-- partial recompute: of the texts' tokens, chosen ones are computed again as well: the first of each
-  text (EPIC), those whose keys and values of the second layer differ most from those that full
-  attention gives (CacheBlend), or random ones.
+- partial recompute: of the texts' tokens, chosen ones are computed again as well: those that get
+  most of the question's attention over the reused texts (FusionRAG, in the last layer; the engine,
+  in that at two thirds of the depth), or those whose keys and values of the second layer differ
+  most from those that full attention gives (CacheBlend).
 
 They are written apart from the engine, which they check. Logits are those of a prompt's last rows:
 a tensor ``[last, vocabulary]``, float32.
@@ -14,10 +15,10 @@ a tensor ``[last, vocabulary]``, float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from random import Random
 
 import torch
 
@@ -26,6 +27,7 @@ from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.selection import Asked, TokenSelector
 
 Ids = tuple[int, ...]
 States = Mapping[Ids, KeyValues]
@@ -138,19 +140,40 @@ def reuse(
 # Which of the texts' tokens are computed again --------------------------------------------------
 
 
-def first_tokens(prompt: SegmentedPrompt, count: int) -> list[int]:
-    """Return the places of the first tokens of each text."""
-    return [
-        place
-        for one in prompt.chunks
-        for place in range(one.start, min(one.end, one.start + count))
-    ]
+def chosen(
+    scores: Sequence[float], prompt: SegmentedPrompt, share: float, selector: TokenSelector
+) -> Sequence[int]:
+    """Return the places of a prompt's texts that a selector chooses, a share of all."""
+    places = [range(one.start, one.end) for one in prompt.chunks]
+    return selector.choose(scores, places, math.ceil(share * sum(map(len, places))))
 
 
-def random_tokens(prompt: SegmentedPrompt, share: float, seed: int) -> list[int]:
-    """Return random places of texts, a share of all."""
-    places = _places(prompt)
-    return sorted(Random(seed).sample(places, round(share * len(places))))
+def question_attention(
+    runner: PackedRunner,
+    prompt: SegmentedPrompt,
+    states: States,
+    layer: int,
+    asked: Asked = "question",
+) -> list[float]:
+    """Return how much the question looks at each place of the prompt, meaned over heads.
+
+    Args:
+        runner: computes the question, over the texts' states.
+        prompt: its texts are all in ``states``.
+        states: of texts behind the prompt's head.
+        layer: which.
+        asked: whether all tokens of the question look, and are summed, or its last one.
+    """
+    texts = {place for one in prompt.chunks for place in range(one.start, one.end)}
+    end = prompt.chunks[-1].end
+    rows = range(len(prompt.ids) - end)
+    probe = Probe(layer, rows if asked == "question" else rows[-1:])
+    with lane_of(runner.pool, len(prompt.ids)) as lane:
+        load(runner.pool, lane, prompt, states)
+        if before := [place for place in range(end) if place not in texts]:
+            computed(runner, lane, prompt.ids, before)
+        computed(runner, lane, prompt.ids, range(end, len(prompt.ids)), probe=probe)
+    return probe.scores.tolist()
 
 
 def most_deviant(

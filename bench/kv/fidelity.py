@@ -15,14 +15,7 @@ import numpy as np
 import torch
 
 from bench.baselines import chunk_reuse
-from bench.baselines.chunk_reuse import Ids, States
-from bench.baselines.critical_layers import (
-    BY_QUESTION,
-    Answered,
-    chosen,
-    critical_layers,
-    question_attention,
-)
+from bench.baselines.chunk_reuse import Ids, States, chosen, question_attention
 from bench.results import Row
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.model.runner import PackedRunner
@@ -33,10 +26,11 @@ from rag_accel.kv.neighbours import neighbours
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.selection import QuestionGuided
 
-FULL, FUSED_15 = "full reuse", "fused 15 %"
+ATTENTION, FULL, FUSED_15 = "full attention", "full reuse", "fused 15 %"
+BY_QUESTION_15 = "whole question, last layer, 15 %"
 NEIGHBOURS, NEIGHBOURS_15 = "neighbours", "neighbours, fused 15 %"
-#: What is computed again: a share of the texts' tokens, or the first of each text.
-SHARE, FIRST = 0.15, 8
+#: Of the texts' tokens, what is computed again.
+SHARE = 0.15
 #: Texts that each one is encoded behind.
 NUM_NEIGHBOURS = 3
 POOL_BYTES = 1 << 30
@@ -127,6 +121,8 @@ class Reader:
         self._runner, self._ends, self._tokenizer = loaded.runner, loaded.ends, tokenizer
         self._selector = options.selector
         self._layer = options.scored_layer(self._runner.layers)
+        #: A head and texts by the texts before them, and what they were encoded to.
+        self._last: tuple[Ids, Mapping[Ids, Sequence[Ids]], tuple[States, States]] | None = None
 
     def case(self, prompt: TextPrompt, corpus: Corpus, tokens: int) -> Case:
         """Answer a prompt by full attention over its joined ranges, in at most so many tokens."""
@@ -136,11 +132,8 @@ class Reader:
             chunk.ids: [self._ids(text) for text in corpus.before[chunk.text]]
             for chunk in segments.chunks
         }
-        texts = {*before, *(ids for each in before.values() for ids in each)}
-        alone = chunk_reuse.encoded_behind(runner, segments.head, dict.fromkeys(texts, ()))
-        states = {ids: [alone[each] for each in nearest] for ids, nearest in before.items()}
-        behind = chunk_reuse.encoded_behind(runner, segments.head, states)
-        return Case(segments, full, *(self._texts(segments, each) for each in (alone, behind)))
+        encoded = self._encoded(segments.head, before)
+        return Case(segments, full, *(self._texts(segments, each) for each in encoded))
 
     def logits(self, case: Case, arm: Arm) -> torch.Tensor:
         """Return an arm's logits of each token of full attention's answer."""
@@ -149,10 +142,11 @@ class Reader:
         return chunk_reuse.reuse(self._runner, case.prompt, states, answer, again)
 
     def arms(self) -> dict[str, Arm]:
-        """Return full reuse, ours and CacheBlend, by name."""
+        """Return full reuse, ours, FusionRAG's choice and CacheBlend's, by name."""
         return {
             FULL: lambda case: (case.alone.states, ()),
             FUSED_15: self._fused(SHARE),
+            BY_QUESTION_15: self._by_question,
             "fused 30 %": self._fused(2 * SHARE),
             "fused 15 %, blocks of 32": self._fused(SHARE, block=32),
             NEIGHBOURS: lambda case: (case.behind.states, ()),
@@ -162,27 +156,6 @@ class Reader:
                 chunk_reuse.most_deviant(
                     self._runner, case.prompt, case.alone.states, SHARE, case.full.state
                 ),
-            ),
-        }
-
-    def other_arms(self, profiled: Sequence[Case]) -> dict[str, Arm]:
-        """Return further choices of the tokens that are computed again, by name.
-
-        Args:
-            profiled: prompts that critical layers are found on.
-        """
-        given = [Answered(case.prompt, case.alone.states, case.full.tokens) for case in profiled]
-        critical = critical_layers(self._runner, given, SHARE)
-        return {
-            "whole question, last layer, 15 %": self._looked_at([self._runner.layers - 1]),
-            "critical layers, 15 %": self._looked_at(critical),
-            f"first {FIRST} tokens of each text": lambda case: (
-                case.alone.states,
-                chunk_reuse.first_tokens(case.prompt, FIRST),
-            ),
-            "random 15 %": lambda case: (
-                case.alone.states,
-                chunk_reuse.random_tokens(case.prompt, SHARE, len(case.prompt.ids)),
             ),
         }
 
@@ -198,17 +171,25 @@ class Reader:
 
         return again
 
-    def _looked_at(self, layers: Sequence[int]) -> Arm:
-        def again(case: Case) -> tuple[States, Sequence[int]]:
-            states = case.alone.states
-            scores = question_attention(self._runner, case.prompt, states, layers)
-            return states, chosen(scores, case.prompt, SHARE, BY_QUESTION)
-
-        return again
+    def _by_question(self, case: Case) -> tuple[States, Sequence[int]]:
+        """Choose as FusionRAG does."""
+        states = case.alone.states
+        scores = question_attention(self._runner, case.prompt, states, self._runner.layers - 1)
+        return states, chosen(scores, case.prompt, SHARE, QuestionGuided("question"))
 
     def _texts(self, prompt: SegmentedPrompt, states: States) -> Texts:
         asked = self._selector.asked
-        return Texts(states, question_attention(self._runner, prompt, states, [self._layer], asked))
+        return Texts(states, question_attention(self._runner, prompt, states, self._layer, asked))
+
+    def _encoded(self, head: Ids, before: Mapping[Ids, Sequence[Ids]]) -> tuple[States, States]:
+        """Return the states of texts alone and behind others; the last ones are remembered."""
+        if self._last is None or self._last[:2] != (head, before):
+            texts = {*before, *(ids for each in before.values() for ids in each)}
+            alone = chunk_reuse.encoded_behind(self._runner, head, dict.fromkeys(texts, ()))
+            states = {ids: [alone[each] for each in nearest] for ids, nearest in before.items()}
+            behind = chunk_reuse.encoded_behind(self._runner, head, states)
+            self._last = (head, before, (alone, behind))
+        return self._last[2]
 
     def _ids(self, text: str) -> Ids:
         return TextPrompt((text,), "?").segmented(self._tokenizer).chunks[0].ids
@@ -277,6 +258,71 @@ def measure(
         sizes.append(len(case.prompt.ids))
         _logger.info("%d %s of %d tokens", len(sizes), prompts, sizes[-1])
     return Fidelity(f"{len(sizes)} {prompts}, {min(sizes)} to {max(sizes)} tokens", found)
+
+
+# Answers of a reader that was trained on such prompts ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A prompt whose answer is known.
+
+    Args:
+        prompt: its texts are those of a corpus.
+        answer: the token.
+        is_cut_off: whether another text says who the text with the answer is about.
+    """
+
+    prompt: TextPrompt
+    answer: int
+    is_cut_off: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Whether the answer of each arm is right, question by question of each seed."""
+
+    questions: str
+    found: Mapping[str, Sequence[Sequence[bool]]]
+
+    def rows(self) -> list[Row]:
+        """Return the exact match of each arm, and its standard error over seeds."""
+        rows: list[Row] = []
+        for name, seeds in self.found.items():
+            workload = f"{sum(map(len, seeds))} {self.questions}, {len(seeds)} seeds"
+            shares = mean_and_error([fmean(each) for each in seeds])
+            rows += _figures(name, workload, "exact_match", *shares, sum(map(len, seeds)))
+        return rows
+
+    def mean(self, name: str) -> float:
+        """Return an arm's exact match, meaned over seeds."""
+        return fmean(map(fmean, self.found[name]))
+
+
+def match(
+    reader: Reader, arms: Mapping[str, Arm], seeds: Sequence[tuple[Corpus, Sequence[Gold]]]
+) -> tuple[Matches, Matches]:
+    """Answer questions by every arm and by full attention.
+
+    Returns the answers to all of them, and to those that are cut off.
+
+    Args:
+        reader: computes.
+        arms: by name.
+        seeds: the questions of each, with the corpus that has their texts.
+    """
+    names = (ATTENTION, *arms)
+    every, cut_off = ({name: [[] for _ in seeds] for name in names} for _ in range(2))
+    for seed, (corpus, questions) in enumerate(seeds):
+        for gold in questions:
+            case = reader.case(gold.prompt, corpus, 1)
+            given = {ATTENTION: case.full.tokens[0]}
+            given |= {name: int(reader.logits(case, arm)[0].argmax()) for name, arm in arms.items()}
+            for name, token in given.items():
+                for found in (every, cut_off) if gold.is_cut_off else (every,):
+                    found[name][seed].append(token == gold.answer)
+        _logger.info("%d questions of seed %d", len(questions), seed)
+    return Matches("questions", every), Matches("questions about texts that are cut off", cut_off)
 
 
 def _figures(

@@ -11,14 +11,14 @@ pytest.importorskip("transformers")
 
 import torch
 
-from bench.graph import reader
-from bench.graph.reader import Recipe, graph_names, reader_tokenizer
+from bench.graph.reader import Recipe, graph_names, reader_tokenizer, supervised
+from bench.readers import attended
 from rag_accel.fidelity.tuning import (
     GraphQuestions,
     GraphShape,
     generate_questions,
 )
-from rag_accel.fidelity.tuning.packing import IGNORED, PromptPacker
+from rag_accel.fidelity.tuning.packing import IGNORED, PromptPacker, batch_of
 
 RECIPE = Recipe(
     entities=12,
@@ -50,7 +50,7 @@ def test_a_name_is_a_token_in_text_and_in_paths() -> None:
 
 def test_attention_is_supervised_where_the_answer_is() -> None:
     packer = PromptPacker(reader_tokenizer(RECIPE), layout="flat")
-    packed = reader.batch_of([packer.pack(prompt) for prompt in graphs(2)])
+    packed = batch_of([packer.pack(prompt) for prompt in graphs(2)])
     size = packed.ids.shape[1]
     rows = packed.labels != IGNORED
     perfect = torch.zeros(len(packed.ids), 1, size, size)
@@ -65,6 +65,6 @@ def test_attention_is_supervised_where_the_answer_is() -> None:
         assert packed.ids[prompt, leads[0]] == packed.labels[prompt, asked]
         perfect[prompt, 0, asked, [leads[0], asked - 2, asked - 3]] = 1
         perfect[prompt, 0, leads[0], [leads[0] - 4, leads[0] - 1, leads[0] - 3]] = 1
-    attended = reader._attended([perfect] * 4, packed)  # pyright: ignore[reportPrivateUsage]
-    assert abs(float(attended)) < 1e-4
-    assert float(reader._attended([perfect * 0] * 4, packed)) < -10  # pyright: ignore[reportPrivateUsage]
+    wanted = supervised(packed)
+    assert abs(float(attended([perfect] * 4, wanted))) < 1e-4
+    assert float(attended([perfect * 0] * 4, wanted)) < -10

@@ -105,19 +105,6 @@ def test_every_token_computed_again_is_full_attention(runner: Any, prompt: Segme
     torch.testing.assert_close(found, plain((*prompt.ids, 7, 8), 3), atol=1e-4, rtol=1e-4)
 
 
-def test_the_first_tokens_are_those_of_each_text(prompt: SegmentedPrompt) -> None:
-    found = chunk_reuse.first_tokens(prompt, 2)
-    assert found == [place for one in prompt.chunks for place in (one.start, one.start + 1)]
-
-
-def test_random_tokens_are_of_texts_and_as_many_as_wanted(prompt: SegmentedPrompt) -> None:
-    places = all_places(prompt)
-    found = chunk_reuse.random_tokens(prompt, 0.5, seed=1)
-    assert set(found) < set(places)
-    assert len(found) == round(0.5 * len(places))
-    assert found != chunk_reuse.random_tokens(prompt, 0.5, seed=2)
-
-
 def test_the_most_deviant_tokens_are_those_of_the_second_layer(
     runner: Any, prompt: SegmentedPrompt
 ) -> None:

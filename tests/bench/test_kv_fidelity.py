@@ -14,6 +14,7 @@ import torch
 from fake_runner import tokenizer
 
 from bench.kv.fidelity import (
+    BY_QUESTION_15,
     FULL,
     FUSED_15,
     NEIGHBOURS,
@@ -117,14 +118,11 @@ def test_texts_take_the_state_behind_their_neighbours_where_that_is_wanted(
     assert len(again) == len(arms[FUSED_15](case)[1])
 
 
-def test_other_arms_compute_their_share_again(reader: Reader, case: Case) -> None:
-    wanted = len(reader.arms()[FUSED_15](case)[1])
-    others = reader.other_arms([case])
-    assert len(others) == 4
-    for name, arm in others.items():
-        states, again = arm(case)
-        assert states is case.alone.states
-        assert len(again) == (16 if name.startswith("first") else pytest.approx(wanted, abs=1))
+def test_the_whole_question_chooses_as_many_tokens(reader: Reader, case: Case) -> None:
+    arms = reader.arms()
+    states, again = arms[BY_QUESTION_15](case)
+    assert states is case.alone.states
+    assert len(again) == len(arms[FUSED_15](case)[1])
 
 
 def test_equal_logits_do_not_diverge() -> None:

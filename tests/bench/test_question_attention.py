@@ -1,10 +1,8 @@
-"""Critical layers are found and looked at as their definition says."""
+"""Attention of a question to reused texts is that of the model, and of the engine."""
 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,13 +14,7 @@ import torch
 from fake_runner import tokenizer
 
 from bench.baselines import chunk_reuse
-from bench.baselines.critical_layers import (
-    BY_QUESTION,
-    Answered,
-    chosen,
-    critical_layers,
-    question_attention,
-)
+from bench.baselines.chunk_reuse import chosen, question_attention
 from rag_accel.engines.llm.local.batching.rows import SequenceRows
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -56,10 +48,6 @@ def prompt() -> SegmentedPrompt:
     return PROMPT.segmented(tokenizer())
 
 
-def places_of(prompt: SegmentedPrompt) -> list[int]:
-    return [place for one in prompt.chunks for place in range(one.start, one.end)]
-
-
 @pytest.mark.parametrize("asked", ["question", "last"])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
@@ -77,21 +65,10 @@ def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
     _, theirs = engine.answer(PROMPT.generation_input(3), len(prompt.ids), [7, 8, 9])
     engine.close()
     states = chunk_reuse.encoded(runner, prompt)
-    scores = question_attention(runner, prompt, states, [layer], asked)
+    scores = question_attention(runner, prompt, states, layer, asked)
     again = chosen(scores, prompt, SHARE, selector)
     ours = chunk_reuse.reuse(runner, prompt, states, [7, 8], again)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-
-
-def test_layers_are_looked_at_together(runner: Any, prompt: SegmentedPrompt) -> None:
-    states = chunk_reuse.encoded(runner, prompt)
-    each = torch.tensor([question_attention(runner, prompt, states, [layer]) for layer in (0, 1)])
-    places = torch.tensor(places_of(prompt))
-    count = math.ceil(SHARE * len(places))
-    best = places[each.sum(0)[places].topk(count).indices]
-    together = question_attention(runner, prompt, states, [0, 1])
-    found = chosen(together, prompt, SHARE, BY_QUESTION)
-    assert list(found) == sorted(best.tolist())
 
 
 def test_attention_of_a_question_over_exact_states_is_that_of_the_model(
@@ -108,63 +85,12 @@ def test_attention_of_a_question_over_exact_states_is_that_of_the_model(
         looks = model(torch.tensor([prompt.ids]), output_attentions=True).attentions
     end = prompt.chunks[-1].end
     for layer in range(runner.layers):
-        scores = question_attention(runner, prompt, states, [layer])
+        scores = question_attention(runner, prompt, states, layer)
         theirs = looks[layer][0].mean(0)[end:].sum(0)
         torch.testing.assert_close(torch.tensor(scores), theirs, atol=1e-4, rtol=1e-4)
 
 
-class ToldRunner:
-    """A runner whose layers look where a table says, other tables for question and answer."""
-
-    def __init__(self, question: Sequence[Any], answer: Sequence[Any], size: int) -> None:
-        self.pool = self
-        self.layers = len(question)
-        self._tables = (question, answer)
-        self._size = size
-
-    def take(self, tokens: int) -> int:
-        return 0
-
-    def write(self, lane: int, slot: int, state: Any) -> None:
-        pass
-
-    def free(self, lane: int) -> None:
-        pass
-
-    def run(self, rows: Sequence[SequenceRows]) -> None:
-        (one,) = rows
-        if one.probe is not None:
-            table = self._tables[one.slots[0] >= self._size]
-            one.probe.scores = table[one.probe.layer]
-
-
-def peak(size: int, *at: int) -> torch.Tensor:
-    found = torch.zeros(size)
-    found[list(at)] = 1.0
-    return found
-
-
-def test_critical_are_the_layers_that_choose_what_the_answer_looks_at(
-    prompt: SegmentedPrompt,
-) -> None:
-    size, places = len(prompt.ids), places_of(prompt)
-    right, wrong = places[:4], places[-4:]
-    question = [
-        peak(size, *wrong),
-        peak(size, *right),
-        peak(size, *right[:2], *wrong[:2]),
-        peak(size, *wrong),
-    ]
-    answer = [peak(size + 2, *right)] * 4
-    told: Any = ToldRunner(question, answer, size)
-    states: Any = {one.ids: None for one in prompt.chunks}
-    case = Answered(prompt, states, (1, 2))
-    share = 4 / len(places)
-    assert critical_layers(told, [case], share, count=1) == (1,)
-    assert critical_layers(told, [case, case], share, count=2) == (1, 2)
-
-
 def test_no_lane_is_left(runner: Any, prompt: SegmentedPrompt) -> None:
     states = chunk_reuse.encoded(runner, prompt)
-    critical_layers(runner, [Answered(prompt, states, (7, 8))], SHARE)
+    question_attention(runner, prompt, states, 0)
     assert runner.pool.held_bytes == 0
