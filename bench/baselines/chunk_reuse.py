@@ -2,8 +2,7 @@
 
 - full attention: every token is computed behind all before it;
 - full reuse: each text has the state it has behind the head, moved to its place; head, glue and
-  question are computed; its state may be that behind the texts most similar to it, too, each of
-  which has the state it has behind the head (FusionRAG section 3.1);
+  question are computed; its state may be that behind other texts, too (FusionRAG section 3.1);
 - partial recompute: of the texts' tokens, chosen ones are computed again as well: those that get
   most of the question's attention over the reused texts (FusionRAG, in the last layer; the engine,
   in that at two thirds of the depth), or those whose keys and values of the second layer differ
@@ -16,9 +15,10 @@ a tensor ``[last, vocabulary]``, float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -74,42 +74,94 @@ def answered(
 
 def encoded(runner: PackedRunner, prompt: SegmentedPrompt) -> dict[Ids, KeyValues]:
     """Return the state that each text of a prompt has behind its head, and nothing else."""
-    return encoded_behind(runner, prompt.head, {chunk.ids: () for chunk in prompt.chunks})
+    return _alone(runner, prompt.head, (chunk.ids for chunk in prompt.chunks))
 
 
-def encoded_behind(
-    runner: PackedRunner, head: Ids, texts: Mapping[Ids, Sequence[KeyValues]]
-) -> dict[Ids, KeyValues]:
-    """Return the state of each text behind the head and the states of other texts.
-
-    Args:
-        runner: computes.
-        head: that all of them stand behind.
-        texts: the states between the head and each text, in their order.
-    """
+def _alone(runner: PackedRunner, head: Ids, texts: Iterable[Ids]) -> dict[Ids, KeyValues]:
     pool, states = runner.pool, dict[Ids, KeyValues]()
     with lane_of(pool, len(head)) as lane:
         computed(runner, lane, head, range(len(head)))
         first = pool.read(lane, range(len(head)))
-    waiting = list(texts.items())
+    waiting = list(dict.fromkeys(texts))
     while waiting:
-        number = max(1, _TOGETHER // max(len(ids) for ids, _ in waiting))
+        number = max(1, _TOGETHER // max(map(len, waiting)))
         group, waiting = waiting[:number], waiting[number:]
         with ExitStack() as held:
             rows: list[SequenceRows] = []
-            for ids, before in group:
-                start = len(head) + sum(map(len, before))
-                places = range(start, start + len(ids))
+            for ids in group:
+                places = range(len(head), len(head) + len(ids))
                 lane = held.enter_context(lane_of(pool, places.stop))
-                at = 0
-                for state in (first, *before):
-                    pool.write(lane, at, state)
-                    at += len(state)
+                pool.write(lane, 0, first)
                 rows.append(SequenceRows(lane, ids, places, places, range(len(ids) - 1, len(ids))))
             runner.run(rows)
-            for (ids, _), row in zip(group, rows, strict=True):
+            for ids, row in zip(group, rows, strict=True):
                 states[ids] = pool.read(row.lane, range(row.slots[0], row.slots[-1] + 1))
     return states
+
+
+class KeptStates:
+    """The states of texts behind one head, as prompts leave them that are asked one by one.
+
+    New texts of a prompt are encoded behind each other, and behind the last three kept ones that
+    stand before them. A prompt takes such a state if it holds a text that this has seen; for other
+    prompts the text is encoded behind the head alone. Texts are few: none sees more than half of
+    what a state may have seen.
+
+    Args:
+        runner: computes.
+        head: of all prompts.
+    """
+
+    def __init__(self, runner: PackedRunner, head: Ids) -> None:
+        self._runner, self._head = runner, head
+        self._alone: dict[Ids, KeyValues] = {}
+        self._behind: dict[Ids, tuple[KeyValues, frozenset[Ids]]] = {}
+
+    def of(self, texts: Sequence[Ids]) -> dict[Ids, KeyValues]:
+        """Return the states that a prompt with these texts takes; it leaves those that are new."""
+        found: dict[Ids, KeyValues] = {}
+        new: list[Ids] = []
+        for ids in dict.fromkeys(texts):
+            state, seen = self._behind.get(ids, (None, frozenset[Ids]()))
+            if state is not None and not seen.isdisjoint(texts):
+                found[ids] = state
+            elif state is None and ids not in self._alone:
+                new.append(ids)
+            else:
+                if ids not in self._alone:
+                    self._alone |= _alone(self._runner, self._head, [ids])
+                found[ids] = self._alone[ids]
+        if new:
+            first = texts.index(new[0])
+            self._encode([ids for ids in found if texts.index(ids) < first][-3:], found, new)
+            for ids in new:
+                found[ids] = self._alone[ids] if ids in self._alone else self._behind[ids][0]
+        return found
+
+    def _encode(self, before: Sequence[Ids], states: States, new: Sequence[Ids]) -> None:
+        """Encode texts behind each other, and behind the states of others."""
+        pool, at = self._runner.pool, len(self._head)
+        seen = frozenset(before)
+        seen = seen.union(*(self._seen(ids, states[ids]) for ids in before))
+        ids = (*self._head, *chain(*before, *new))
+        with lane_of(pool, len(ids)) as lane:
+            computed(self._runner, lane, ids, range(at))
+            for text in before:
+                pool.write(lane, at, states[text])
+                at += len(text)
+            computed(self._runner, lane, ids, range(at, len(ids)))
+            for text in new:
+                state = pool.read(lane, range(at, at + len(text)))
+                if seen:
+                    self._behind[text] = state, seen
+                else:
+                    self._alone[text] = state
+                seen |= {text}
+                at += len(text)
+
+    def _seen(self, text: Ids, state: KeyValues) -> frozenset[Ids]:
+        kept, seen = self._behind.get(text, (None, frozenset[Ids]()))
+        return seen if kept is state else frozenset()
 
 
 def reuse(

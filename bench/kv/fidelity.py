@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from random import Random
@@ -21,25 +21,22 @@ from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.model.runner import PackedRunner
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.fidelity.divergence import Divergence, divergence, mean_and_error
-from rag_accel.fidelity.prompts import TextPrompt
-from rag_accel.kv.neighbours import neighbours
+from rag_accel.fidelity.prompts import Search, TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.selection import QuestionGuided
 
 ATTENTION, FULL, FUSED_15 = "full attention", "full reuse", "fused 15 %"
+ALONE, ALONE_15 = "full reuse, texts alone", "fused 15 %, texts alone"
 BY_QUESTION_15 = "whole question, last layer, 15 %"
-NEIGHBOURS, NEIGHBOURS_15 = "neighbours", "neighbours, fused 15 %"
 #: Of the texts' tokens, what is computed again.
 SHARE = 0.15
-#: Texts that each one is encoded behind.
-NUM_NEIGHBOURS = 3
 POOL_BYTES = 1 << 30
 
 _logger = logging.getLogger("bench.kv_fidelity")
 
 
 class Corpus:
-    """Texts of one length by their vectors: searches, and the neighbours of each text.
+    """Texts of one length by their vectors.
 
     Args:
         texts: all different.
@@ -52,26 +49,29 @@ class Corpus:
     ) -> None:
         self._texts, self._embed, self._passages = texts, embed, passages
         self._vectors = embed(texts)
-        longest = max(map(len, texts))
-        before = neighbours(
-            self._vectors,
-            NUM_NEIGHBOURS,
-            contents=texts,
-            tokens=[longest] * len(texts),
-            room=[longest * NUM_NEIGHBOURS] * len(texts),
-        )
-        #: of each text, the texts that it is encoded behind, the nearest last
-        self.before = {
-            text: [texts[at] for at in places] for text, places in zip(texts, before, strict=True)
-        }
 
-    def search(self, question: str) -> list[str]:
+    def earlier(self, text: str, search: Search) -> Sequence[str]:
+        """Return the texts of the prompt that a text was first in.
+
+        They are those found for the text nearest to it, and it comes last unless it is among them.
+
+        Args:
+            text: of the corpus.
+            search: finds the texts of a prompt.
+        """
+        at = self._texts.index(text)
+        scores = self._vectors @ self._vectors[at]
+        scores[at] = -np.inf
+        found = search(self._texts[int(scores.argmax())])
+        return found if text in found else [*found[:-1], text]
+
+    def search(self, question: str) -> Sequence[str]:
         """Return the texts nearest to a question, the nearest first."""
         scores = self._vectors @ self._embed([question])[0]
         best: list[int] = np.argsort(-scores, kind="stable")[: self._passages].tolist()
         return [self._texts[at] for at in best]
 
-    def among_random(self, question: str) -> list[str]:
+    def among_random(self, question: str) -> Sequence[str]:
         """Return the text nearest to a question among random ones, the same for a question."""
         random, (nearest, *_) = Random(question), self.search(question)
         others = [text for text in self._texts if text != nearest]
@@ -92,12 +92,12 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A prompt, what full attention makes of it, and its texts alone and behind neighbours."""
+    """A prompt, what full attention makes of it, and its texts as they are kept and alone."""
 
     prompt: SegmentedPrompt
     full: chunk_reuse.FullAnswer
+    kept: Texts
     alone: Texts
-    behind: Texts
 
 
 Arm = Callable[[Case], tuple[States, Sequence[int]]]
@@ -121,19 +121,33 @@ class Reader:
         self._runner, self._ends, self._tokenizer = loaded.runner, loaded.ends, tokenizer
         self._selector = options.selector
         self._layer = options.scored_layer(self._runner.layers)
-        #: A head and texts by the texts before them, and what they were encoded to.
-        self._last: tuple[Ids, Mapping[Ids, Sequence[Ids]], tuple[States, States]] | None = None
 
-    def case(self, prompt: TextPrompt, corpus: Corpus, tokens: int) -> Case:
-        """Answer a prompt by full attention over its joined ranges, in at most so many tokens."""
-        runner, segments = self._runner, prompt.segmented(self._tokenizer)
-        full = chunk_reuse.answered(runner, segments.ids, tokens, self._ends)
-        before = {
-            chunk.ids: [self._ids(text) for text in corpus.before[chunk.text]]
-            for chunk in segments.chunks
-        }
-        encoded = self._encoded(segments.head, before)
-        return Case(segments, full, *(self._texts(segments, each) for each in encoded))
+    def cases(
+        self, prompts: Iterable[TextPrompt], corpus: Corpus, tokens: int, search: Search
+    ) -> Iterator[Case]:
+        """Yield prompts, answered by full attention over their joined ranges.
+
+        Args:
+            prompts: all of one system message.
+            corpus: has their texts.
+            tokens: of an answer, at most.
+            search: finds the texts of the prompts that each text was in before.
+        """
+        runner, texts = self._runner, tuple[str, ...]()
+        states: tuple[States, States] = {}, {}
+        for prompt in prompts:
+            segments = prompt.segmented(self._tokenizer)
+            if prompt.texts != texts:  # else it asks something else about the same ones
+                texts, ids = prompt.texts, [chunk.ids for chunk in segments.chunks]
+                kept, met = chunk_reuse.KeptStates(runner, segments.head), set[str]()
+                for text in texts:
+                    if text not in met:
+                        earlier = corpus.earlier(text, search)
+                        kept.of([self._ids(one) for one in earlier])
+                        met.update(earlier)
+                states = kept.of(ids), chunk_reuse.encoded(runner, segments)
+            full = chunk_reuse.answered(runner, segments.ids, tokens, self._ends)
+            yield Case(segments, full, *(self._texts(segments, each) for each in states))
 
     def logits(self, case: Case, arm: Arm) -> torch.Tensor:
         """Return an arm's logits of each token of full attention's answer."""
@@ -144,13 +158,13 @@ class Reader:
     def arms(self) -> dict[str, Arm]:
         """Return full reuse, ours, FusionRAG's choice and CacheBlend's, by name."""
         return {
-            FULL: lambda case: (case.alone.states, ()),
+            FULL: lambda case: (case.kept.states, ()),
             FUSED_15: self._fused(SHARE),
-            BY_QUESTION_15: self._by_question,
             "fused 30 %": self._fused(2 * SHARE),
             "fused 15 %, blocks of 32": self._fused(SHARE, block=32),
-            NEIGHBOURS: lambda case: (case.behind.states, ()),
-            NEIGHBOURS_15: self._fused(SHARE, texts=attrgetter("behind")),
+            ALONE: lambda case: (case.alone.states, ()),
+            ALONE_15: self._fused(SHARE, texts=attrgetter("alone")),
+            BY_QUESTION_15: self._by_question,
             "CacheBlend 15 %": lambda case: (
                 case.alone.states,
                 chunk_reuse.most_deviant(
@@ -160,7 +174,7 @@ class Reader:
         }
 
     def _fused(
-        self, share: float, block: int = 1, texts: Callable[[Case], Texts] = attrgetter("alone")
+        self, share: float, block: int = 1, texts: Callable[[Case], Texts] = attrgetter("kept")
     ) -> Arm:
         assert isinstance(self._selector, QuestionGuided)
         selector = replace(self._selector, block=block)
@@ -180,16 +194,6 @@ class Reader:
     def _texts(self, prompt: SegmentedPrompt, states: States) -> Texts:
         asked = self._selector.asked
         return Texts(states, question_attention(self._runner, prompt, states, self._layer, asked))
-
-    def _encoded(self, head: Ids, before: Mapping[Ids, Sequence[Ids]]) -> tuple[States, States]:
-        """Return the states of texts alone and behind others; the last ones are remembered."""
-        if self._last is None or self._last[:2] != (head, before):
-            texts = {*before, *(ids for each in before.values() for ids in each)}
-            alone = chunk_reuse.encoded_behind(self._runner, head, dict.fromkeys(texts, ()))
-            states = {ids: [alone[each] for each in nearest] for ids, nearest in before.items()}
-            behind = chunk_reuse.encoded_behind(self._runner, head, states)
-            self._last = (head, before, (alone, behind))
-        return self._last[2]
 
     def _ids(self, text: str) -> Ids:
         return TextPrompt((text,), "?").segmented(self._tokenizer).chunks[0].ids
@@ -212,7 +216,7 @@ class Fidelity:
             for metric in ("kl_first", "kl_mean", "top1"):
                 values = [getattr(one, metric) for one in each]
                 rows += _figures(name, self.workload, metric, *mean_and_error(values), len(each))
-            if name != FULL:
+            if name != ALONE:
                 value, error, n = self.recovers(name), self.recovery_error(name), len(each)
                 rows += _figures(name, self.workload, "recovered_of_kl", value, error, n)
         return rows
@@ -222,12 +226,12 @@ class Fidelity:
         return fmean(getattr(one, metric) for one in self.found[name])
 
     def recovers(self, name: str) -> float:
-        """Return the share of full reuse's divergence that an arm does not have."""
-        return _recovered(self._kl(name), self._kl(FULL))
+        """Return the share of the divergence of texts alone that an arm does not have."""
+        return _recovered(self._kl(name), self._kl(ALONE))
 
     def recovery_error(self, name: str) -> float:
         """Return the standard error of that share over prompts, by the jackknife."""
-        ours, full = self._kl(name), self._kl(FULL)
+        ours, full = self._kl(name), self._kl(ALONE)
         n = len(ours)
         if n < 2:
             return 0.0
@@ -246,7 +250,7 @@ def measure(
 
     Args:
         reader: computes.
-        arms: by name; full reuse is among them.
+        arms: by name; full reuse of texts alone is among them.
         prompts: what they are, for the workload's name.
         cases: of the prompts.
     """
@@ -314,8 +318,9 @@ def match(
     names = (ATTENTION, *arms)
     every, cut_off = ({name: [[] for _ in seeds] for name in names} for _ in range(2))
     for seed, (corpus, questions) in enumerate(seeds):
-        for gold in questions:
-            case = reader.case(gold.prompt, corpus, 1)
+        prompts = (gold.prompt for gold in questions)
+        cases = reader.cases(prompts, corpus, 1, corpus.search)
+        for gold, case in zip(questions, cases, strict=True):
             given = {ATTENTION: case.full.tokens[0]}
             given |= {name: int(reader.logits(case, arm)[0].argmax()) for name, arm in arms.items()}
             for name, token in given.items():

@@ -7,19 +7,22 @@ in at most 10 tokens. Every other way is given these tokens, whatever it would h
 are the distributions that it had for them.
 
 All ways are made by their definitions (``bench.baselines``), in float32 over the engine's runner of
-torch; tests hold the engine to them. Texts are encoded behind the system's turn: alone, or as
-``neighbours`` behind the three texts of the corpus most similar to each. ``fused`` computes those
-tokens again that the engine chooses by default, or aligned blocks of 32; ``whole question, last
-layer`` is FusionRAG's choice. CacheBlend's is made from the whole prompt's full attention.
+torch; tests hold the engine to them. Each text was in another prompt before, of those found for the
+text nearest to it (or of random ones), whose new texts were encoded behind the system's turn and
+behind each other: its state from there is used if the prompt holds a text that it has seen, and
+else that behind the system's turn alone, which ``texts alone`` always have. ``fused`` computes
+those tokens again that the engine chooses by default, or aligned blocks of 32. Over texts alone,
+``whole question, last layer`` is FusionRAG's choice, and CacheBlend's is made from the whole
+prompt's full attention.
 
 Beside SmolLM2, a reader of 3.2M parameters answers questions over four documents that were cut in
 two texts of 24 tokens each, and two texts on organisations (``bench.kv.reader``): the second text
 of a document calls the person "he", so that full reuse loses who a fact is about. It was trained
 here, with supervised attention: of the layer, among others, in which ``fused`` looks by default
-what the question attends to. It answers by the same ways; its neighbours are those by words among
-all texts of a seed. Its figures are shares of right answers, of one token each, with their
-standard errors over seeds of contexts. ``python -m bench.kv.reader`` trains it into the user's
-cache; without one a row says ``missing``, and its ratio is left out.
+what the question attends to. It answers by the same ways; its searches go by words. Its figures
+are shares of right answers, of one token each, with their standard errors over seeds of contexts.
+``python -m bench.kv.reader`` trains it into the user's cache; without one a row says ``missing``,
+and its ratio is left out.
 
 Figures of SmolLM2 are means over prompts with their standard errors: Kullback-Leibler divergence in
 nats of the first token and of all, and how often full attention's most probable token is the most
@@ -29,13 +32,14 @@ Ratios:
     full_top1: against full attention over the same tokens: share of an answer's tokens that are the
         most probable ones with full reuse, too; mean over prompts, those of the middle length where
         there are several.
-    recovers_15: against full reuse, searched prompts of 2,000 tokens: the share of its mean
-        divergence from full attention that is gone where 15 % of the texts' tokens are computed
-        again, as by default.
-    recovers_0: against full reuse, the same prompts: the share that is gone where texts have the
-        state that they have behind their neighbours, and nothing is computed again.
-    random_neighbours: against the same without neighbours, random passages of 500 tokens: the share
-        of full reuse's divergence that neighbours add to what is gone with 15 %; below 0 they harm.
+    recovers_15: against full reuse of texts alone, searched prompts of 2,000 tokens: the share of
+        its mean divergence from full attention that is gone where 15 % of the texts' tokens are
+        computed again.
+    recovers_0: against full reuse of texts alone, the same prompts: the share that is gone where
+        texts were encoded behind others, and nothing is computed again.
+    random_neighbours: against texts alone with 15 % computed again, random passages of 500 tokens:
+        the share of the divergence of texts alone that states behind others add to what is gone;
+        below 0 they harm.
     kept_f1_15: against full attention: F1 of the reader's answers where 15 % of the texts' tokens
         are computed again, as by default / its F1 with full attention. An answer is one token, so
         that F1 is exact match.
@@ -43,18 +47,17 @@ Ratios:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import thread_candidates
 from bench.kv.fidelity import (
+    ALONE,
+    ALONE_15,
     ATTENTION,
     FULL,
     FUSED_15,
-    NEIGHBOURS,
-    NEIGHBOURS_15,
-    Case,
     Corpus,
     Fidelity,
     Matches,
@@ -67,7 +70,7 @@ from bench.local_llm.choices import missing_row
 from bench.results import SuiteResult, sizes_of
 from rag_accel.engine_api import Document
 from rag_accel.engines.llm.local.model.loading import load_source
-from rag_accel.fidelity.prompts import TextPrompt, cut_texts, searched_prompts
+from rag_accel.fidelity.prompts import cut_texts, searched_prompts
 from rag_accel.sample import read_corpus, smollm2_folder
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.load import torch_threads
@@ -75,7 +78,7 @@ from rag_accel_demo.load import torch_threads
 #: Tokens of a prompt and its answer beside those of texts, at most.
 _AROUND = 512
 #: What random passages are compared by.
-_RANDOM = (FULL, FUSED_15, NEIGHBOURS, NEIGHBOURS_15)
+_RANDOM = (FULL, FUSED_15, ALONE, ALONE_15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +180,18 @@ def _compared(sizes: Sizes, material: Material) -> list[Fidelity]:
     context = _AROUND + max(length.tokens for length in sizes.lengths)
     reader = Reader(material.model, material.tokenizer, context)
 
-    def cases(corpus: Corpus, prompts: Sequence[TextPrompt]) -> Iterator[Case]:
-        return (reader.case(prompt, corpus, sizes.answer) for prompt in prompts)
-
     corpora = [_corpus(sizes, material, length) for length in sizes.lengths]
     first, arms = corpora[0], reader.arms()
     documents = material.documents[: sizes.lengths[0].documents]
     among = searched_prompts(documents, first.among_random, sizes.random)
     few = {name: arms[name] for name in _RANDOM}
-    found = [measure(reader, few, "prompts of random passages", cases(first, among))]
+    cases = reader.cases(among, first, sizes.answer, first.among_random)
+    found = [measure(reader, few, "prompts of random passages", cases)]
     for corpus, length in zip(corpora, sizes.lengths, strict=True):
         documents = material.documents[: length.documents]
         prompts = searched_prompts(documents, corpus.search, length.prompts)
-        found.append(measure(reader, arms, "prompts of one search", cases(corpus, prompts)))
+        cases = reader.cases(prompts, corpus, sizes.answer, corpus.search)
+        found.append(measure(reader, arms, "prompts of one search", cases))
     return found
 
 
@@ -204,8 +206,8 @@ def _ratios(random: Fidelity, *searched: Fidelity) -> dict[str, float]:
     return {
         "full_top1": middle.mean(FULL, "top1"),
         "recovers_15": middle.recovers(FUSED_15),
-        "recovers_0": middle.recovers(NEIGHBOURS),
-        "random_neighbours": random.recovers(NEIGHBOURS_15) - random.recovers(FUSED_15),
+        "recovers_0": middle.recovers(FULL),
+        "random_neighbours": random.recovers(FUSED_15) - random.recovers(ALONE_15),
     }
 
 

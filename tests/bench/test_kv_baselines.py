@@ -13,7 +13,7 @@ import torch
 from fake_runner import tokenizer
 
 from bench.baselines import chunk_reuse
-from bench.baselines.chunk_reuse import answered, encoded, encoded_behind, reuse
+from bench.baselines.chunk_reuse import KeptStates, answered, encoded, reuse
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.fidelity.forced import ForcedEngine
@@ -61,24 +61,21 @@ def test_texts_are_encoded_behind_the_head_alone(runner: Any, prompt: SegmentedP
     assert states[text].position == len(prompt.head)
 
 
-def test_a_text_behind_another_one_sees_the_state_that_one_has_alone(
+def test_new_texts_see_those_before_them_and_kept_ones_serve_where_one_of_these_is(
     runner: Any, prompt: SegmentedPrompt
 ) -> None:
-    first, text, _ = (chunk.ids for chunk in prompt.chunks)
-    alone = encoded(runner, prompt)
-    found = encoded_behind(runner, prompt.head, {text: [alone[first]]})[text]
-    # Behind the first of a prompt's texts a text sees the same, with every token computed.
-    whole = (*prompt.head, *first, *text)
-    computed = answered(runner, whole, 1).state
-    assert found.position == len(prompt.head) + len(first)
+    first, text, third = (chunk.ids for chunk in prompt.chunks)
+    kept = KeptStates(runner, prompt.head)
+    found = kept.of([first, text])
+    whole = answered(runner, (*prompt.head, *first, *text), 1).state
+    assert found[text].position == len(prompt.head) + len(first)
     torch.testing.assert_close(
-        found.keys, computed.keys[:, :, found.position :], atol=1e-4, rtol=1e-4
+        found[text].keys, whole.keys[:, :, found[text].position :], atol=1e-4, rtol=1e-4
     )
-    # Behind two, it does not: the second one has not seen the first.
-    third = prompt.chunks[2].ids
-    (other,) = encoded_behind(runner, prompt.head, {third: [alone[first], alone[text]]}).values()
-    computed = answered(runner, (*whole, *third), 1).state
-    assert not torch.allclose(other.values, computed.values[:, :, other.position :], atol=1e-3)
+    assert kept.of([third, text, first])[text] is found[text]
+    alone = kept.of([third, text])[text]
+    torch.testing.assert_close(alone.keys, encoded(runner, prompt)[text].keys)
+    assert kept.of([third, text])[text] is alone
 
 
 def test_an_answer_ends_with_the_token_that_ends_it(runner: Any, prompt: SegmentedPrompt) -> None:
@@ -90,7 +87,7 @@ def test_an_answer_ends_with_the_token_that_ends_it(runner: Any, prompt: Segment
 
 
 def test_full_reuse_is_what_the_engine_does(runner: Any, prompt: SegmentedPrompt) -> None:
-    engine = ForcedEngine(loaded(), LocalOptions(kv_reuse="full"), threads=1)
+    engine = ForcedEngine(loaded(), LocalOptions(kv_reuse="full", kv_recipe="alone"), threads=1)
     answer = [7, 8, 9]
     _, theirs = engine.answer(PROMPT.generation_input(4), len(prompt.ids), [*answer, 10])
     engine.close()

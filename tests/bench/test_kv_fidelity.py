@@ -14,11 +14,11 @@ import torch
 from fake_runner import tokenizer
 
 from bench.kv.fidelity import (
+    ALONE,
+    ALONE_15,
     BY_QUESTION_15,
     FULL,
     FUSED_15,
-    NEIGHBOURS,
-    NEIGHBOURS_15,
     Case,
     Corpus,
     Divergence,
@@ -59,11 +59,12 @@ def reader() -> Reader:
 
 @pytest.fixture(scope="module")
 def case(reader: Reader, corpus: Corpus) -> Case:
-    return reader.case(PROMPT, corpus, 3)
+    (found,) = reader.cases([PROMPT], corpus, 3, corpus.search)
+    return found
 
 
 def test_a_search_finds_the_nearest_texts_first(corpus: Corpus) -> None:
-    assert corpus.search("What does a crane do?") == [TEXTS[1], TEXTS[2]]
+    assert list(corpus.search("What does a crane do?")) == [TEXTS[1], TEXTS[2]]
 
 
 def test_random_passages_are_the_nearest_text_among_others(corpus: Corpus) -> None:
@@ -74,8 +75,9 @@ def test_random_passages_are_the_nearest_text_among_others(corpus: Corpus) -> No
     assert found == [corpus.among_random(question) for question in questions]
 
 
-def test_the_neighbours_of_a_text_are_the_most_similar_ones_nearest_last(corpus: Corpus) -> None:
-    assert corpus.before[TEXTS[0]] == [TEXTS[3], TEXTS[2], TEXTS[1]]
+def test_a_text_was_found_for_the_text_nearest_to_it_before(corpus: Corpus) -> None:
+    assert corpus.earlier(TEXTS[0], corpus.search) == [TEXTS[1], TEXTS[0]]
+    assert corpus.earlier(TEXTS[0], lambda _: [TEXTS[3], TEXTS[2]]) == [TEXTS[3], TEXTS[0]]
 
 
 @pytest.mark.parametrize(
@@ -84,14 +86,19 @@ def test_the_neighbours_of_a_text_are_the_most_similar_ones_nearest_last(corpus:
         (FULL, {"kv_reuse": "full"}),
         (FUSED_15, {"kv_reuse": "fused"}),
         ("fused 30 %", {"kv_reuse": "fused", "recompute_ratio": 0.3}),
+        (ALONE, {"kv_reuse": "full", "kv_recipe": "alone"}),
+        (ALONE_15, {"kv_reuse": "fused", "kv_recipe": "alone"}),
     ],
 )
 def test_what_is_measured_is_what_the_engine_gives(
-    reader: Reader, case: Case, arm: str, options: dict[str, Any]
+    reader: Reader, corpus: Corpus, case: Case, arm: str, options: dict[str, Any]
 ) -> None:
     given = LocalOptions(reuse_always=True, prefix_lanes=0, runner="torch", **options)
     loaded = load(tiny_chat.model(), tokenizer(), context=1024, options=given)
     engine = ForcedEngine(loaded, given, threads=1)
+    for text in PROMPT.texts:
+        earlier = TextPrompt(tuple(corpus.earlier(text, corpus.search)), "?")
+        engine.answer(earlier.generation_input(1), len(earlier.segmented(tokenizer()).ids))
     asked, answer = PROMPT.generation_input(len(case.full.tokens)), case.full.tokens
     _, theirs = engine.answer(asked, len(case.prompt.ids), answer)
     engine.close()
@@ -106,16 +113,6 @@ def test_full_attention_is_over_the_joined_ranges(case: Case) -> None:
         plain = tiny_chat.model()(torch.tensor([ids])).logits[0, -len(case.full.tokens) :]
     torch.testing.assert_close(case.full.logits, plain.float(), atol=1e-4, rtol=1e-4)
     assert case.full.tokens == tuple(plain.argmax(-1).tolist())
-
-
-def test_texts_take_the_state_behind_their_neighbours_where_that_is_wanted(
-    reader: Reader, case: Case
-) -> None:
-    arms = reader.arms()
-    assert arms[NEIGHBOURS](case) == (case.behind.states, ())
-    states, again = arms[NEIGHBOURS_15](case)
-    assert states is case.behind.states
-    assert len(again) == len(arms[FUSED_15](case)[1])
 
 
 def test_the_whole_question_chooses_as_many_tokens(reader: Reader, case: Case) -> None:
@@ -144,7 +141,7 @@ def test_divergence_is_kullback_leibler_from_full_attention() -> None:
 
 
 def fidelity(full: list[float], other: list[float]) -> Fidelity:
-    each = {FULL: full, "other": other}
+    each = {ALONE: full, "other": other}
     return Fidelity(
         "2 prompts", {name: [Divergence(kl, kl, 1.0) for kl in kls] for name, kls in each.items()}
     )

@@ -56,6 +56,7 @@ def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
     selector = QuestionGuided(asked)
     options = LocalOptions(
         kv_reuse="fused",
+        kv_recipe="alone",
         reuse_always=True,
         recompute_ratio=SHARE,
         recompute_layer=layer,
