@@ -90,7 +90,7 @@ RAISES = (
     *_raises(
         "new texts of a prompt are encoded behind each other, and used where any of them is",
         "states that only cache fill computed, and only kv_recipe read",
-        {"rag_accel/engines/llm": 100, "tests": 300},
+        {"rag_accel/engines/llm": 150, "tests": 350},
     ),
     *_raises(
         "a reader of documents tells how many answers reuse keeps",

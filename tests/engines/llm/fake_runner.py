@@ -97,10 +97,12 @@ class FakePool:
         self.lanes[self._next], self.sizes[self._next] = {}, tokens
         return self._next
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        held = self.lanes[source]
-        self.lanes[target].update((slot, held[slot]) for slot in range(tokens))
-        self.copied += tokens
+    def fork(self, source: int, shared: int, tokens: int) -> int | None:
+        lane = self.take(tokens)
+        if lane is not None:
+            self.lanes[lane].update((slot, self.lanes[source][slot]) for slot in range(shared))
+            self.copied += shared
+        return lane
 
     def read(self, lane: int, slots: range, position: int | None = None) -> FakeState:
         return FakeState(self.lanes[lane][slot] for slot in slots)

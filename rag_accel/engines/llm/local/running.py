@@ -210,7 +210,7 @@ class RunningWorks:
     def _keep(self, work: LocalWork) -> None:
         lane = work.sequence.lane
         assert lane is not None
-        # Of a prompt with reused parts, what encoded them has left its head.
+        # Of a prompt with tokens computed again, what encoded its texts has left the head.
         if work.sequence.exact is None or not work.sequence.skipped:
             work.sequence.lane = None
             self._prefixes.keep(lane)

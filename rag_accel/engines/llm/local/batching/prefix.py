@@ -81,8 +81,8 @@ class RadixTree:
 class PrefixCache:
     """The lanes of a pool: those in use, and those of ended sequences kept for what begins alike.
 
-    A new sequence is given a lane of its own into which the longest beginning found in any lane of
-    its namespace is copied. Lanes of ended sequences are given up, the one least lately needed
+    A new sequence is given a lane of its own that begins with the longest beginning found in any
+    lane of its namespace. Lanes of ended sequences are given up, the one least lately needed
     first, when there are too many of them or when a sequence needs their room.
 
     Args:
@@ -111,26 +111,20 @@ class PrefixCache:
         """
         wanted = ids[:most]
         self._touch(self._longest(namespace, wanted)[0])  # so that it is given up last
-        number = self._pool.take(capacity)
-        while number is None and self._idle:
+        while True:
+            source, common = self._longest(namespace, wanted)
+            if source is None:
+                number = self._pool.take(capacity)
+            else:
+                number = self._pool.fork(source.number, common, capacity)
+            if number is not None:
+                lane = Lane(number, namespace)
+                if common:
+                    self.grow(lane, ids[:common])
+                return lane, common
+            if not self._idle:
+                return None
             self.drop(min(self._idle, key=lambda lane: lane.pins > 0))
-            number = self._pool.take(capacity)
-        if number is None:
-            return None
-        lane = Lane(number, namespace)
-        source, common = self._longest(namespace, wanted)
-        if source is not None:
-            self._copy(source, lane, ids[:common])
-        return lane, common
-
-    def _copy(self, source: Lane, lane: Lane, ids: tuple[int, ...]) -> None:
-        """Copy a beginning; where that fails, the new lane is given back."""
-        try:
-            self._pool.copy(source.number, lane.number, len(ids))
-        except BaseException:
-            self.drop(lane)
-            raise
-        self.grow(lane, ids)
 
     def grow(self, lane: Lane, ids: tuple[int, ...]) -> None:
         """Enter a lane under the ids that it holds by now."""

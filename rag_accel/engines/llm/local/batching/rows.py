@@ -129,8 +129,16 @@ class LanePool(Protocol):
         """Return a lane for a sequence of at most so many tokens; None while there is no room."""
         ...
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first slots of a lane to another."""
+    def fork(self, source: int, shared: int, tokens: int) -> int | None:
+        """Return a lane for at most so many tokens that begins as another one does.
+
+        None while there is no room.
+
+        Args:
+            source: the other lane.
+            shared: slots that both begin with, which either may write to later nonetheless.
+            tokens: of the new lane.
+        """
         ...
 
     def read(self, lane: int, slots: range, position: int | None = None) -> LaneState:

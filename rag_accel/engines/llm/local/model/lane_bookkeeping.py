@@ -49,9 +49,16 @@ class LaneBookkeeping(ABC):
     def _reserve(self, lane: int, tokens: int) -> bool:
         """Give a lane memory for so many tokens; tell whether there was enough."""
 
+    def _share(self, lane: int, tokens: int, source: int, shared: int) -> int | None:
+        """Give a lane memory that begins with that of another one; return how many slots do.
+
+        None where there is not enough. The others of the ``shared`` slots are copied to it.
+        """
+        return 0 if self._reserve(lane, tokens) else None
+
     @abstractmethod
-    def _copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the content of a lane's first slots to another."""
+    def _copy(self, source: int, target: int, slots: range) -> None:
+        """Copy the content of a lane's slots to those of another."""
 
     @abstractmethod
     def _read(self, lane: int, slots: range) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,27 +80,40 @@ class LaneBookkeeping(ABC):
         """Make a lane's written slots zero, and take its memory back."""
 
     def take(self, tokens: int) -> int | None:
-        if not self.fits(tokens):
+        lane = self._free_lane(tokens)
+        if lane is None or not self._reserve(lane, tokens):
             return None
-        numbers = range(len(self._reserved) + 1)
-        lane = next(number for number in numbers if number not in self._reserved)
-        if not self._reserve(lane, tokens):
-            return None
-        self._reserved[lane] = tokens
-        self._written[lane] = 0
+        self._reserved[lane], self._written[lane] = tokens, 0
         return lane
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first slots of a lane to another.
+    def fork(self, source: int, shared: int, tokens: int) -> int | None:
+        """Return a lane for at most so many tokens that begins as another one does.
+
+        None while there is no room.
 
         Raises:
-            ValueError: a lane is not taken, or holds or was taken for fewer tokens.
+            ValueError: the other lane holds fewer tokens, or they are more than the new one's.
         """
-        self._need(target, tokens)
-        if tokens > self._written.get(source, 0):
-            raise ValueError(f"lane {source} holds fewer than {tokens} tokens")
-        self._copy(source, target, tokens)
-        self.mark(target, tokens, is_moved=source in self._moved)
+        if shared > min(tokens, self._written.get(source, 0)):
+            raise ValueError(f"lane {source} holds fewer than {shared} tokens, or has no room")
+        lane = self._free_lane(tokens)
+        same = None if lane is None else self._share(lane, tokens, source, shared)
+        if lane is None or same is None:
+            return None
+        self._reserved[lane], self._written[lane] = tokens, 0
+        self.mark(lane, shared, is_moved=source in self._moved)
+        try:
+            self._copy(source, lane, range(same, shared))
+        except BaseException:
+            self.free(lane)
+            raise
+        return lane
+
+    def _free_lane(self, tokens: int) -> int | None:
+        """Return the number of a lane that is not taken; None where none may have so many."""
+        numbers = range(len(self._reserved) + 1)
+        free = next(number for number in numbers if number not in self._reserved)
+        return free if self.fits(tokens) else None
 
     def read(self, lane: int, slots: range, position: int | None = None) -> KeyValues:
         """Return a copy of the content of slots that were written for positions from this one on.

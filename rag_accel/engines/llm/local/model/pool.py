@@ -106,10 +106,11 @@ class TensorPool(LaneBookkeeping):
             self._reshape(*shape)
         return shape is not None
 
-    def _copy(self, source: int, target: int, tokens: int) -> None:
+    def _copy(self, source: int, target: int, slots: range) -> None:
+        taken = slice(slots.start, slots.stop)
         for tensor in (self.keys, self.values):
-            tensor[:, target, :, :tokens] = tensor[:, source, :, :tokens]
-        self.positions[target, :tokens] = self.positions[source, :tokens]
+            tensor[:, target, :, taken] = tensor[:, source, :, taken]
+        self.positions[target, taken] = self.positions[source, taken]
 
     def _read(self, lane: int, slots: range) -> tuple[torch.Tensor, torch.Tensor]:
         taken = slice(slots.start, slots.stop)

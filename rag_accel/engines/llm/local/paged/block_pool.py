@@ -19,7 +19,8 @@ _MEMORY = {torch.float32: np.float32, torch.bfloat16: np.uint16}
 class BlockPool(LaneBookkeeping):
     """Keys and values of sequences: two arrays ``[layer, block, kv head, slot, dim]``.
 
-    A lane has the blocks of all tokens it was taken for, anywhere in the pool. Address space is
+    A lane has the blocks of all tokens it was taken for, anywhere in the pool. Lanes that begin
+    alike share whole blocks; one that writes to such a block gets its own before. Address space is
     taken once for all blocks, memory when a block is first written to; it is not given back before
     the pool goes. Blocks are zero when they are taken: no sequence sees what an earlier one wrote.
 
@@ -76,6 +77,8 @@ class BlockPool(LaneBookkeeping):
         self.arrays: tuple[NDArray[np.generic], NDArray[np.generic]] = (arrays[0], arrays[1])
         self._keys, self._values = (torch.from_numpy(array).view(dtype) for array in arrays)
         self._free = list(range(self._blocks))  # a heap
+        #: the number of lanes that have a block
+        self._lanes_of = np.zeros(self._blocks, dtype=np.int32)
         self._tables: dict[int, NDArray[np.int32]] = {}
 
     @property
@@ -98,16 +101,44 @@ class BlockPool(LaneBookkeeping):
         """Return the blocks of a lane, in the order of its slots."""
         return self._tables[lane]
 
-    def _reserve(self, lane: int, tokens: int) -> bool:
-        needed = block_count(tokens)
-        if needed > len(self._free):
-            return False
-        blocks = [heapq.heappop(self._free) for _ in range(needed)]
-        self._tables[lane] = np.array(blocks, dtype=np.int32)
-        return True
+    def own(self, lane: int, slots: range) -> None:
+        """Give a lane blocks of its own where it is about to write slots that others share.
 
-    def _copy(self, source: int, target: int, tokens: int) -> None:
-        for (old, new), places, _ in self._spans(range(tokens), source, target):
+        Raises:
+            ValueError: no block is free.
+        """
+        table = self._tables[lane]
+        touched = range(slots.start // BLOCK, block_count(slots.stop))
+        for at in [at for at in touched if self._lanes_of[table[at]] > 1]:
+            old = int(table[at])
+            (new,) = self._popped(1)
+            self._lanes_of[old] -= 1
+            for memory in (self._keys, self._values):
+                memory[:, new] = memory[:, old]
+            table[at] = new
+
+    def _reserve(self, lane: int, tokens: int) -> bool:
+        return self._share(lane, tokens, lane, 0) is not None
+
+    def _share(self, lane: int, tokens: int, source: int, shared: int) -> int | None:
+        common = self._tables[source][: shared // BLOCK].tolist() if shared else []
+        needed = block_count(tokens) - len(common)
+        if needed > len(self._free):
+            return None
+        self._lanes_of[common] += 1
+        self._tables[lane] = np.array([*common, *self._popped(needed)], dtype=np.int32)
+        return len(common) * BLOCK
+
+    def _popped(self, count: int) -> list[int]:
+        """Take free blocks for one lane."""
+        if count > len(self._free):
+            raise ValueError("no block of keys and values is free")
+        blocks = [heapq.heappop(self._free) for _ in range(count)]
+        self._lanes_of[blocks] = 1
+        return blocks
+
+    def _copy(self, source: int, target: int, slots: range) -> None:
+        for (old, new), places, _ in self._spans(slots, source, target):
             for memory in (self._keys, self._values):
                 memory[:, new, :, places] = memory[:, old, :, places]
 
@@ -127,16 +158,22 @@ class BlockPool(LaneBookkeeping):
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> None:
+        self.own(lane, slots)
         for (blocks,), places, part in self._spans(slots, lane):
             for memory, given in ((self._keys, keys), (self._values, values)):
                 piece = given[:, :, part].unflatten(2, (blocks.stop - blocks.start, -1))
                 memory[:, blocks, :, places] = piece.transpose(1, 2)
 
     def _clear(self, lane: int, written: int) -> None:
-        for (blocks,), _, _ in self._spans(range(written), lane):
-            for memory in (self._keys, self._values):
-                memory[:, blocks] = 0
-        for block in self._tables.pop(lane).tolist():
+        table = self._tables.pop(lane)
+        self._lanes_of[table] -= 1
+        dirty = table[: block_count(written)]
+        dirty = dirty[self._lanes_of[dirty] == 0]
+        for run in np.split(dirty, np.flatnonzero(np.diff(dirty) != 1) + 1):
+            if len(run):
+                for memory in (self._keys, self._values):
+                    memory[:, run[0] : run[-1] + 1] = 0
+        for block in table[self._lanes_of[table] == 0].tolist():
             heapq.heappush(self._free, block)
 
     def _spans(self, slots: range, *lanes: int) -> Iterator[tuple[list[slice], slice, slice]]:

@@ -163,6 +163,7 @@ class PagedRunner:
             runs = list(stretches(item.slots, self.pool.written(item.lane)))
             mask = _mask(item, runs)
             for run in runs:
+                self.pool.own(item.lane, run)
                 probed = 0 if first is None else max(0, run.stop - max(first, run.start))
                 parts.append(Stretch(item.lane, run.start, len(run), probed, mask))
         return parts

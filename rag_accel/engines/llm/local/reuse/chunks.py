@@ -165,8 +165,7 @@ class ChunkReuse:
                     reader.left_head = min(reader.left_head, sequence.from_prefix)
                 reader.states[text.key] = state
                 del reader.encoded[text.key]
-                if reader.is_ready:
-                    yield reader.sequence
+                yield from self._ready(reader)
 
     def load(self, sequence: TokenSequence) -> None:
         """Put the state of its texts into the lane that a prompt was given."""
@@ -174,12 +173,15 @@ class ChunkReuse:
         if found is None:
             return
         assert sequence.lane is not None
+        taken, texts = len(sequence.lane.ids), 0
         for key, segment in found.chunks:
-            self._pool.write(sequence.lane.number, segment.start, found.states[key])
+            if segment.end <= taken:
+                texts += len(segment.ids)
+            else:
+                self._pool.write(sequence.lane.number, segment.start, found.states[key])
         # What encoding its texts has computed of the head was computed for this prompt.
-        head, exact = len(found.prompt.head), sequence.exact or 0
-        behind = max(0, min(sequence.computed, exact) - head)
-        sequence.from_prefix = int(min(sequence.from_prefix, found.left_head + behind))
+        behind = max(0, taken - texts - len(found.prompt.head))
+        sequence.from_prefix = int(min(sequence.from_prefix - texts, found.left_head + behind))
         sequence.from_chunks = found.num_reused()
         sequence.preprocessed = found.num_preprocessed
         if self._recompute is not None and not self.is_encoding(sequence):
@@ -283,8 +285,17 @@ class ChunkReuse:
         """Encode what is nowhere, once all is looked for; yield the sequences that may begin."""
         if found.unknown and not found.looked_for:
             yield from self._encode_unknown(found, neighbours)
-        if found.is_ready:
-            yield found.sequence
+        yield from self._ready(found)
+
+    def _ready(self, found: PromptChunks) -> Iterator[TokenSequence]:
+        """Yield a prompt if the states of all its texts are there."""
+        if not found.is_ready:
+            return
+        if self._recompute is None and not self.is_encoding(found.sequence):
+            # What stands behind texts is the same in all prompts that take the same states.
+            found.sequence.exact = None
+            found.sequence.marked = found.marked(self._store.purges)
+        yield found.sequence
 
     def _encode_unknown(
         self, found: PromptChunks, neighbours: Sequence[Segment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.kv.entry import ChunkLabel, LaneState
+from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import TokenSelector
 
@@ -132,6 +133,20 @@ class PromptChunks:
     @property
     def places(self) -> tuple[range, ...]:
         return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
+
+    def marked(self, purges: Purges) -> tuple[int, ...]:
+        """Return the prompt's tokens with marks of their states in place of its texts'.
+
+        Args:
+            purges: so far.
+        """
+        marked = list(self.prompt.ids)
+        for key, segment in self.chunks:
+            digest = hashlib.sha256(key)
+            digest.update(repr((sorted(self.states[key].seen), purges)).encode())
+            mark = -1 - int.from_bytes(digest.digest())  # no token is negative
+            marked[segment.start : segment.end] = [mark] * len(segment.ids)
+        return tuple(marked)
 
     @property
     def num_preprocessed(self) -> int:

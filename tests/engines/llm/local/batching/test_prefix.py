@@ -184,17 +184,3 @@ def test_what_is_taken_over_is_always_what_the_prompt_says(seed: int) -> None:
         cache.drop(lane)
     cache.clear()
     assert pool.held_bytes == 0
-
-
-def test_a_lane_whose_beginning_cannot_be_copied_is_given_back(
-    cache: PrefixCache, pool: FakePool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache.keep(fill(cache, pool, "abcdef")[0])
-
-    def fail(source: int, target: int, tokens: int) -> None:
-        raise MemoryError("no memory to copy")
-
-    monkeypatch.setattr(pool, "copy", fail)
-    with pytest.raises(MemoryError):
-        cache.open(ids("abcxyz"), 6, "", 5)
-    assert pool.held_bytes == 6

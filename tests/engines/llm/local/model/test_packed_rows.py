@@ -126,11 +126,11 @@ def test_a_sequence_goes_back_and_on_with_other_tokens(runner: PackedRunner) -> 
 
 
 def test_a_sequence_goes_on_from_a_copied_head(runner: PackedRunner) -> None:
-    source, target = runner.pool.take(70), runner.pool.take(70)
+    source = runner.pool.take(70)
     assert source is not None
-    assert target is not None
     runner.run([part(source, A, 0, 60)])
-    runner.pool.copy(source, target, 20)
+    target = runner.pool.fork(source, 20, 70)
+    assert target is not None
     other = [*A[:20], *B]
     found = runner.run([part(target, other, 20, len(other))])
     assert difference(found, own_logits(shared("llama"), other)[20:]) <= CLOSE

@@ -45,7 +45,7 @@ def holds(pool: TensorPool, lane: int, tokens: int, value: float) -> bool:
 
 
 class Lanes(RuleBasedStateMachine):
-    """Takes, writes, copies and frees in any order, beside a list of what must be held."""
+    """Takes, writes, forks and frees in any order, beside a list of what must be held."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ class Lanes(RuleBasedStateMachine):
         del self.held[lane]
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def copy(self, data: Any) -> None:
-        source, target = self._draw(data), self._draw(data)
-        most, _, _ = self.held[target]
+    @rule(data=st.data(), more=st.integers(0, 100))
+    def fork(self, data: Any, more: int) -> None:
+        source = self._draw(data)
         _, written, value = self.held[source]
-        if written <= most and written >= self.held[target][1]:
-            self.pool.copy(source, target, written)
-            self.held[target] = (most, written, value)
+        lane = self.pool.fork(source, written, max(1, written + more))
+        if lane is not None:
+            assert lane not in self.held
+            self.held[lane] = (max(1, written + more), written, value)
 
     @invariant()
     def contents_are_kept(self) -> None:
@@ -135,12 +135,31 @@ def test_a_lane_is_given_back_once() -> None:
 
 def test_no_more_is_copied_than_was_written() -> None:
     pool = pool_of(3000)
-    source, target = pool.take(100), pool.take(100)
+    source = pool.take(100)
     assert source is not None
-    assert target is not None
     write(pool, source, 10, 1.0)
     with pytest.raises(ValueError, match="fewer than 11"):
-        pool.copy(source, target, 11)
+        pool.fork(source, 11, 100)
+
+
+def test_a_lane_whose_beginning_cannot_be_copied_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = pool_of(3000)
+    source = pool.take(100)
+    assert source is not None
+    write(pool, source, 10, 1.0)
+    held = pool.held_bytes
+
+    def fail(source: int, target: int, slots: range) -> None:
+        pool.keys[:, target, :, :5] = 1.0
+        raise MemoryError("no memory to copy")
+
+    monkeypatch.setattr(pool, "_copy", fail)
+    with pytest.raises(MemoryError):
+        pool.fork(source, 10, 100)
+    assert pool.held_bytes == held
+    assert holds(pool, 1, 0, 0.0)
 
 
 def test_a_number_that_overflowed_does_not_reach_the_next_holder() -> None:

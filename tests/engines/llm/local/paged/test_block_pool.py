@@ -35,7 +35,7 @@ def state(tokens: int, value: float, position: int) -> KeyValues:
 
 
 class Lanes(RuleBasedStateMachine):
-    """Takes, writes, copies and frees in any order, beside a list of what must be held."""
+    """Takes, writes, forks and frees in any order, beside a list of what must be held."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Lanes(RuleBasedStateMachine):
 
     @rule(tokens=st.integers(1, CONTEXT + 100))
     def take(self, tokens: int) -> None:
-        free = 40 - sum(map(block_count, self.most.values()))
+        free = 40 - self.pool.held_bytes // BLOCK_BYTES
         lane = self.pool.take(tokens)
         assert (lane is None) == (tokens > CONTEXT or block_count(tokens) > free)
         if lane is not None:
@@ -75,13 +75,29 @@ class Lanes(RuleBasedStateMachine):
         del self.most[lane], self.values[lane]
 
     @precondition(lambda self: self.most)
+    @rule(data=st.data(), share=st.floats(0, 1), more=st.integers(1, 100))
+    def fork(self, data: Any, share: float, more: int) -> None:
+        source = self._draw(data)
+        shared = int(share * len(self.values[source]))
+        tokens = min(CONTEXT, shared + more)
+        held = self.pool.held_bytes
+        lane = self.pool.fork(source, shared, tokens)
+        new = block_count(tokens) - shared // BLOCK
+        assert (lane is None) == (new > 40 - held // BLOCK_BYTES)
+        if lane is not None:
+            assert self.pool.held_bytes == held + new * BLOCK_BYTES
+            self.most[lane], self.values[lane] = tokens, self.values[source][:shared]
+
+    @precondition(lambda self: self.most and self.pool.held_bytes < 20 * BLOCK_BYTES)
     @rule(data=st.data(), share=st.floats(0, 1))
-    def copy(self, data: Any, share: float) -> None:
-        source, target = self._draw(data), self._draw(data)
-        tokens = int(share * len(self.values[source]))
-        if source != target and len(self.values[target]) <= tokens <= self.most[target]:
-            self.pool.copy(source, target, tokens)
-            self.values[target] = self.values[source][:tokens]
+    def write_again(self, data: Any, share: float) -> None:
+        lane = self._draw(data)
+        values = self.values[lane]
+        first = int(share * len(values))
+        if count := min(50, len(values) - first):
+            self.value += 1.0
+            self.pool.write(lane, first, state(count, self.value, first))
+            values[first : first + count] = [self.value] * count
 
     @invariant()
     def lanes_hold_what_was_written(self) -> None:
@@ -92,8 +108,7 @@ class Lanes(RuleBasedStateMachine):
 
     @invariant()
     def blocks_are_counted_and_free_ones_are_empty(self) -> None:
-        taken = [block for lane in self.most for block in self.pool.table(lane).tolist()]
-        assert len(set(taken)) == len(taken)
+        taken = [*{block for lane in self.most for block in self.pool.table(lane).tolist()}]
         assert self.pool.held_bytes == len(taken) * BLOCK_BYTES
         for array in self.pool.arrays:
             assert not np.delete(array, taken, axis=1).any()
@@ -145,10 +160,10 @@ def test_what_was_moved_is_not_read() -> None:
         lambda pool, lane: pool.write(lane, 5, state(6, 1.0, 0)),
         lambda pool, lane: pool.mark(lane, 11, False),
         lambda pool, lane: pool.free(lane + 1),
-        lambda pool, lane: pool.copy(lane, lane + 1, 1),
+        lambda pool, lane: pool.fork(lane, 1, 1),
         lambda pool, lane: pool.read(lane, range(1)),
     ],
-    ids=["write", "mark", "free", "copy", "read"],
+    ids=["write", "mark", "free", "fork", "read"],
 )
 def test_lanes_are_used_within_what_they_were_taken_for(use: Any) -> None:
     pool = pool_of(2)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from chunk_prompts import A, B, C, answer, asked
-from fake_runner import tokenizer
+from fake_runner import finish, tokenizer
 from tiny_chat import model
 from tiny_models import paged_runner_for, runner_for
 
-from rag_accel.engine_api import GenerationOutput
+from rag_accel.engine_api import GenerationOutput, StepBudget
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged.sequences import BLOCK
@@ -64,3 +64,30 @@ def test_tokens_are_computed_again_by_whole_blocks_where_a_selector_says_so() ->
     single = on_blocks(kv_reuse="fused", recompute_ratio=0.7)
     assert [one.use for one in found] != [one.use for one in single]
     assert all(one.use is not None and one.use.recomputed >= BLOCK // 2 for one in found)
+
+
+def test_prompts_with_the_same_texts_share_their_blocks() -> None:
+    said = "Lane {} holds what {} sequences of tokens have in common, and {} of them say so. "
+    texts = [said.format(at, at + 1, at + 2) * 3 for at in range(10)]
+    runner = paged_runner_for(model(), None)
+    options = LocalOptions(kv_reuse="full", reuse_always=True, prefix_lanes=0)
+    engine = LocalLLMEngine(runner, tokenizer(), eos=(), options=options)
+    try:
+        engine.submit([asked("alone", *texts, question="\n\nWhich?")])
+        finish(engine, "alone")
+        held: list[int] = []
+        for count in (1, 8):
+            ids = [f"{count}-{at}" for at in range(count)]
+            questions = [f"\n\nWhich {at}?" for at in range(count)]
+            works = [
+                asked(id, *texts, question=each) for id, each in zip(ids, questions, strict=True)
+            ]
+            engine.submit(works[:1])
+            engine.step(StepBudget(0.0))
+            engine.submit(works[1:])
+            engine.step(StepBudget(0.0))
+            held.append(runner.pool.held_bytes)
+            finish(engine, *ids)
+    finally:
+        engine.close()
+    assert held[1] <= 1.3 * held[0]

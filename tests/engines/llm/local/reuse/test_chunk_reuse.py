@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from chunk_prompts import ALL, QUESTION, SYSTEM, A, B, C, answer, asked, make, tokens
@@ -152,13 +154,42 @@ def test_exactly_nothing_is_kept(runner: FakeRunner) -> None:
     assert done.use.from_chunks == 0
 
 
-def test_what_a_prompt_with_texts_computed_is_no_beginning_for_others(
+LONGER = "\n\nHow high is it? Say it."
+
+
+def test_a_prompt_begins_with_what_another_has_left_behind_the_same_texts(
     engine: LocalLLMEngine, runner: FakeRunner
 ) -> None:
     answer(engine, asked("one", A, B))
-    done = answer(engine, asked("two", A, B, question="\n\nHow high is it? Say it."))
-    head = len(done.text) and done.use.from_prefix if done.use else 0
-    assert head < tokens(SYSTEM) + 20
+    before = runner.computed
+    done = answer(engine, asked("two", A, B, question=LONGER))
+    assert done.use is not None
+    assert runner.computed - before == done.use.computed + done.completion_tokens - 1
+    assert done.use.from_prefix > tokens(SYSTEM) + 20
+    assert done.use.from_chunks == done.use.approximate == tokens(A) + tokens(B)
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [({}, (B, A)), ({"kv_reuse": "fused", "reuse_always": True}, (A, B))],
+)
+def test_behind_others_or_tokens_computed_again_there_is_nothing_to_begin_with(
+    runner: FakeRunner, options: dict[str, Any], texts: tuple[str, ...]
+) -> None:
+    engine = make(runner, **options)
+    answer(engine, asked("one", A, B))
+    done = answer(engine, asked("two", *texts, question=LONGER))
+    assert done.use is not None
+    assert done.use.from_prefix < tokens(SYSTEM) + 20
+
+
+def test_nothing_begins_with_what_has_seen_a_forgotten_text(engine: LocalLLMEngine) -> None:
+    answer(engine, asked("one", A, B))
+    engine.forget([B])
+    done = answer(engine, asked("two", A, B))
+    assert done.use is not None
+    assert done.use.from_prefix < tokens(SYSTEM) + 20
+    assert done.use.from_chunks == tokens(A)
 
 
 def test_a_text_that_does_not_fit_the_pool_ends_its_prompts_only() -> None:
