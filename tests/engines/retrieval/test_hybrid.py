@@ -143,13 +143,15 @@ def test_nprobe_reaches_the_search_by_vector(make_vectors: Maker) -> None:
     index = DocumentIndex(IndexSpec(6, kind=IndexKind.IVF, num_clusters=8, nprobe=1, train_size=60))
     index.add([Document(f"d{i}", "") for i in range(60)], make_vectors(60))
     engine = HybridEngine(index, HybridSpec(dense_depth=3))
-    vectors = make_vectors(20, seed=3)
-    for nprobe in (None, 8):
-        work = [_search(str(i), "", vector, nprobe=nprobe) for i, vector in enumerate(vectors)]
-        outputs = _step(engine, *work)
+    vectors, probes = make_vectors(20, seed=3), (None, 8)
+    outputs = _step(
+        engine,
+        *(_search(f"{i} {p}", "", v, nprobe=p) for i, v in enumerate(vectors) for p in probes),
+    )
+    for nprobe in probes:
         dense = index.search(vectors, 3, None, nprobe)
         expected = [[hit.document.id for hit in row] for row in dense]
-        assert [_ids(outputs[request.id]) for request in work] == expected
+        assert [_ids(outputs[f"{i} {nprobe}"]) for i in range(20)] == expected
     assert dense != index.search(vectors, 3)  # the two differ, so that the loop can tell
 
 
