@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from core_harness import Core, key, spec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,20 +59,14 @@ def test_a_batch_holds_at_most_max_batch_items_and_the_rest_follows() -> None:
     assert core.end_step()[-1] == StartStep.match(admitted=(key(4, "a"),))
 
 
-def test_the_option_max_batch_bounds_what_an_engine_asks_for() -> None:
-    core = Core(max_batch=1).own(max_batch=64)
-    core.leaf(1, "a")
-    core.leaf(2, "a")
-    core.leaf(3, "a")
-    assert core.end_step()[-1] == StartStep.match(admitted=(key(2, "a"),))
-
-
-def test_an_engine_that_computes_elsewhere_takes_what_it_asks_for() -> None:
-    core = Core(max_batch=1).own(max_batch=64, max_threads=0)
-    core.leaf(1, "a")
-    core.leaf(2, "a")
-    core.leaf(3, "a")
-    assert core.end_step()[-1] == StartStep.match(admitted=(key(2, "a"), key(3, "a")))
+@pytest.mark.parametrize(("max_threads", "taken"), [(1, [2]), (0, [2, 3])])
+def test_the_option_max_batch_bounds_what_an_engine_asks_for_unless_it_computes_elsewhere(
+    max_threads: int, taken: list[int]
+) -> None:
+    core = Core(max_batch=1).own(max_batch=64, max_threads=max_threads)
+    for request in (1, 2, 3):
+        core.leaf(request, "a")
+    assert core.end_step()[-1] == StartStep.match(admitted=tuple(key(one, "a") for one in taken))
 
 
 def test_sizes_count_and_a_smaller_node_fills_the_gap_a_larger_one_leaves() -> None:
@@ -123,20 +118,16 @@ def test_of_each_request_only_the_deepest_nodes_are_taken() -> None:
     assert core.end_step(at=0.3)[-1] == StartStep.match(admitted=(key(1, "shallow"),))
 
 
-def test_a_shallower_node_joins_once_it_has_waited_for_each_level_it_lacks() -> None:
+@pytest.mark.parametrize(("at", "taken"), [(0.99, ["deep"]), (1.0, ["deep", "shallow"])])
+def test_a_shallower_node_joins_once_it_has_waited_for_each_level_it_lacks(
+    at: float, taken: list[str]
+) -> None:
     core = Core(ageing_s=0.5).own()
     core.leaf(9, "busy")
     core.graph(1, spec("deep", depth=3), spec("shallow", depth=1), at=0)
-    assert core.end_step(at=1.0)[-1] == StartStep.match(
-        admitted=(key(1, "deep"), key(1, "shallow"))
+    assert core.end_step(at=at)[-1] == StartStep.match(
+        admitted=tuple(key(1, name) for name in taken)
     )
-
-
-def test_a_shallower_node_stays_behind_a_moment_before_that() -> None:
-    core = Core(ageing_s=0.5).own()
-    core.leaf(9, "busy")
-    core.graph(1, spec("deep", depth=3), spec("shallow", depth=1), at=0)
-    assert core.end_step(at=0.99)[-1] == StartStep.match(admitted=(key(1, "deep"),))
 
 
 def test_a_young_request_does_not_starve_behind_an_old_one_that_never_ends() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from core_harness import Core, spec
 from hypothesis import given
@@ -16,14 +18,31 @@ def threads(commands: list[Command]) -> int:
     return step.threads
 
 
-def test_an_engine_that_is_alone_gets_all_cores() -> None:
-    core = Core(cores=8).own(max_threads=16)
-    assert threads(core.leaf(1, "a")) == 8
-
-
-def test_an_engine_gets_no_more_than_it_can_use() -> None:
-    core = Core(cores=8).own(max_threads=2)
-    assert threads(core.leaf(1, "a")) == 2
+@pytest.mark.parametrize(
+    ("cores", "engines", "busy", "granted"),
+    [
+        pytest.param(8, {"x": 16}, "x", [8], id="alone, all cores"),
+        pytest.param(8, {"x": 2}, "x", [2], id="no more than it can use"),
+        pytest.param(4, {"x": 4, "y": 3}, "xy", [4, 3], id="all cores beside another"),
+        pytest.param(6, {"shares": 6, "x": 6, "y": 6}, "xy", [6, 6], id="none that shares works"),
+        pytest.param(4, {"shares": 4, "x": 4}, ("shares", "x"), [2, 2], id="shared by two"),
+        pytest.param(
+            *(6, {"shares": 6, "x": 6, "y": 6}, ("shares", "x", "y"), [2, 2, 2]), id="by three"
+        ),
+        pytest.param(
+            *(4, {"shares": 0, "x": 4, "y": 4}, ("shares", "x", "y"), [1, 4, 4]),
+            id="one that shares and computes elsewhere makes none share",
+        ),
+    ],
+)
+def test_cores_are_shared_only_where_an_engine_that_shares_them_has_work(
+    cores: int, engines: dict[str, int], busy: Sequence[str], granted: list[int]
+) -> None:
+    core = Core(cores=cores)
+    for name, max_threads in engines.items():
+        core.own(name, max_threads=max_threads, shares_cores=name == "shares")
+    steps = core.graph(1, *(spec(f"of {name}", name) for name in busy))
+    assert [step.threads for step in steps if isinstance(step, StartStep)] == granted
 
 
 @pytest.mark.parametrize("max_threads", [0, -1])
@@ -31,29 +50,6 @@ def test_an_engine_that_computes_elsewhere_gets_one_and_takes_none_away(max_thre
     core = Core(cores=4).own("remote", max_threads=max_threads).own(max_threads=4)
     assert threads(core.leaf(1, "a", "remote")) == 1
     assert threads(core.leaf(2, "a")) == 4
-
-
-def test_each_step_may_use_all_cores_beside_another() -> None:
-    core = Core(cores=4).own("x", max_threads=4).own("y", max_threads=3)
-    steps = core.graph(1, spec("a", "x"), spec("b", "y"))
-    assert [step.threads for step in steps if isinstance(step, StartStep)] == [4, 3]
-
-
-@pytest.mark.parametrize("has_work", [False, True])
-def test_cores_are_shared_only_while_an_engine_that_shares_them_has_work(has_work: bool) -> None:
-    core = Core(cores=6).own("llm", max_threads=6, shares_cores=True).own("x", max_threads=6)
-    core.own("y", max_threads=6)
-    specs = [spec("b", "x"), spec("c", "y")]
-    steps = core.graph(1, *([spec("a", "llm")] if has_work else []), *specs)
-    granted = [step.threads for step in steps if isinstance(step, StartStep)]
-    assert granted == ([2, 2, 2] if has_work else [6, 6])
-
-
-def test_an_engine_that_shares_cores_and_computes_elsewhere_makes_none_share() -> None:
-    core = Core(cores=4).own("remote", max_threads=0, shares_cores=True).own("x", max_threads=4)
-    core.own("y", max_threads=4)
-    steps = core.graph(1, spec("a", "remote"), spec("b", "x"), spec("c", "y"))
-    assert [step.threads for step in steps if isinstance(step, StartStep)] == [1, 4, 4]
 
 
 def test_two_engines_with_work_share_equally() -> None:
@@ -64,12 +60,6 @@ def test_two_engines_with_work_share_equally() -> None:
     assert threads(core.end_step("x")) == 2
     core.leaf(4, "a", "y")
     assert threads(core.end_step("y")) == 2
-
-
-def test_work_that_arrives_for_two_engines_at_once_is_shared_for() -> None:
-    core = Core(cores=4).own("x", max_threads=4, shares_cores=True).own("y", max_threads=4)
-    steps = core.graph(1, spec("a", "x"), spec("b", "y"))
-    assert [step.threads for step in steps if isinstance(step, StartStep)] == [2, 2]
 
 
 def test_an_engine_that_only_rests_claims_nothing() -> None:

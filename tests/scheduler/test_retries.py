@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from core_harness import Core, key, spec
 
 from rag_accel.scheduler.commands import (
@@ -79,10 +80,20 @@ def test_after_its_last_attempt_it_fails_as_ever() -> None:
     ]
 
 
-def test_an_error_that_no_attempt_mends_ends_it_at_once() -> None:
+@pytest.mark.parametrize(
+    ("least", "deadline", "options"),
+    [
+        pytest.param(None, None, {"fallback": Fallback("a", (), (OTHER,))}, id="none mends it"),
+        pytest.param(3601.0, None, {}, id="in more than an hour"),
+        pytest.param(0.0, 2.0, {}, id="behind the deadline"),
+    ],
+)
+def test_without_an_attempt_in_time_an_error_ends_it_at_once(
+    least: float | None, deadline: float | None, options: dict[str, Any]
+) -> None:
     core = Core().own()
-    core.graph(1, flaky(fallback=Fallback("a", (), (OTHER,))))
-    ends = fail(core, "a", at=1.0, least=None)
+    core.graph(1, flaky(**options), deadline=deadline)
+    ends = fail(core, "a", at=1.0, least=least)
     assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
 
 
@@ -91,13 +102,6 @@ def test_it_waits_as_long_as_the_error_asks_for() -> None:
     core.graph(1, flaky())
     assert fail(core, "a", at=1.0, least=7.0) == [RetryNode(key(1, "a"), 1, 7.0)]
     assert core.tick(8.0) == [started("a")]
-
-
-def test_no_attempt_is_waited_for_longer_than_an_hour() -> None:
-    core = Core().own()
-    core.graph(1, flaky())
-    ends = fail(core, "a", at=1.0, least=3601.0)
-    assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
 
 
 def test_an_engine_that_is_down_makes_few_further_attempts_over_all_requests() -> None:
@@ -119,13 +123,6 @@ def test_an_engine_that_is_down_makes_few_further_attempts_over_all_requests() -
     assert step is not None
     core.send(StepEnded(EngineName("e"), step, (NodeReport(key(200, "a"), "final"),), 0.0))
     assert [outcome(request)[0] for request in (201, 202)] == [RetryNode, StartFallback]
-
-
-def test_no_attempt_begins_behind_the_deadline() -> None:
-    core = Core().own()
-    core.graph(1, flaky(), deadline=2.0)
-    ends = fail(core, "a", at=1.0)
-    assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
 
 
 def test_a_deadline_or_a_cancel_ends_the_wait() -> None:

@@ -58,10 +58,21 @@ def test_an_engine_that_waits_is_woken_by_any_later_event() -> None:
     ]
 
 
-def test_a_newcomer_further_away_than_batch_wait_is_not_waited_for() -> None:
-    core = learned(gap_s=0.010)
-    core.open(1, at=1)
-    assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
+@pytest.mark.parametrize(
+    ("options", "program", "at"),
+    [
+        pytest.param({"gap_s": 0.010}, "p", 1.001, id="further away than batch_wait_s"),
+        pytest.param({"batch_wait_s": 0.0}, "p", 1.001, id="turned off"),
+        pytest.param({}, "another program", 1.001, id="its ways are unknown"),
+        pytest.param({}, "p", 1.0021, id="should have come already"),
+    ],
+)
+def test_a_newcomer_that_is_not_about_to_come_is_not_waited_for(
+    options: dict[str, float], program: str, at: float
+) -> None:
+    core = learned(**options)
+    core.open(1, program, at=1)
+    assert core.leaf(2, "a", at=at) == starts((2, "a"))
 
 
 def test_no_wait_is_longer_than_a_twentieth_of_the_step() -> None:
@@ -73,28 +84,10 @@ def test_no_wait_is_longer_than_a_twentieth_of_the_step() -> None:
     assert core.leaf(2, "a", at=1.0011) == []
 
 
-def test_waiting_can_be_turned_off() -> None:
-    core = learned(batch_wait_s=0.0)
-    core.open(1, at=1)
-    assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
-
-
-def test_a_program_whose_ways_are_unknown_is_not_waited_for() -> None:
-    core = learned()
-    core.open(1, "another program", at=1)
-    assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
-
-
 def test_a_program_that_usually_goes_elsewhere_is_not_waited_for() -> None:
     core = learned()
     core.open(1, at=1)
     assert core.leaf(2, "a", "f", at=1.001) == [StartStep.match(engine="f")]
-
-
-def test_a_program_that_should_have_come_already_is_not_waited_for() -> None:
-    core = learned()
-    core.open(1, at=1)
-    assert core.leaf(2, "a", at=1.0021) == starts((2, "a"))
 
 
 def test_an_engine_whose_step_time_is_unknown_does_not_wait() -> None:
@@ -134,18 +127,12 @@ def test_a_wait_is_bounded_although_newcomers_keep_being_expected() -> None:
     assert 1.0015 + 0.0025 < at <= 1.0015 + 0.0034
 
 
-def test_the_wait_ends_when_the_expected_program_is_cancelled() -> None:
+@pytest.mark.parametrize("end", ["cancel_request", "close_program"])
+def test_the_wait_ends_with_the_expected_program(end: str) -> None:
     core = learned()
     core.open(1, at=1)
     core.leaf(2, "a", at=1.001)
-    assert core.cancel_request(1, at=1.0011) == starts((2, "a"))
-
-
-def test_the_wait_ends_when_the_expected_program_closes() -> None:
-    core = learned()
-    core.open(1, at=1)
-    core.leaf(2, "a", at=1.001)
-    assert core.close_program(1, at=1.0011) == starts((2, "a"))
+    assert getattr(core, end)(1, at=1.0011) == starts((2, "a"))
 
 
 def test_the_wait_ends_when_the_expected_program_goes_elsewhere() -> None:
