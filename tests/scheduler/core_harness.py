@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Self
 
 from core_invariants import validate
 
@@ -77,11 +77,15 @@ class Core:
     def engine(self, name: str = "e") -> EngineState:
         return self.state.engines[EngineName(name)]
 
-    def own(self, name: str = "e", max_batch: int = 64, **parts: Any) -> None:
+    def own(self, name: str = "e", max_batch: int = 64, **parts: Any) -> Self:
+        """Add an owned engine, and return the core."""
         assert self.send(OwnedEngineAdded(EngineName(name), max_batch, **parts)) == []
+        return self
 
-    def borrow(self, name: str = "b", limit: int | None = None) -> None:
+    def borrow(self, name: str = "b", limit: int | None = None) -> Self:
+        """Add a borrowed engine, and return the core."""
         assert self.send(BorrowedEngineAdded(EngineName(name), limit)) == []
+        return self
 
     def leaf(
         self,

@@ -11,9 +11,7 @@ from rag_accel.scheduler.messages import LeafArrived, RequestArrived, RequestId
 
 def full(max_requests: int = 1) -> Core:
     """Return a core whose only places are taken by calls on the borrowed engine ``b``."""
-    core = Core(max_requests=max_requests)
-    core.borrow()
-    core.own()
+    core = Core(max_requests=max_requests).borrow().own()
     for index in range(max_requests):
         core.leaf(100 + index, "held", "b")
     return core
@@ -56,8 +54,7 @@ def test_an_admitted_request_is_never_refused_later() -> None:
 
 
 def test_an_open_program_keeps_its_place_between_its_leaves() -> None:
-    core = Core(max_requests=1)
-    core.own()
+    core = Core(max_requests=1).own()
     core.open(1)
     core.leaf(1, "a")
     core.end_step()
@@ -68,8 +65,7 @@ def test_an_open_program_keeps_its_place_between_its_leaves() -> None:
 
 
 def test_a_program_that_has_begun_keeps_its_place_until_it_is_opened() -> None:
-    core = Core(max_requests=2)
-    core.own()
+    core = Core(max_requests=2).own()
     core.began(1)
     assert core.leaf(2, "a") == [StartStep.match(admitted=(key(2, "a"),))]
     core.open(3)
@@ -84,16 +80,14 @@ def test_a_program_that_has_begun_keeps_its_place_until_it_is_opened() -> None:
 
 
 def test_one_that_ends_unopened_makes_room() -> None:
-    core = Core(max_requests=1)
-    core.own()
+    core = Core(max_requests=1).own()
     core.began(1)
     assert core.graph(2, spec("a")) == []
     assert core.ended(1) == [StartStep.match(admitted=(key(2, "a"),))]
 
 
 def test_programs_that_began_at_the_same_moment_all_enter() -> None:
-    core = Core(max_requests=2)
-    core.own()
+    core = Core(max_requests=2).own()
     core.began(1, 2, 3)
     for request in (1, 2, 3):
         core.open(request, was_reported=True)
@@ -144,9 +138,7 @@ def test_a_waiting_request_can_be_cancelled() -> None:
 
 
 def test_requests_that_are_lost_on_arrival_make_room_for_all_that_wait() -> None:
-    core = Core(max_requests=1, step_timeout_s=10)
-    core.own()
-    core.borrow()
+    core = Core(max_requests=1, step_timeout_s=10).own().borrow()
     core.leaf(1, "hangs")
     core.tick(10)
     core.leaf(2, "held", "b", at=10)
@@ -184,8 +176,7 @@ def test_a_new_request_that_would_be_late_is_refused_and_told_when_to_come_again
 
 
 def test_only_the_first_call_of_a_program_asks_for_its_admission() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     first = LeafArrived(RequestId(1), spec("a"), 0.0, None, "raise")
     second = LeafArrived(RequestId(1), spec("b"), 0.0, None, "raise")
     core.open(1)
@@ -223,8 +214,7 @@ def test_an_owned_engines_work_for_a_call_that_holds_up_a_loop_is_let_in() -> No
 
 
 def test_a_call_that_holds_up_a_loop_is_let_in_by_a_full_engine() -> None:
-    core = Core()
-    core.borrow(limit=1)
+    core = Core().borrow(limit=1)
     core.leaf(1, "a", "b")
     assert core.leaf(2, "a", "b", at_once=True) == [StartCall(key(2, "a"), "b")]
     assert core.leaf(3, "a", "b") == []
@@ -249,8 +239,7 @@ def test_a_call_whose_loop_is_found_held_up_is_let_in_beyond_the_bound() -> None
 
 
 def test_a_call_whose_loop_is_found_held_up_is_let_in_by_a_full_engine() -> None:
-    core = Core()
-    core.borrow(limit=1)
+    core = Core().borrow(limit=1)
     core.leaf(1, "a", "b")
     assert core.leaf(2, "a", "b") == []
     assert core.leaf(3, "a", "b") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from core_harness import Core, key, spec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,14 +19,12 @@ from rag_accel.scheduler.messages import (
 
 
 def test_an_idle_engine_starts_what_arrives_at_once() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     assert core.leaf(1, "a") == [StartStep.match(engine="e", admitted=(key(1, "a"),))]
 
 
 def test_what_arrives_while_an_engine_is_busy_becomes_one_batch() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     assert core.leaf(2, "a", at=1) == []
     assert core.leaf(3, "a", at=2) == []
@@ -36,17 +35,14 @@ def test_what_arrives_while_an_engine_is_busy_becomes_one_batch() -> None:
 
 
 def test_an_engine_with_nothing_queued_rests_after_its_step() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     assert core.end_step() == [EndNode.match(outcome="done")]
     assert core.state.is_empty()
 
 
 def test_every_step_has_a_number_of_its_own() -> None:
-    core = Core()
-    core.own("x")
-    core.own("y")
+    core = Core().own("x").own("y")
     commands = core.leaf(1, "a", "x") + core.leaf(2, "a", "y")
     commands += core.leaf(3, "a", "x") + core.end_step("x")
     steps = [command.step for command in commands if isinstance(command, StartStep)]
@@ -55,8 +51,7 @@ def test_every_step_has_a_number_of_its_own() -> None:
 
 
 def test_a_batch_holds_at_most_max_batch_items_and_the_rest_follows() -> None:
-    core = Core()
-    core.own(max_batch=2)
+    core = Core().own(max_batch=2)
     core.leaf(1, "a")
     for request in (2, 3, 4):
         core.leaf(request, "a")
@@ -64,27 +59,18 @@ def test_a_batch_holds_at_most_max_batch_items_and_the_rest_follows() -> None:
     assert core.end_step()[-1] == StartStep.match(admitted=(key(4, "a"),))
 
 
-def test_the_option_max_batch_bounds_what_an_engine_asks_for() -> None:
-    core = Core(max_batch=1)
-    core.own(max_batch=64)
-    core.leaf(1, "a")
-    core.leaf(2, "a")
-    core.leaf(3, "a")
-    assert core.end_step()[-1] == StartStep.match(admitted=(key(2, "a"),))
-
-
-def test_an_engine_that_computes_elsewhere_takes_what_it_asks_for() -> None:
-    core = Core(max_batch=1)
-    core.own(max_batch=64, max_threads=0)
-    core.leaf(1, "a")
-    core.leaf(2, "a")
-    core.leaf(3, "a")
-    assert core.end_step()[-1] == StartStep.match(admitted=(key(2, "a"), key(3, "a")))
+@pytest.mark.parametrize(("max_threads", "taken"), [(1, [2]), (0, [2, 3])])
+def test_the_option_max_batch_bounds_what_an_engine_asks_for_unless_it_computes_elsewhere(
+    max_threads: int, taken: list[int]
+) -> None:
+    core = Core(max_batch=1).own(max_batch=64, max_threads=max_threads)
+    for request in (1, 2, 3):
+        core.leaf(request, "a")
+    assert core.end_step()[-1] == StartStep.match(admitted=tuple(key(one, "a") for one in taken))
 
 
 def test_sizes_count_and_a_smaller_node_fills_the_gap_a_larger_one_leaves() -> None:
-    core = Core()
-    core.own(max_batch=8)
+    core = Core().own(max_batch=8)
     core.leaf(1, "a")
     core.leaf(2, "a", size=6)
     core.leaf(3, "a", size=4)
@@ -94,8 +80,7 @@ def test_sizes_count_and_a_smaller_node_fills_the_gap_a_larger_one_leaves() -> N
 
 
 def test_a_node_larger_than_any_batch_goes_alone() -> None:
-    core = Core()
-    core.own(max_batch=4)
+    core = Core().own(max_batch=4)
     core.leaf(1, "a")
     core.leaf(2, "a", size=9)
     core.leaf(3, "a")
@@ -104,8 +89,7 @@ def test_a_node_larger_than_any_batch_goes_alone() -> None:
 
 
 def test_a_node_larger_than_any_batch_never_joins_older_work() -> None:
-    core = Core()
-    core.own(max_batch=4)
+    core = Core().own(max_batch=4)
     core.leaf(1, "a")
     core.leaf(2, "a")
     core.leaf(3, "a", size=9)
@@ -114,9 +98,7 @@ def test_a_node_larger_than_any_batch_never_joins_older_work() -> None:
 
 
 def test_the_oldest_request_goes_first_whatever_was_queued_first() -> None:
-    core = Core()
-    core.own(max_batch=1)
-    core.borrow()
+    core = Core().own(max_batch=1).borrow()
     core.graph(1, spec("a", "b"), spec("z", "e", "a"), at=0)
     core.leaf(2, "a", at=1)
     core.leaf(3, "a", at=2)
@@ -126,8 +108,7 @@ def test_the_oldest_request_goes_first_whatever_was_queued_first() -> None:
 
 
 def test_of_each_request_only_the_deepest_nodes_are_taken() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(9, "busy")
     core.graph(1, spec("deep", depth=3), spec("shallow", depth=1), at=0.1)
     core.graph(2, spec("left", depth=2), spec("right", depth=2), at=0.1)
@@ -137,27 +118,20 @@ def test_of_each_request_only_the_deepest_nodes_are_taken() -> None:
     assert core.end_step(at=0.3)[-1] == StartStep.match(admitted=(key(1, "shallow"),))
 
 
-def test_a_shallower_node_joins_once_it_has_waited_for_each_level_it_lacks() -> None:
-    core = Core(ageing_s=0.5)
-    core.own()
+@pytest.mark.parametrize(("at", "taken"), [(0.99, ["deep"]), (1.0, ["deep", "shallow"])])
+def test_a_shallower_node_joins_once_it_has_waited_for_each_level_it_lacks(
+    at: float, taken: list[str]
+) -> None:
+    core = Core(ageing_s=0.5).own()
     core.leaf(9, "busy")
     core.graph(1, spec("deep", depth=3), spec("shallow", depth=1), at=0)
-    assert core.end_step(at=1.0)[-1] == StartStep.match(
-        admitted=(key(1, "deep"), key(1, "shallow"))
+    assert core.end_step(at=at)[-1] == StartStep.match(
+        admitted=tuple(key(1, name) for name in taken)
     )
 
 
-def test_a_shallower_node_stays_behind_a_moment_before_that() -> None:
-    core = Core(ageing_s=0.5)
-    core.own()
-    core.leaf(9, "busy")
-    core.graph(1, spec("deep", depth=3), spec("shallow", depth=1), at=0)
-    assert core.end_step(at=0.99)[-1] == StartStep.match(admitted=(key(1, "deep"),))
-
-
 def test_a_young_request_does_not_starve_behind_an_old_one_that_never_ends() -> None:
-    core = Core(ageing_s=0.1)
-    core.own(max_batch=1)
+    core = Core(ageing_s=0.1).own(max_batch=1)
     core.open(1)
     core.leaf(1, "0", at=0.0)
     core.leaf(2, "young", at=0.01)
@@ -183,8 +157,7 @@ def test_a_young_request_does_not_starve_behind_an_old_one_that_never_ends() -> 
 def test_whatever_is_queued_is_started_exactly_once(
     nodes: list[tuple[int, int, int]], max_batch: int
 ) -> None:
-    core = Core()
-    core.own(max_batch=max_batch)
+    core = Core().own(max_batch=max_batch)
     core.leaf(99, "busy")
     for index, (request, depth, size) in enumerate(nodes):
         core.leaf(request, str(index), depth=depth, size=size)
@@ -206,8 +179,7 @@ def test_a_request_without_primitives_ends_at_once() -> None:
 
 
 def test_what_arrives_together_starts_together() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     events = [LeafArrived(RequestId(n), spec("a"), 0.0, None, "wait") for n in (1, 2, 3)]
     assert core.send(events[0], more=True) == []
     assert core.send(events[1], more=True) == []
@@ -216,8 +188,7 @@ def test_what_arrives_together_starts_together() -> None:
 
 
 def test_what_ends_does_not_wait_for_more_to_arrive() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     core.leaf(2, "a")
     running = core.engine().step

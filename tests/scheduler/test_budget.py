@@ -140,9 +140,7 @@ def test_one_that_has_just_ended_may_come_back_and_is_forgotten_after_a_while() 
 
 
 def test_only_engines_that_end_in_time_have_a_budget() -> None:
-    core = Core()
-    core.own(stepped=True)
-    core.own("f", ends_in_time=True)
+    core = Core().own(stepped=True).own("f", ends_in_time=True)
     core.open(3)
     assert budget_of(core.leaf(1, "a")) is None
     assert budget_of(core.leaf(2, "a", "f")) is None

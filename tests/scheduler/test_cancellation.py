@@ -8,8 +8,7 @@ from rag_accel.scheduler.commands import EndNode, EndRequest, StartCall, StartSt
 
 
 def test_a_queued_leaf_never_starts() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     core.leaf(2, "a")
     assert core.cancel_node(2, "a") == [EndNode.match(node=key(2, "a"), outcome="cancelled")]
@@ -17,8 +16,7 @@ def test_a_queued_leaf_never_starts() -> None:
 
 
 def test_a_leaf_running_in_a_batch_ends_at_once_and_its_neighbours_go_on() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(9, "busy")
     core.leaf(1, "a")
     core.leaf(2, "a")
@@ -31,8 +29,7 @@ def test_a_leaf_running_in_a_batch_ends_at_once_and_its_neighbours_go_on() -> No
 
 
 def test_cancelling_what_has_ended_or_never_was_does_nothing() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     core.end_step()
     assert core.cancel_node(1, "a") == []
@@ -42,8 +39,7 @@ def test_cancelling_what_has_ended_or_never_was_does_nothing() -> None:
 
 
 def test_cancelling_twice_ends_once() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     assert len(core.cancel_node(1, "a")) == 1
     assert core.cancel_node(1, "a") == []
@@ -51,8 +47,7 @@ def test_cancelling_twice_ends_once() -> None:
 
 
 def test_a_cancelled_leaf_leaves_the_other_leaves_of_its_program_alone() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.open(1)
     core.leaf(1, "a")
     core.leaf(1, "b")
@@ -61,8 +56,7 @@ def test_a_cancelled_leaf_leaves_the_other_leaves_of_its_program_alone() -> None
 
 
 def test_a_cancelled_program_ends_each_of_its_leaves() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.open(1)
     core.leaf(1, "a")
     core.leaf(1, "b")
@@ -75,16 +69,14 @@ def test_a_cancelled_program_ends_each_of_its_leaves() -> None:
 
 
 def test_an_idle_program_can_be_cancelled() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.open(1)
     assert core.cancel_request(1) == []
     assert core.state.is_empty()
 
 
 def test_cancelling_one_node_of_a_graph_cancels_the_graph() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, spec("a"), spec("b", "e", "a"))
     assert core.cancel_node(1, "b") == [
         EndNode.match(node=key(1, "b"), outcome="cancelled"),
@@ -93,8 +85,7 @@ def test_cancelling_one_node_of_a_graph_cancels_the_graph() -> None:
 
 
 def test_a_cancelled_call_keeps_its_permit_until_it_returns() -> None:
-    core = Core()
-    core.borrow(limit=1)
+    core = Core().borrow(limit=1)
     core.leaf(1, "a", "b")
     core.leaf(2, "a", "b")
     assert core.cancel_node(1, "a") == [EndNode.match(outcome="cancelled")]
@@ -104,8 +95,7 @@ def test_a_cancelled_call_keeps_its_permit_until_it_returns() -> None:
 
 
 def test_a_call_that_returns_twice_gives_one_permit_back() -> None:
-    core = Core()
-    core.borrow(limit=1)
+    core = Core().borrow(limit=1)
     core.leaf(1, "a", "b")
     core.leaf(2, "a", "b")
     core.leaf(3, "a", "b")
@@ -114,8 +104,7 @@ def test_a_call_that_returns_twice_gives_one_permit_back() -> None:
 
 
 def test_a_program_goes_on_after_one_of_its_leaves_failed() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.open(1)
     core.leaf(1, "a")
     core.end_step(error=[key(1, "a")])
@@ -123,8 +112,7 @@ def test_a_program_goes_on_after_one_of_its_leaves_failed() -> None:
 
 
 def test_closing_a_program_lets_its_running_leaves_end_by_themselves() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.open(1)
     core.leaf(1, "a")
     assert core.close_program(1) == []

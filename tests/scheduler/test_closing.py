@@ -9,10 +9,7 @@ from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest
 
 def crowded() -> Core:
     """Return a core with something in every state a node can be in."""
-    core = Core(max_requests=6, step_timeout_s=10)
-    core.own()
-    core.own("s", stepped=True)
-    core.borrow(limit=1)
+    core = Core(max_requests=6, step_timeout_s=10).own().own("s", stepped=True).borrow(limit=1)
     core.leaf(1, "running", share="k")
     core.leaf(2, "following", share="k")
     core.graph(3, spec("queued"), spec("waiting", "e", "queued"))
@@ -48,8 +45,7 @@ def test_what_still_runs_may_come_back_after_closing_and_leaves_nothing_behind()
 
 
 def test_nothing_is_taken_in_after_closing() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.close()
     assert core.leaf(1, "a") == [EndNode.match(node=key(1, "a"), outcome="closed")]
     assert core.graph(2, spec("a")) == [EndRequest.match(request=2, outcome="closed")]

@@ -30,15 +30,9 @@ def ended(request: int, name: str, outcome: Outcome) -> EndEarly:
     return EndEarly(key(request, name), EngineName("e"), outcome)
 
 
-def begun(core: Core, request: int = 1) -> None:
-    """Open a program, with which early work may come."""
-    core.open(request)
-
-
 def test_it_runs_in_short_pieces_on_an_idle_engine() -> None:
-    core = Core(cores=4)
-    core.own(max_threads=4, **LLM)
-    begun(core)
+    core = Core(cores=4).own(max_threads=4, **LLM)
+    core.open(1)
     (start,) = early(core, 1, "x")
     assert StartStep.match(admitted=(key(1, "x"),), time_s=PIECE_S, is_early=True) == start
     (again,) = core.end_step(at=0.01, silent=[])
@@ -47,9 +41,8 @@ def test_it_runs_in_short_pieces_on_an_idle_engine() -> None:
 
 
 def test_other_work_of_its_engine_ends_the_step_and_drops_it() -> None:
-    core = Core()
-    core.own(**LLM)
-    begun(core)
+    core = Core().own(**LLM)
+    core.open(1)
     early(core, 1, "x")
     assert core.leaf(1, "a", at=0.001) == [InterruptStep(EngineName("e"))]
     dropped, cancelled, start = core.end_step(at=0.002, silent=[])
@@ -59,11 +52,9 @@ def test_other_work_of_its_engine_ends_the_step_and_drops_it() -> None:
 
 
 def test_it_waits_while_another_engine_computes_on_its_cores() -> None:
-    core = Core()
-    core.own(**LLM)
-    core.own("other")
+    core = Core().own(**LLM).own("other")
     core.own("elsewhere", max_threads=0, stepped=True, bounds_its_work=True)
-    begun(core)
+    core.open(1)
     core.leaf(1, "a", "other")
     assert early(core, 1, "x") == []
     (start,) = early(core, 1, "y", "elsewhere")
@@ -73,10 +64,8 @@ def test_it_waits_while_another_engine_computes_on_its_cores() -> None:
 
 
 def test_what_an_engine_holds_pauses_while_others_compute_on_its_cores() -> None:
-    core = Core()
-    core.own(**LLM)
-    core.own("other")
-    begun(core)
+    core = Core().own(**LLM).own("other")
+    core.open(1)
     early(core, 1, "x")
     core.leaf(1, "a", "other", at=0.001)
     assert core.end_step(at=0.002, silent=[]) == []
@@ -85,10 +74,8 @@ def test_what_an_engine_holds_pauses_while_others_compute_on_its_cores() -> None
 
 
 def test_an_engine_that_is_not_stepped_takes_as_many_as_a_piece_holds() -> None:
-    core = Core()
-    core.own(per_item_s=PIECE_S / 2)
-    core.own("busy")
-    begun(core)
+    core = Core().own(per_item_s=PIECE_S / 2).own("busy")
+    core.open(1)
     core.leaf(1, "a", "busy")
     for name in "xyz":
         early(core, 1, name)
@@ -100,9 +87,8 @@ def test_an_engine_that_is_not_stepped_takes_as_many_as_a_piece_holds() -> None:
 
 
 def test_a_step_that_raises_ends_it_and_nothing_else() -> None:
-    core = Core()
-    core.own(**LLM)
-    begun(core)
+    core = Core().own(**LLM)
+    core.open(1)
     early(core, 1, "x")
     assert core.fail_step(at=0.1) == [ended(1, "x", "failed")]
     assert StartStep.match(admitted=(key(1, "a"),)) == core.leaf(1, "a", at=0.2)[0]
@@ -110,10 +96,8 @@ def test_a_step_that_raises_ends_it_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("end", ["close_program", "cancel_request"])
 def test_it_ends_with_its_request(end: str) -> None:
-    core = Core()
-    core.own(**LLM)
-    core.own("other")
-    begun(core)
+    core = Core().own(**LLM).own("other")
+    core.open(1)
     early(core, 1, "x")
     core.leaf(1, "a", "other")
     early(core, 1, "y")
@@ -127,9 +111,7 @@ def test_it_ends_with_its_request(end: str) -> None:
 
 
 def test_it_neither_keeps_a_request_alive_nor_ends_one() -> None:
-    core = Core()
-    core.own(**LLM)
-    core.borrow("b", 1)
+    core = Core().own(**LLM).borrow("b", 1)
     core.leaf(1, "a", "b")
     early(core, 1, "x")
     core.end_step(at=0.1, error=[key(1, "x")])
@@ -140,16 +122,13 @@ def test_it_neither_keeps_a_request_alive_nor_ends_one() -> None:
 
 
 def test_work_of_a_request_that_does_not_live_is_dropped() -> None:
-    core = Core()
-    core.own(**LLM)
+    core = Core().own(**LLM)
     assert early(core, 7, "x") == [ended(7, "x", "cancelled")]
 
 
 def test_an_engine_that_leaves_takes_it_along() -> None:
-    core = Core()
-    core.own(**LLM)
-    core.own("other")
-    begun(core)
+    core = Core().own(**LLM).own("other")
+    core.open(1)
     core.leaf(1, "a", "other")
     early(core, 1, "x")
     left = core.send(EngineLeft(EngineName("e")), 0.1)
@@ -158,10 +137,8 @@ def test_an_engine_that_leaves_takes_it_along() -> None:
 
 
 def test_more_than_the_bound_drops_the_oldest() -> None:
-    core = Core()
-    core.own(**LLM)
-    core.own("other")
-    begun(core)
+    core = Core().own(**LLM).own("other")
+    core.open(1)
     core.leaf(1, "a", "other")
     for number in range(MOST_WORKS):
         assert early(core, 1, f"x{number}") == []
@@ -169,10 +146,9 @@ def test_more_than_the_bound_drops_the_oldest() -> None:
 
 
 def test_while_others_live_it_waits_until_idle_time_has_paid_for_it() -> None:
-    core = Core()
-    core.own(**LLM)
+    core = Core().own(**LLM)
     for request in (1, 2):
-        begun(core, request)
+        core.open(request)
     core.leaf(1, "a", at=1.0)
     core.end_step(at=5.0)
     assert early(core, 1, "x", at=5.0) == []
@@ -185,10 +161,9 @@ def test_while_others_live_it_waits_until_idle_time_has_paid_for_it() -> None:
 
 
 def test_a_lone_request_s_early_work_is_not_counted() -> None:
-    core = Core()
-    core.own(**LLM)
+    core = Core().own(**LLM)
     for request in (1, 2):
-        begun(core, request)
+        core.open(request)
     core.close_program(2, at=0.0)
     core.leaf(1, "a", at=0.0)
     core.end_step(at=COMPANY_S + 1)

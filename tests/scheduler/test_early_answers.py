@@ -23,8 +23,7 @@ def ended(name: str, outcome: Outcome) -> EndNode:
 
 def alone(**engine: object) -> Core:
     """Return a core with one program, which has a call."""
-    core = Core()
-    core.own(**{**LLM, **engine})  # type: ignore[arg-type]
+    core = Core().own(**{**LLM, **engine})  # type: ignore[arg-type]
     core.open(1)
     core.leaf(1, "a")
     return core
@@ -65,15 +64,13 @@ def test_in_company_it_is_not_begun() -> None:
 
 
 def test_a_request_that_is_over_begins_none() -> None:
-    core = Core()
-    core.own(**LLM)
+    core = Core().own(**LLM)
     assert ahead(core, "b", request=7) == [EndNode(key(7, "b"), "cancelled")]
     assert core.state.is_empty()
 
 
 def test_a_graph_begins_none() -> None:
-    core = Core()
-    core.own(**LLM)
+    core = Core().own(**LLM)
     core.graph(1, spec("a"))
     assert ahead(core, "b") == [ended("b", "cancelled")]
 
@@ -97,8 +94,7 @@ def test_what_ended_before_it_is_asked_for_stays_ended() -> None:
 
 
 def test_no_gap_is_learned_from_it() -> None:
-    core = Core()
-    core.own(**LLM)
+    core = Core().own(**LLM)
     core.open(1, program="p")
     ahead(core, "b", at=0.5)
     assert core.state.programs == {}

@@ -9,8 +9,7 @@ from rag_accel.scheduler.commands import EndNode, EndRequest, StartStep
 
 def failed(*requests: int, stepped: bool = False) -> Core:
     """Return a core in which a step over one leaf ``a`` of each request is about to raise."""
-    core = Core()
-    core.own(stepped=stepped)
+    core = Core().own(stepped=stepped)
     core.leaf(9, "busy")
     for request in requests:
         core.leaf(request, "a")
@@ -111,8 +110,7 @@ def test_a_second_report_on_the_same_node_is_dropped() -> None:
 
 
 def test_a_failed_member_of_a_graph_takes_its_siblings_of_the_same_step_along() -> None:
-    core = Core()
-    core.own(stepped=True)
+    core = Core().own(stepped=True)
     core.graph(1, spec("a"), spec("b"))
     core.leaf(2, "a")
     core.end_step(partial=[key(1, "b")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from core_harness import Core, spec
 from hypothesis import given
@@ -16,60 +18,42 @@ def threads(commands: list[Command]) -> int:
     return step.threads
 
 
-def test_an_engine_that_is_alone_gets_all_cores() -> None:
-    core = Core(cores=8)
-    core.own(max_threads=16)
-    assert threads(core.leaf(1, "a")) == 8
-
-
-def test_an_engine_gets_no_more_than_it_can_use() -> None:
-    core = Core(cores=8)
-    core.own(max_threads=2)
-    assert threads(core.leaf(1, "a")) == 2
+@pytest.mark.parametrize(
+    ("cores", "engines", "busy", "granted"),
+    [
+        pytest.param(8, {"x": 16}, "x", [8], id="alone, all cores"),
+        pytest.param(8, {"x": 2}, "x", [2], id="no more than it can use"),
+        pytest.param(4, {"x": 4, "y": 3}, "xy", [4, 3], id="all cores beside another"),
+        pytest.param(6, {"shares": 6, "x": 6, "y": 6}, "xy", [6, 6], id="none that shares works"),
+        pytest.param(4, {"shares": 4, "x": 4}, ("shares", "x"), [2, 2], id="shared by two"),
+        pytest.param(
+            *(6, {"shares": 6, "x": 6, "y": 6}, ("shares", "x", "y"), [2, 2, 2]), id="by three"
+        ),
+        pytest.param(
+            *(4, {"shares": 0, "x": 4, "y": 4}, ("shares", "x", "y"), [1, 4, 4]),
+            id="one that shares and computes elsewhere makes none share",
+        ),
+    ],
+)
+def test_cores_are_shared_only_where_an_engine_that_shares_them_has_work(
+    cores: int, engines: dict[str, int], busy: Sequence[str], granted: list[int]
+) -> None:
+    core = Core(cores=cores)
+    for name, max_threads in engines.items():
+        core.own(name, max_threads=max_threads, shares_cores=name == "shares")
+    steps = core.graph(1, *(spec(f"of {name}", name) for name in busy))
+    assert [step.threads for step in steps if isinstance(step, StartStep)] == granted
 
 
 @pytest.mark.parametrize("max_threads", [0, -1])
 def test_an_engine_that_computes_elsewhere_gets_one_and_takes_none_away(max_threads: int) -> None:
-    core = Core(cores=4)
-    core.own("remote", max_threads=max_threads)
-    core.own(max_threads=4)
+    core = Core(cores=4).own("remote", max_threads=max_threads).own(max_threads=4)
     assert threads(core.leaf(1, "a", "remote")) == 1
     assert threads(core.leaf(2, "a")) == 4
 
 
-def test_each_step_may_use_all_cores_beside_another() -> None:
-    core = Core(cores=4)
-    core.own("x", max_threads=4)
-    core.own("y", max_threads=3)
-    steps = core.graph(1, spec("a", "x"), spec("b", "y"))
-    assert [step.threads for step in steps if isinstance(step, StartStep)] == [4, 3]
-
-
-@pytest.mark.parametrize("has_work", [False, True])
-def test_cores_are_shared_only_while_an_engine_that_shares_them_has_work(has_work: bool) -> None:
-    core = Core(cores=6)
-    core.own("llm", max_threads=6, shares_cores=True)
-    core.own("x", max_threads=6)
-    core.own("y", max_threads=6)
-    specs = [spec("b", "x"), spec("c", "y")]
-    steps = core.graph(1, *([spec("a", "llm")] if has_work else []), *specs)
-    granted = [step.threads for step in steps if isinstance(step, StartStep)]
-    assert granted == ([2, 2, 2] if has_work else [6, 6])
-
-
-def test_an_engine_that_shares_cores_and_computes_elsewhere_makes_none_share() -> None:
-    core = Core(cores=4)
-    core.own("remote", max_threads=0, shares_cores=True)
-    core.own("x", max_threads=4)
-    core.own("y", max_threads=4)
-    steps = core.graph(1, spec("a", "remote"), spec("b", "x"), spec("c", "y"))
-    assert [step.threads for step in steps if isinstance(step, StartStep)] == [1, 4, 4]
-
-
 def test_two_engines_with_work_share_equally() -> None:
-    core = Core(cores=4)
-    core.own("x", max_threads=4, shares_cores=True)
-    core.own("y", max_threads=4)
+    core = Core(cores=4).own("x", max_threads=4, shares_cores=True).own("y", max_threads=4)
     core.leaf(1, "a", "x")
     assert threads(core.leaf(2, "a", "y")) == 1
     core.leaf(3, "a", "x")
@@ -78,18 +62,8 @@ def test_two_engines_with_work_share_equally() -> None:
     assert threads(core.end_step("y")) == 2
 
 
-def test_work_that_arrives_for_two_engines_at_once_is_shared_for() -> None:
-    core = Core(cores=4)
-    core.own("x", max_threads=4, shares_cores=True)
-    core.own("y", max_threads=4)
-    steps = core.graph(1, spec("a", "x"), spec("b", "y"))
-    assert [step.threads for step in steps if isinstance(step, StartStep)] == [2, 2]
-
-
 def test_an_engine_that_only_rests_claims_nothing() -> None:
-    core = Core(cores=4)
-    core.own("x", max_threads=4, shares_cores=True)
-    core.own("y", max_threads=4)
+    core = Core(cores=4).own("x", max_threads=4, shares_cores=True).own("y", max_threads=4)
     core.leaf(1, "a", "x")
     core.end_step("x")
     assert threads(core.leaf(2, "a", "y")) == 4
@@ -103,25 +77,20 @@ def test_a_runnable_step_is_never_held_back_for_want_of_a_core() -> None:
 
 
 def test_borrowed_engines_hold_no_cores() -> None:
-    core = Core(cores=4)
-    core.borrow()
-    core.own(max_threads=4, shares_cores=True)
+    core = Core(cores=4).borrow().own(max_threads=4, shares_cores=True)
     core.leaf(1, "a", "b")
     assert threads(core.leaf(2, "a")) == 4
 
 
 def test_threads_are_given_back_when_a_step_ends_or_raises() -> None:
-    core = Core(cores=4)
-    core.own("x", max_threads=4, shares_cores=True)
-    core.own("y", max_threads=4)
+    core = Core(cores=4).own("x", max_threads=4, shares_cores=True).own("y", max_threads=4)
     core.leaf(1, "a", "x")
     core.fail_step("x")
     assert threads(core.leaf(2, "a", "y")) == 4
 
 
 def test_a_hung_step_still_holds_its_threads() -> None:
-    core = Core(cores=4, step_timeout_s=10)
-    core.own("x", max_threads=3, shares_cores=True)
+    core = Core(cores=4, step_timeout_s=10).own("x", max_threads=3, shares_cores=True)
     core.own("y", max_threads=4)
     core.leaf(1, "a", "x")
     core.tick(10)

@@ -21,9 +21,7 @@ from rag_accel.scheduler.messages import (
 
 def living() -> Core:
     """Return a core with an engine in a step, a graph in a call, and an open program."""
-    core = Core()
-    core.own()
-    core.borrow()
+    core = Core().own().borrow()
     core.leaf(1, "a")
     core.graph(2, spec("call", "b"))
     core.open(3)
@@ -109,8 +107,7 @@ def test_it_raises_and_everything_else_goes_on(case: str) -> None:
 
 
 def test_an_intercepted_program_does_not_grow_by_appending() -> None:
-    core = Core()
-    core.borrow()
+    core = Core().borrow()
     core.open(1)
     core.leaf(1, "a", "b")
     with pytest.raises(InvalidTransitionError, match="only a graph grows"):
@@ -118,8 +115,7 @@ def test_an_intercepted_program_does_not_grow_by_appending() -> None:
 
 
 def test_a_name_cannot_be_used_again_while_its_engine_still_works_on_the_first() -> None:
-    core = Core()
-    core.borrow()
+    core = Core().borrow()
     core.open(1)
     core.leaf(1, "a", "b")
     core.cancel_node(1, "a")
@@ -128,8 +124,7 @@ def test_a_name_cannot_be_used_again_while_its_engine_still_works_on_the_first()
 
 
 def test_a_move_after_the_end_is_told_with_the_nodes_story() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, spec("a"), spec("b", "e", "a"))
     node = core.state.requests[RequestId(1)].nodes["a"]
     core.end_step()
@@ -141,8 +136,7 @@ def test_a_move_after_the_end_is_told_with_the_nodes_story() -> None:
 
 
 def test_a_story_holds_only_the_moves_of_its_node() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     core.leaf(2, "b")
     assert core.state.story(key(2, "b")).count("\n") == 0

@@ -14,16 +14,14 @@ DROP = DropEngine.match(engine="e")
 
 
 def test_an_idle_engine_goes_at_once() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     assert core.send(LEFT) == [DROP]
     assert not core.state.engines
     assert not core.state.owned
 
 
 def test_a_busy_engine_finishes_what_it_has() -> None:
-    core = Core()
-    core.own(max_batch=1)
+    core = Core().own(max_batch=1)
     core.leaf(1, "a")
     core.leaf(2, "a")
     assert core.send(LEFT) == []
@@ -35,8 +33,7 @@ def test_a_busy_engine_finishes_what_it_has() -> None:
 
 
 def test_an_engine_that_hangs_goes_when_its_step_comes_back() -> None:
-    core = Core(step_timeout_s=1.0)
-    core.own()
+    core = Core(step_timeout_s=1.0).own()
     core.leaf(1, "a")
     core.send(LEFT)
     assert core.tick(2.0) == [EndNode.match(node=key(1, "a"), outcome="lost")]
@@ -49,17 +46,14 @@ def test_who_has_gone_already_may_be_named() -> None:
 
 
 def test_work_for_an_engine_that_has_gone_is_refused() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.send(LEFT)
     with pytest.raises(InvalidTransitionError, match="has not joined"):
         core.leaf(1, "a")
 
 
 def test_what_was_learned_about_it_is_forgotten() -> None:
-    core = Core()
-    core.own()
-    core.own("f")
+    core = Core().own().own("f")
     for round_ in range(3):
         core.open(round_, at=round_)
         core.leaf(round_, "a", at=round_ + 0.1)
@@ -75,9 +69,7 @@ def test_what_was_learned_about_it_is_forgotten() -> None:
 
 
 def test_an_engine_stays_while_a_live_request_still_wants_it() -> None:
-    core = Core()
-    core.own()
-    core.own("f")
+    core = Core().own().own("f")
     core.graph(1, spec("a", "f"), spec("b", "e", "a"))
     assert core.send(LEFT) == []
     assert core.end_step("f")[-1] == StartStep.match(admitted=(key(1, "b"),))
@@ -85,9 +77,7 @@ def test_an_engine_stays_while_a_live_request_still_wants_it() -> None:
 
 
 def test_an_engine_goes_with_the_last_request_that_wanted_it() -> None:
-    core = Core(max_requests=1)
-    core.own()
-    core.own("f")
+    core = Core(max_requests=1).own().own("f")
     core.graph(1, spec("a", "f"), spec("b", "e", "a"))
     core.graph(2, spec("a", "e"))
     core.graph(3, spec("a", "e"), on_full="raise")

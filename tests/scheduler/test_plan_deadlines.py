@@ -39,8 +39,7 @@ def started_on(engine: str, commands: list[Command]) -> list[tuple[int, str]]:
 
 def busy(max_batch: int = 1, **engine: object) -> Core:
     """Return a core whose engine "e" is in a step, so that work waits for it."""
-    core = Core()
-    core.own(max_batch=max_batch, **engine)
+    core = Core().own(max_batch=max_batch, **engine)
     core.leaf(99, "first")
     return core
 
@@ -65,8 +64,7 @@ def leaf(core: Core, request: int, *parts: Any, **named: Any) -> list[Command]:
 
 def practised(took_s: float, times: int = FEWEST_TIMES, size: int = 1) -> Core:
     """Return an idle core whose engine "e" has taken so long for each of its latest works."""
-    core = Core()
-    core.own(max_batch=8)
+    core = Core().own(max_batch=8)
     for number in range(times):
         leaf(core, 100 + number, "a", size=size)
         core.end_step(at=took_s, took=took_s)
@@ -110,8 +108,7 @@ def test_of_parallel_paths_the_longest_counts() -> None:
 
 
 def test_the_rest_of_a_program_is_learned_from_its_runs() -> None:
-    core = Core()
-    core.own(max_batch=1)
+    core = Core().own(max_batch=1)
     for run, program, rest_s in ((50, "short", 1.0), (51, "long", 9.0)):
         core.open(run, program)
         core.leaf(run, "a")
@@ -127,8 +124,7 @@ def test_the_rest_of_a_program_is_learned_from_its_runs() -> None:
 
 
 def test_each_leaf_of_a_program_has_a_rest_of_its_own() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.open(1)
     for number, at in enumerate((0.0, 2.0)):
         core.leaf(1, f"a{number}", at=at)
@@ -139,8 +135,7 @@ def test_each_leaf_of_a_program_has_a_rest_of_its_own() -> None:
 
 
 def test_only_so_many_leaves_of_a_program_are_told_apart() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     for run in range(2):
         core.open(run)
         for number in range(MOST_PLACES + 5):
@@ -183,8 +178,7 @@ def test_a_distant_deadline_is_no_disadvantage() -> None:
 
 
 def test_calls_of_a_bounded_borrowed_engine_go_by_the_time_left() -> None:
-    core = Core()
-    core.borrow(limit=1)
+    core = Core().borrow(limit=1)
     core.leaf(99, "held", "b")
     core.leaf(1, "a", "b", at=0.1, deadline=50)
     core.leaf(2, "a", "b", at=0.2, deadline=20)
@@ -205,8 +199,7 @@ def test_what_would_probably_be_late_goes_behind_what_would_not() -> None:
 
 def searching(*, deadline: float | None, took_s: float = 0.05) -> tuple[Core, list[int]]:
     """Return a core that has got ten searches of one engine, and those that have begun."""
-    core = Core()
-    core.own(max_batch=64, max_threads=2, stepped=True, ends_in_time=True)
+    core = Core().own(max_batch=64, max_threads=2, stepped=True, ends_in_time=True)
     for number, at in enumerate((0.0, 1.0)):
         core.leaf(90 + number, "a", at=at, kind=PrimitiveKind.SEARCHING)
         core.leaf(80 + number, "a", at=at, kind=PrimitiveKind.SEARCHING)
@@ -343,9 +336,7 @@ SEARCHED = (("e", PrimitiveKind.EMBEDDING, 0.1), ("b", PrimitiveKind.DECODING, 0
 
 def searched(runs: int = FEWEST_TIMES) -> tuple[Core, float]:
     """Return a core whose program embeds for 0.1 s and then calls a model for 0.9 s."""
-    core = Core()
-    core.own()
-    core.borrow(limit=8)
+    core = Core().own().borrow(limit=8)
     return core, program_runs(core, *SEARCHED, runs=runs)
 
 

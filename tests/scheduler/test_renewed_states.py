@@ -12,9 +12,7 @@ from rag_accel.scheduler.state import EngineState
 
 
 def _busy() -> Core:
-    core = Core()
-    core.own("e", max_batch=7, stepped=True)
-    core.borrow("b", limit=1)
+    core = Core().own("e", max_batch=7, stepped=True).borrow("b", limit=1)
     core.leaf(1, "a", "e")
     core.leaf(2, "a", "e")
     core.leaf(3, "a", "b")

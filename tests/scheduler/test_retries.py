@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from core_harness import Core, key, spec
 
 from rag_accel.scheduler.commands import (
@@ -55,8 +56,7 @@ def started(name: str, engine: str = "e") -> StartStep:
 
 
 def test_it_waits_off_its_engine_and_runs_again_when_its_time_has_come() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     assert core.graph(1, flaky()) == [started("a")]
     assert fail(core, "a", at=1.0) == [RetryNode(key(1, "a"), 1, 1.0)]
     assert not core.engine().running
@@ -71,8 +71,7 @@ def test_it_waits_off_its_engine_and_runs_again_when_its_time_has_come() -> None
 
 
 def test_after_its_last_attempt_it_fails_as_ever() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, flaky(backoffs_s=(0.0,)))
     assert fail(core, "a", at=1.0) == [RetryNode(key(1, "a"), 1, 0.0), started("a")]
     assert fail(core, "a", at=2.0) == [
@@ -81,34 +80,32 @@ def test_after_its_last_attempt_it_fails_as_ever() -> None:
     ]
 
 
-def test_an_error_that_no_attempt_mends_ends_it_at_once() -> None:
-    core = Core()
-    core.own()
-    core.graph(1, flaky(fallback=Fallback("a", (), (OTHER,))))
-    ends = fail(core, "a", at=1.0, least=None)
+@pytest.mark.parametrize(
+    ("least", "deadline", "options"),
+    [
+        pytest.param(None, None, {"fallback": Fallback("a", (), (OTHER,))}, id="none mends it"),
+        pytest.param(3601.0, None, {}, id="in more than an hour"),
+        pytest.param(0.0, 2.0, {}, id="behind the deadline"),
+    ],
+)
+def test_without_an_attempt_in_time_an_error_ends_it_at_once(
+    least: float | None, deadline: float | None, options: dict[str, Any]
+) -> None:
+    core = Core().own()
+    core.graph(1, flaky(**options), deadline=deadline)
+    ends = fail(core, "a", at=1.0, least=least)
     assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
 
 
 def test_it_waits_as_long_as_the_error_asks_for() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, flaky())
     assert fail(core, "a", at=1.0, least=7.0) == [RetryNode(key(1, "a"), 1, 7.0)]
     assert core.tick(8.0) == [started("a")]
 
 
-def test_no_attempt_is_waited_for_longer_than_an_hour() -> None:
-    core = Core()
-    core.own()
-    core.graph(1, flaky())
-    ends = fail(core, "a", at=1.0, least=3601.0)
-    assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
-
-
 def test_an_engine_that_is_down_makes_few_further_attempts_over_all_requests() -> None:
-    core = Core()
-    core.own()
-    core.borrow("f")
+    core = Core().own().borrow("f")
     instead = Fallback("a", (), (OTHER,))
 
     def outcome(request: int) -> list[type[Command]]:
@@ -128,18 +125,9 @@ def test_an_engine_that_is_down_makes_few_further_attempts_over_all_requests() -
     assert [outcome(request)[0] for request in (201, 202)] == [RetryNode, StartFallback]
 
 
-def test_no_attempt_begins_behind_the_deadline() -> None:
-    core = Core()
-    core.own()
-    core.graph(1, flaky(), deadline=2.0)
-    ends = fail(core, "a", at=1.0)
-    assert ends == [EndNode(key(1, "a"), "failed"), EndRequest.match(outcome="failed")]
-
-
 def test_a_deadline_or_a_cancel_ends_the_wait() -> None:
     for cancels in (False, True):
-        core = Core()
-        core.own()
+        core = Core().own()
         core.graph(1, flaky(), deadline=2.5)
         fail(core, "a", at=1.0)
         ends = core.cancel_request(1, at=1.5) if cancels else core.tick(2.5)
@@ -150,8 +138,7 @@ def test_a_deadline_or_a_cancel_ends_the_wait() -> None:
 
 
 def test_closing_ends_the_wait() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, flaky())
     fail(core, "a", at=1.0)
     assert core.close(at=1.5) == [EndRequest.match(outcome="closed")]
@@ -159,8 +146,7 @@ def test_closing_ends_the_wait() -> None:
 
 
 def test_what_has_streamed_has_neither_attempt_nor_fallback() -> None:
-    core = Core()
-    core.own(stepped=True)
+    core = Core().own(stepped=True)
     core.graph(1, flaky(fallback=Fallback("a", (), (OTHER,))))
     core.end_step(at=0.5, partial=[key(1, "a")])
     ends = fail(core, "a", at=1.0)
@@ -168,8 +154,7 @@ def test_what_has_streamed_has_neither_attempt_nor_fallback() -> None:
 
 
 def test_a_permit_is_free_meanwhile() -> None:
-    core = Core()
-    core.borrow(limit=1)
+    core = Core().borrow(limit=1)
     assert core.graph(1, flaky(engine="b")) == [StartCall.match(node=key(1, "a"))]
     assert core.graph(2, spec("c", "b")) == []
     assert fail_call(core, "a", at=1.0) == [
@@ -181,9 +166,7 @@ def test_a_permit_is_free_meanwhile() -> None:
 
 
 def test_a_step_that_raised_costs_its_neighbours_no_attempt() -> None:
-    core = Core()
-    core.own()
-    core.own("x")
+    core = Core().own().own("x")
     core.graph(1, spec("z", "x"), flaky("a", "e", "z"), flaky("c", "e", "z"))
     core.end_step("x")
     step = core.engine().step
@@ -198,8 +181,7 @@ def test_a_step_that_raised_costs_its_neighbours_no_attempt() -> None:
 
 
 def test_who_followed_goes_on_without_it() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, flaky(share="k"))
     core.graph(2, spec("c", share="k"))
     first = fail(core, "a", at=1.0)
@@ -213,9 +195,7 @@ def test_who_followed_goes_on_without_it() -> None:
 
 
 def test_the_fallback_runs_in_its_place_and_ends_it() -> None:
-    core = Core()
-    core.own()
-    core.own("f")
+    core = Core().own().own("f")
     fallback = Fallback("a", (), (OTHER,))
     core.graph(1, flaky(backoffs_s=(), fallback=fallback), spec("last", "e", "a"))
     assert fail(core, "a", at=1.0) == [
@@ -232,9 +212,7 @@ def test_the_fallback_runs_in_its_place_and_ends_it() -> None:
 
 
 def test_a_request_ends_once_with_the_fallback_of_its_last_stage() -> None:
-    core = Core()
-    core.own()
-    core.own("f")
+    core = Core().own().own("f")
     core.graph(1, flaky(backoffs_s=(), fallback=Fallback("a", (), (OTHER,))))
     fail(core, "a", at=1.0)
     assert core.end_step("f", at=2.0) == [
@@ -245,9 +223,7 @@ def test_a_request_ends_once_with_the_fallback_of_its_last_stage() -> None:
 
 
 def test_a_fallback_that_fails_ends_the_request() -> None:
-    core = Core()
-    core.own()
-    core.own("f")
+    core = Core().own().own("f")
     core.graph(1, flaky(backoffs_s=(), fallback=Fallback("a", (), (OTHER,))))
     fail(core, "a", at=1.0)
     assert core.end_step("f", at=2.0, error=[key(1, "b")]) == [
@@ -258,9 +234,7 @@ def test_a_fallback_that_fails_ends_the_request() -> None:
 
 
 def test_the_others_of_a_stage_are_dropped_for_its_fallback() -> None:
-    core = Core()
-    core.own()
-    core.own("f")
+    core = Core().own().own("f")
     fallback = Fallback("a", ("p", "q"), (OTHER,))
     parts = [flaky(name, backoffs_s=(), fallback=fallback) for name in "pq"]
     last = flaky("a", "e", "p", "q", backoffs_s=(), fallback=fallback)
@@ -275,9 +249,7 @@ def test_the_others_of_a_stage_are_dropped_for_its_fallback() -> None:
 
 
 def test_a_lost_engine_leads_to_the_fallback_and_its_late_result_to_nothing() -> None:
-    core = Core(step_timeout_s=5.0)
-    core.own()
-    core.own("f")
+    core = Core(step_timeout_s=5.0).own().own("f")
     core.graph(1, flaky(fallback=Fallback("a", (), (OTHER,))))
     assert core.tick(5.0) == [
         StartFallback.match(node=key(1, "a")),
@@ -290,9 +262,7 @@ def test_a_lost_engine_leads_to_the_fallback_and_its_late_result_to_nothing() ->
 
 
 def test_what_is_queued_for_a_lost_engine_falls_back_as_well() -> None:
-    core = Core(step_timeout_s=5.0)
-    core.own()
-    core.own("f")
+    core = Core(step_timeout_s=5.0).own().own("f")
     core.graph(2, spec("c"))
     core.graph(1, flaky(fallback=Fallback("a", (), (OTHER,))), at=1.0)
     ends = core.tick(5.0)
@@ -301,8 +271,7 @@ def test_what_is_queued_for_a_lost_engine_falls_back_as_well() -> None:
 
 
 def test_an_engine_stays_while_somebody_waits_for_an_attempt_on_it() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, flaky())
     fail(core, "a", at=1.0)
     assert core.send(EngineLeft(EngineName("e")), 1.2) == []

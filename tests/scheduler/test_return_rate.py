@@ -14,8 +14,7 @@ WINDOW_S = 0.05 * STEP_S
 
 def in_a_loop(rounds: int, callers: int = 4, think_s: float = 0.0001) -> tuple[Core, float]:
     """Return a core after so many rounds of callers who come back one by one, and the time."""
-    core = Core()
-    core.own()
+    core = Core().own()
     now = 0.0
     ids = iter(range(1, 10_000))
     for _ in range(rounds):
@@ -32,8 +31,7 @@ def in_a_loop(rounds: int, callers: int = 4, think_s: float = 0.0001) -> tuple[C
 
 
 def test_the_first_round_starts_at_once() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     assert core.leaf(1, "a") == [StartStep.match(admitted=(key(1, "a"),))]
 
 

@@ -10,8 +10,7 @@ from rag_accel.scheduler.commands import EndNode, EndRequest, StartCall, StartSt
 
 def shared(*requests: int, busy: bool = False) -> Core:
     """Return a core in which each request asks for the same thing; the first one leads."""
-    core = Core()
-    core.own()
+    core = Core().own()
     if busy:
         core.leaf(99, "busy")
     for request in requests:
@@ -50,8 +49,7 @@ def test_other_keys_and_other_engines_share_nothing() -> None:
 
 
 def test_nodes_without_a_key_are_never_shared() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a")
     core.leaf(2, "a")
     core.leaf(3, "a")
@@ -113,8 +111,7 @@ def test_a_follower_takes_over_when_the_leaders_whole_request_is_cancelled() -> 
 
 
 def test_a_follower_takes_over_from_a_leader_past_its_deadline() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.leaf(1, "a", share="k", deadline=5.0)
     core.leaf(2, "a", share="k")
     assert core.tick(5.0) == [EndNode(key(1, "a"), "deadline")]
@@ -138,8 +135,7 @@ def test_a_follower_past_its_deadline_leaves_the_leader_alone() -> None:
 
 
 def test_a_follower_inside_the_leaders_own_request_ends_with_it() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     core.graph(1, spec("a", share="k"), spec("b", share="k"))
     assert core.cancel_request(1) == [EndRequest.match(outcome="cancelled")]
     core.end_step()
@@ -147,9 +143,7 @@ def test_a_follower_inside_the_leaders_own_request_ends_with_it() -> None:
 
 
 def test_a_shared_result_lets_go_what_waited_for_the_follower() -> None:
-    core = Core()
-    core.own()
-    core.own("f")
+    core = Core().own().own("f")
     core.leaf(1, "a", share="k")
     core.graph(2, spec("b", share="k"), spec("c", "f", "b"))
     assert core.end_step() == [
@@ -160,8 +154,7 @@ def test_a_shared_result_lets_go_what_waited_for_the_follower() -> None:
 
 
 def test_followers_of_a_lost_engine_are_lost_one_by_one() -> None:
-    core = Core(step_timeout_s=10)
-    core.own()
+    core = Core(step_timeout_s=10).own()
     for request in (1, 2, 3):
         core.leaf(request, "a", share="k")
     assert core.tick(10) == [
@@ -172,8 +165,7 @@ def test_followers_of_a_lost_engine_are_lost_one_by_one() -> None:
 
 
 def test_calls_of_a_borrowed_engine_are_shared_by_the_same_rules() -> None:
-    core = Core()
-    core.borrow()
+    core = Core().borrow()
     assert core.leaf(1, "a", "b", share="k") == [StartCall(key(1, "a"), "b")]
     assert core.leaf(2, "a", "b", share="k") == []
     assert core.leaf(3, "a", "b", share="k") == []

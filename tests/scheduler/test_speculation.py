@@ -24,8 +24,7 @@ SURE = Stakes(1.0, 0.1)
 
 def speculating(**engine: object) -> Core:
     """Return a core with a graph that searches, and whose answer waits for that."""
-    core = Core()
-    core.own("search", max_threads=2)
+    core = Core().own("search", max_threads=2)
     core.own(**{**LLM, **engine})  # type: ignore[arg-type]
     core.graph(1, spec("find", "search"), spec("answer", "e", "find"))
     return core
@@ -98,8 +97,7 @@ def test_a_full_engine_begins_none() -> None:
 
 
 def test_a_request_that_is_over_begins_none() -> None:
-    core = Core()
-    core.own(**LLM)  # type: ignore[arg-type]
+    core = Core().own(**LLM)  # type: ignore[arg-type]
     assert begin(core) == [REFUSED]
 
 

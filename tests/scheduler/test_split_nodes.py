@@ -161,8 +161,7 @@ def test_a_kind_or_an_engine_that_cannot_be_cut_is_not() -> None:
 
 
 def test_splitting_can_be_switched_off() -> None:
-    core = Core(split_nodes=False)
-    core.own(max_batch=8, per_item_s=0.01, itemwise=True)
+    core = Core(split_nodes=False).own(max_batch=8, per_item_s=0.01, itemwise=True)
     core.open(9)
     assert core.leaf(1, "upload", size=500) == [StartStep.match(parts=())]
 

@@ -8,9 +8,7 @@ from rag_accel.scheduler.commands import CancelWork, EndNode, EndRequest, Interr
 
 
 def stepped(max_batch: int = 4, interruptible: bool = False, **options: float) -> Core:
-    core = Core(**options)
-    core.own(max_batch=max_batch, stepped=True, interruptible=interruptible)
-    return core
+    return Core(**options).own(max_batch=max_batch, stepped=True, interruptible=interruptible)
 
 
 def test_unfinished_work_is_stepped_again() -> None:
@@ -133,7 +131,6 @@ def test_a_full_engine_is_not_interrupted_for_work_that_cannot_join() -> None:
 
 
 def test_an_engine_that_keeps_nothing_between_steps_is_never_interrupted() -> None:
-    core = Core()
-    core.own(stepped=False, interruptible=True)
+    core = Core().own(stepped=False, interruptible=True)
     core.leaf(1, "a")
     assert core.leaf(2, "a") == []

@@ -14,9 +14,7 @@ def learned(step_s: float = 0.1, gap_s: float = 0.002, **options: float) -> Core
 
     A step of the engine took ``step_s``; nothing lives at time 1, when this returns.
     """
-    core = Core(**options)
-    core.own()
-    core.own("f")
+    core = Core(**options).own().own("f")
     core.open(50)
     core.leaf(50, "a", at=gap_s)
     core.end_step(at=gap_s + step_s, took=step_s)
@@ -51,8 +49,7 @@ def test_the_wait_ends_when_the_newcomer_is_late() -> None:
 
 
 def test_an_engine_that_waits_is_woken_by_any_later_event() -> None:
-    core = learned()
-    core.borrow()
+    core = learned().borrow()
     core.open(1, at=1)
     core.leaf(2, "a", at=1.001)
     assert core.leaf(2, "b", "b", at=1.01) == [
@@ -61,10 +58,21 @@ def test_an_engine_that_waits_is_woken_by_any_later_event() -> None:
     ]
 
 
-def test_a_newcomer_further_away_than_batch_wait_is_not_waited_for() -> None:
-    core = learned(gap_s=0.010)
-    core.open(1, at=1)
-    assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
+@pytest.mark.parametrize(
+    ("options", "program", "at"),
+    [
+        pytest.param({"gap_s": 0.010}, "p", 1.001, id="further away than batch_wait_s"),
+        pytest.param({"batch_wait_s": 0.0}, "p", 1.001, id="turned off"),
+        pytest.param({}, "another program", 1.001, id="its ways are unknown"),
+        pytest.param({}, "p", 1.0021, id="should have come already"),
+    ],
+)
+def test_a_newcomer_that_is_not_about_to_come_is_not_waited_for(
+    options: dict[str, float], program: str, at: float
+) -> None:
+    core = learned(**options)
+    core.open(1, program, at=1)
+    assert core.leaf(2, "a", at=at) == starts((2, "a"))
 
 
 def test_no_wait_is_longer_than_a_twentieth_of_the_step() -> None:
@@ -76,28 +84,10 @@ def test_no_wait_is_longer_than_a_twentieth_of_the_step() -> None:
     assert core.leaf(2, "a", at=1.0011) == []
 
 
-def test_waiting_can_be_turned_off() -> None:
-    core = learned(batch_wait_s=0.0)
-    core.open(1, at=1)
-    assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
-
-
-def test_a_program_whose_ways_are_unknown_is_not_waited_for() -> None:
-    core = learned()
-    core.open(1, "another program", at=1)
-    assert core.leaf(2, "a", at=1.001) == starts((2, "a"))
-
-
 def test_a_program_that_usually_goes_elsewhere_is_not_waited_for() -> None:
     core = learned()
     core.open(1, at=1)
     assert core.leaf(2, "a", "f", at=1.001) == [StartStep.match(engine="f")]
-
-
-def test_a_program_that_should_have_come_already_is_not_waited_for() -> None:
-    core = learned()
-    core.open(1, at=1)
-    assert core.leaf(2, "a", at=1.0021) == starts((2, "a"))
 
 
 def test_an_engine_whose_step_time_is_unknown_does_not_wait() -> None:
@@ -109,16 +99,14 @@ def test_an_engine_whose_step_time_is_unknown_does_not_wait() -> None:
 
 def test_the_latency_model_counts_items_until_a_step_was_measured() -> None:
     for size, waits in ((1, False), (10, True)):
-        core = Core()
-        core.own("f", per_item_s=0.01)
+        core = Core().own("f", per_item_s=0.01)
         core.state.programs["p"] = ProgramTimes({None: {core.engine("f").name: 0.002}})
         core.open(1, at=1)
         assert (core.leaf(2, "a", "f", at=1.0005, size=size) == []) == waits
 
 
 def test_a_full_batch_does_not_wait() -> None:
-    core = learned()
-    core.own("small", max_batch=2)
+    core = learned().own("small", max_batch=2)
     core.state.programs["p"].gaps[None][core.engine("small").name] = 0.002
     core.engine("small").step_mean_s = 0.1
     core.open(1, at=1)
@@ -139,18 +127,12 @@ def test_a_wait_is_bounded_although_newcomers_keep_being_expected() -> None:
     assert 1.0015 + 0.0025 < at <= 1.0015 + 0.0034
 
 
-def test_the_wait_ends_when_the_expected_program_is_cancelled() -> None:
+@pytest.mark.parametrize("end", ["cancel_request", "close_program"])
+def test_the_wait_ends_with_the_expected_program(end: str) -> None:
     core = learned()
     core.open(1, at=1)
     core.leaf(2, "a", at=1.001)
-    assert core.cancel_request(1, at=1.0011) == starts((2, "a"))
-
-
-def test_the_wait_ends_when_the_expected_program_closes() -> None:
-    core = learned()
-    core.open(1, at=1)
-    core.leaf(2, "a", at=1.001)
-    assert core.close_program(1, at=1.0011) == starts((2, "a"))
+    assert getattr(core, end)(1, at=1.0011) == starts((2, "a"))
 
 
 def test_the_wait_ends_when_the_expected_program_goes_elsewhere() -> None:
@@ -196,8 +178,7 @@ def test_an_engine_waits_for_a_graph_whose_next_primitive_is_about_to_come() -> 
 
 
 def test_a_graph_that_needs_something_else_too_is_not_waited_for() -> None:
-    core = learned()
-    core.borrow()
+    core = learned().borrow()
     core.leaf(60, "call", "b", at=1)
     core.end_call(60, "call", at=1.1)
     core.graph(1, spec("a", "b"), spec("c", "f"), spec("b", "e", "a", "c"), at=2)
@@ -205,8 +186,7 @@ def test_a_graph_that_needs_something_else_too_is_not_waited_for() -> None:
 
 
 def test_the_request_that_is_already_there_is_not_waited_for() -> None:
-    core = learned()
-    core.borrow()
+    core = learned().borrow()
     core.leaf(60, "call", "b", at=1)
     core.end_call(60, "call", at=1.1)
     core.open(99, "unknown", at=2)
@@ -216,8 +196,7 @@ def test_the_request_that_is_already_there_is_not_waited_for() -> None:
 
 
 def test_the_time_a_node_needs_is_not_that_of_one_step() -> None:
-    core = learned()
-    core.own("s", stepped=True)
+    core = learned().own("s", stepped=True)
     core.leaf(60, "text", "s", at=1)
     for step in range(1, 10):
         core.end_step("s", at=1 + step / 10, took=0.1, final=[])
@@ -230,15 +209,13 @@ def test_the_time_a_node_needs_is_not_that_of_one_step() -> None:
 
 
 def test_an_unmeasured_engine_announces_no_newcomer() -> None:
-    core = learned()
-    core.borrow("new")
+    core = learned().borrow("new")
     core.graph(1, spec("a", "new"), spec("b", "e", "a"), at=2)
     assert core.leaf(2, "a", at=2) == starts((2, "a"))
 
 
 def test_what_rounding_alone_puts_into_the_future_is_not_waited_for() -> None:
-    core = learned()
-    core.borrow()
+    core = learned().borrow()
     since, mean_s = 2.0, 0.1
     while since <= (since + mean_s) - mean_s:
         since += 0.001
@@ -265,8 +242,7 @@ def test_gaps_are_learned_between_the_leaves_of_a_program() -> None:
 
 
 def test_learned_gaps_are_bounded() -> None:
-    core = Core()
-    core.own()
+    core = Core().own()
     for request in range(MAX_PROGRAMS + 10):
         core.state.programs[str(request)] = ProgramTimes()
     core.open(1)

@@ -107,8 +107,14 @@ def test_the_order_survives_float32_sums_that_cancel(found: Maker) -> None:
 def test_an_ordinary_search_fetches_once(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2000, 64)).astype(np.float32)
-    index = _index(metric, IndexKind.FLAT, vectors)
-    counts = _record_fetches(monkeypatch)
+    index, counts = _index(metric, IndexKind.FLAT, vectors), list[int]()
+    fetch = FlatVectors.fetch
+
+    def record(self: FlatVectors, queries: Any, count: int, scope: Any) -> Any:
+        counts.append(count)
+        return fetch(self, queries, count, scope)
+
+    monkeypatch.setattr(FlatVectors, "fetch", record)
     index.search(random.standard_normal((30, 64)), 10)
     assert len(counts) == 1
     assert counts[0] < 20
@@ -140,15 +146,3 @@ def test_clusters_that_hold_too_few_are_made_up_for(metric: Metric, make_vectors
     index = _index(metric, IndexKind.IVF, make_vectors(100))
     for row in index.search(make_vectors(20, seed=1), 90, nprobe=1):
         assert len({hit.document.id for hit in row}) == 90
-
-
-def _record_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    counts: list[int] = []
-    fetch = FlatVectors.fetch
-
-    def record(self: FlatVectors, queries: Any, count: int, scope: Any) -> Any:
-        counts.append(count)
-        return fetch(self, queries, count, scope)
-
-    monkeypatch.setattr(FlatVectors, "fetch", record)
-    return counts

@@ -5,13 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_classic.chains import LLMChain
-from langchain_classic.retrievers import MergerRetriever, ParentDocumentRetriever
+from langchain_classic.retrievers import (
+    MergerRetriever,
+    MultiQueryRetriever,
+    ParentDocumentRetriever,
+)
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.documents import Document
 from langchain_core.prompts import PromptTemplate
@@ -26,10 +33,17 @@ from lc_composites import (
     nested_composites,
     words,
 )
-from lc_fakes import AsyncChat, AsyncRetriever, FakeEmbeddings, SyncRetriever
-from lc_meeting import THREAD_SAFE, Meeting, found, queries
+from lc_fakes import (
+    AsyncChat,
+    AsyncRetriever,
+    FakeEmbeddings,
+    SyncChat,
+    SyncRetriever,
+    documents,
+)
 from lc_recording import plain
 from lc_runs import Runs, config_with
+from lc_waiting import wait_until
 from pydantic import Field
 
 from langchain_rag_accel import accelerate, activate, explain, parallel_calls
@@ -39,6 +53,37 @@ from rag_accel.interception.parallel_calls import MAX_AT_ONCE
 from rag_accel.recognition.known_classes import full_name
 
 QUESTION = "question one"
+VAR: ContextVar[str] = ContextVar("var", default="unset")
+Find = Callable[[str], list[Document]]
+
+
+def found(query: str) -> list[Document]:
+    """Return what any of these calls finds."""
+    return documents(query, "d")
+
+
+class Meeting:
+    """Be a call that returns only if others are under way at the same time."""
+
+    def __init__(self, size: int) -> None:
+        self._barrier = threading.Barrier(size)
+
+    def __call__(self, query: str) -> list[Document]:
+        self._barrier.wait(10.0)
+        return found(query)
+
+
+def queries(number: int, find: Find) -> MultiQueryRetriever:
+    """Return a retriever that searches for ``0``, ``1`` and so on."""
+    chain = RunnableLambda(lambda _: [str(place) for place in range(number)])
+    return MultiQueryRetriever(retriever=Told(find=find), llm_chain=chain)
+
+
+#: For an accelerator to which what these tests make is thread-safe.
+THREAD_SAFE = (
+    *map(full_name, (Told, Meeting, AsyncChat, AsyncRetriever, SyncChat, SyncRetriever, Runs)),
+    f"{full_name(queries)}.<locals>.<lambda>",
+)
 
 
 class MeetingChat(AsyncChat):
@@ -308,3 +353,114 @@ def test_explain_says_which_calls_run_in_parallel(name: str, accelerator: Accele
         word in name for word in ("multi", "ensemble", "merger", "extra", "steps", "nes")
     )
     assert ("makes its calls" in said) == has_some
+
+
+# Errors ----------------------------------------------------------------------------------------
+
+
+def test_the_first_error_in_order_leaves_even_if_another_was_earlier(
+    accelerator: Accelerator,
+) -> None:
+    errors = {"0": ValueError("zero"), "1": KeyError("one")}
+    later = threading.Event()
+
+    def find(query: str) -> list[Document]:
+        if query == "0":
+            assert later.wait(10.0)
+        later.set()
+        raise errors[query]
+
+    runs = Runs()
+    fast = accelerate(RunnableLambda(str) | queries(2, find), accelerator=accelerator)
+    with pytest.raises(ValueError, match="zero") as raised:
+        fast.invoke(QUESTION, {"callbacks": [runs]})
+    assert raised.value is errors["0"]
+    assert runs.open() == []
+
+
+def test_calls_under_way_are_over_before_the_error_leaves(accelerator: Accelerator) -> None:
+    failed, over = threading.Event(), threading.Event()
+
+    def find(query: str) -> list[Document]:
+        if query == "0":
+            assert failed.wait(10.0)
+            raise ValueError("zero")
+        failed.set()
+        VAR.set(query)
+        wait_until(lambda: any(told[0] == "on_retriever_error" for told in runs.events()), "0")
+        over.set()
+        return found(query)
+
+    runs = Runs()
+    fast = accelerate(queries(2, find), accelerator=accelerator)
+    VAR.set("callers")
+    with pytest.raises(ValueError, match="zero"):
+        fast.invoke(QUESTION, {"callbacks": [runs]})
+    assert over.is_set()
+    assert VAR.get() == "callers"
+    assert runs.open() == []
+
+
+def test_nothing_begins_after_an_error() -> None:
+    with Accelerator(strict=True, call_threads=1, thread_safe_classes=THREAD_SAFE) as accelerator:
+        release = threading.Event()
+        accelerator.calls.submit(lambda: release.wait(10.0))
+        asked: list[str] = []
+
+        def find(query: str) -> list[Document]:
+            asked.append(query)
+            VAR.set(query)
+            if query == "2":
+                raise ValueError("two")
+            return found(query)
+
+        fast = accelerate(queries(6, find), accelerator=accelerator)
+        with pytest.raises(ValueError, match="two"):
+            fast.invoke(QUESTION)
+        release.set()
+        assert asked == ["0", "1", "2"]
+        assert VAR.get() == "2"
+
+
+def test_an_interrupt_waits_for_no_call(accelerator: Accelerator) -> None:
+    began, release = threading.Event(), threading.Event()
+
+    def find(query: str) -> list[Document]:
+        if query == "0":
+            assert began.wait(10.0)
+            raise KeyboardInterrupt
+        began.set()
+        assert release.wait(10.0)
+        return found(query)
+
+    retriever = queries(2, find)
+    fast = accelerate(retriever, accelerator=accelerator)
+    with pytest.raises(KeyboardInterrupt):
+        fast.invoke(QUESTION)
+    assert retriever.retriever.journal.under_way == 1
+    release.set()
+    wait_until(lambda: retriever.retriever.journal.under_way == 0, "the other call")
+
+
+@given(st.lists(st.sampled_from(["found", "nothing", "fails"]), max_size=12), st.integers(0, 9))
+def test_whatever_calls_come_to_it_is_what_comes_of_them_one_by_one(
+    outcomes: list[str], bound: int
+) -> None:
+    errors = [ValueError(place) for place in range(len(outcomes))]
+
+    def find(query: str) -> list[Document]:
+        outcome = outcomes[int(query)]
+        if outcome == "fails":
+            raise errors[int(query)]
+        return found(query) if outcome == "found" else []
+
+    def come(program: Any) -> Any:
+        try:
+            return program.invoke(QUESTION, {"max_concurrency": bound} if bound else {})
+        except ValueError as error:
+            return error
+
+    program = RunnableLambda(str) | queries(len(outcomes), find)
+    with Accelerator(strict=True, thread_safe_classes=THREAD_SAFE) as accelerator:
+        fast, expected = come(accelerate(program, accelerator=accelerator)), come(program)
+    assert fast is expected if isinstance(expected, ValueError) else fast == expected

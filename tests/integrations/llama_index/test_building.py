@@ -1,26 +1,29 @@
-"""Property graphs are built with the model's calls side by side, and are the plain program's."""
+"""Property graphs are built with calls side by side where that is safe, and as the plain ones."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from idle_accelerators import soon_idle
-from li_building import (
-    EXTRACTORS,
-    TEXTS,
-    GraphLLM,
-    built,
-    built_of,
-    graph_in,
-    model,
-    text_nodes,
-)
 from li_off_loop import knowing, parents_of_spans
-from li_programs import HashEmbedding, recording
+from li_programs import EchoLLM, HashEmbedding, recording
 from li_side_by_side import NUM_CALLS, ameeting, events_by_span
+from llama_index.core import Document, PropertyGraphIndex
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.graph_stores.types import KG_NODES_KEY, KG_RELATIONS_KEY
+from llama_index.core.indices.property_graph import (
+    SchemaLLMPathExtractor,
+    SimpleLLMPathExtractor,
+)
+from llama_index.core.indices.property_graph.transformations import schema_llm, simple_llm
+from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.core.schema import TextNode
 
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.composites import composite_of
@@ -28,10 +31,122 @@ from rag_accel import Accelerator
 from rag_accel.interception.parallel_calls import MAX_AT_ONCE
 from rag_accel.recognition.known_classes import full_name
 
+pytestmark = pytest.mark.usefixtures("shared_models")
+
+TEXTS = [f"Pump {place} feeds tank {place + 1}." for place in range(NUM_CALLS)]
+
+
+class GraphLLM(EchoLLM):
+    """A model that writes the path which a text tells of, after what a test has it do."""
+
+    seen: list[str] = []
+    aduring: Any = None
+    as_json: bool = False
+
+    @llm_completion_callback()
+    async def acomplete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponse:
+        pump, tank = self._told(prompt)
+        self.seen.append(f"{pump}-{tank}")
+        answer = self._answer(pump, tank)
+        if self.aduring is not None:
+            other = await self.aduring(prompt)
+            answer = answer if other is None else other
+        return CompletionResponse(text=answer)
+
+    def _told(self, prompt: str) -> tuple[str, str]:
+        return re.findall(r"Pump (\d+) feeds tank (\d+)", prompt)[-1]
+
+    def _answer(self, pump: str, tank: str) -> str:
+        if not self.as_json:
+            return f"(pump {pump}, feeds, tank {tank})\n(tank {tank}, holds, water)"
+        path = {
+            "subject": {"type": "PRODUCT", "name": f"pump {pump}"},
+            "relation": {"type": "USED_BY"},
+            "object": {"type": "PRODUCT", "name": f"tank {tank}"},
+        }
+        return json.dumps({"triplets": [path]})
+
+
+def simple(llm: GraphLLM, **more: Any) -> SimpleLLMPathExtractor:
+    """Return an extractor of the paths that a model writes, one a line."""
+    return SimpleLLMPathExtractor(llm=llm, **more)
+
+
+def by_schema(llm: GraphLLM, **more: Any) -> SchemaLLMPathExtractor:
+    """Return an extractor of the paths that a model writes by a schema."""
+    llm.as_json = True
+    return SchemaLLMPathExtractor(llm=llm, **more)
+
+
+EXTRACTORS: dict[str, Callable[..., Any]] = {"simple": simple, "schema": by_schema}
 every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
 
+#: as many as upstream's extractors have by themselves
+OWN_WORKERS = inspect.signature(SimpleLLMPathExtractor.__init__).parameters["num_workers"].default
 
-pytestmark = pytest.mark.usefixtures("shared_models")
+
+def model(aduring: Any = None) -> GraphLLM:
+    """Return a model that does something during each call."""
+    return GraphLLM(seen=[], aduring=aduring)
+
+
+def text_nodes(texts: list[str] = TEXTS) -> list[TextNode]:
+    """Return nodes with metadata of their own."""
+    return [
+        TextNode(text=text, id_=f"n{place}", metadata={"page": place})
+        for place, text in enumerate(texts)
+    ]
+
+
+def built_of(nodes: Any) -> Any:
+    """Return what an extractor has put into nodes, in order."""
+    return [
+        (
+            node.id_,
+            list(node.metadata),
+            [one.model_dump() for one in node.metadata[KG_NODES_KEY]],
+            [one.model_dump() for one in node.metadata[KG_RELATIONS_KEY]],
+        )
+        for node in nodes
+    ]
+
+
+def built(extractor: Any, **more: Any) -> PropertyGraphIndex:
+    """Return an index of the texts as documents in LlamaIndex's default stores."""
+    documents = [
+        Document(text=text, id_=f"d{place}", metadata={"page": place})
+        for place, text in enumerate(TEXTS)
+    ]
+    return PropertyGraphIndex.from_documents(
+        documents,
+        llm=extractor.llm,
+        kg_extractors=[extractor],
+        embed_model=HashEmbedding(),
+        transformations=[_whole],
+        **more,
+    )
+
+
+def _whole(nodes: Any, **_: Any) -> Any:
+    """Return each document as one node of the same id, which upstream would draw at random."""
+    return [
+        TextNode(text=node.text, id_=f"n-{node.id_}", metadata=dict(node.metadata))
+        for node in nodes
+    ]
+
+
+def graph_in(index: PropertyGraphIndex) -> Any:
+    """Return the nodes, relations, triplets and vectors of an index, nodes in the order kept."""
+    graph: Any = index.property_graph_store.graph  # type: ignore[attr-defined]
+    store = index.vector_store
+    return (
+        [(key, type(one), one.model_dump()) for key, one in graph.nodes.items()],
+        [(key, one.model_dump()) for key, one in graph.relations.items()],
+        graph.triplets,
+        None if store is None else store.to_dict(),  # type: ignore[attr-defined]
+    )
 
 
 @pytest.fixture
@@ -67,21 +182,25 @@ def test_an_activated_index_is_built_of_the_same(
     assert len(plain[0]) > NUM_CALLS
 
 
-def test_no_more_calls_run_at_once_than_of_any_object(accelerator: Accelerator) -> None:
+def _most_at_once(make: Any, nodes: Any = None) -> int:
+    """Return how many calls of the model an extractor has had at once."""
     running = most = 0
 
     async def during(_: str) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        for _turn in range(NUM_CALLS):
+        for _turn in range(5):
             await asyncio.sleep(0)
         running -= 1
 
-    texts = TEXTS * MAX_AT_ONCE
+    make(model(during))(text_nodes() if nodes is None else nodes)
+    return most
+
+
+def test_no_more_calls_run_at_once_than_of_any_object(accelerator: Accelerator) -> None:
     with activate(accelerator):
-        EXTRACTORS["simple"](model(during))(text_nodes(texts))
-    assert most == MAX_AT_ONCE
+        assert _most_at_once(simple, text_nodes(TEXTS * MAX_AT_ONCE)) == MAX_AT_ONCE
 
 
 def test_more_workers_than_that_are_kept(accelerator: Accelerator) -> None:
@@ -113,3 +232,126 @@ def test_spans_and_events_are_those_of_the_plain_program(
 def test_upstream_is_what_is_known(name: str) -> None:
     cls = type(EXTRACTORS[name](model()))
     assert composite_of(cls.acall) is not None, full_name(cls)
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+BAD = "Pump 2 "
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep no record of an error, whose traceback leads to the program."""
+    for module in (simple_llm, schema_llm):
+        monkeypatch.setattr(module.logger, "disabled", True)
+
+
+def _answering(answer: str | Exception) -> Any:
+    """Return what a model does that answers one text in another way."""
+
+    async def during(prompt: str) -> str | None:
+        await asyncio.sleep(0)
+        if BAD not in prompt:
+            return None
+        if isinstance(answer, Exception):
+            raise type(answer)(*answer.args)  # whose traceback leads to the program
+        return answer
+
+    return during
+
+
+def _outcome(extractor: Any, nodes: Any) -> Any:
+    try:
+        return built_of(extractor(nodes))
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    ["", "no paths at all", "((,),", '{"triplets": [7]}', ValueError("bad"), RuntimeError("down")],
+    ids=repr,
+)
+@every_extractor
+def test_one_bad_answer_does_what_it_does_upstream(
+    name: str, answer: Any, raises: bool, accelerator: Accelerator
+) -> None:
+    def extractor() -> Any:
+        return EXTRACTORS[name](model(_answering(answer)), raise_on_error=raises)
+
+    plain = _outcome(extractor(), text_nodes())
+    assert _outcome(accelerate(extractor(), accelerator=accelerator), text_nodes()) == plain
+    with activate(accelerator):
+        assert _outcome(extractor(), text_nodes()) == plain
+    assert soon_idle(accelerator)
+
+
+@pytest.mark.parametrize("given", [None, 7, "text", [1, 2]])
+@every_extractor
+def test_what_are_no_nodes_raise_what_they_raise_upstream(
+    name: str, given: Any, accelerator: Accelerator
+) -> None:
+    plain = _outcome(EXTRACTORS[name](model()), given)
+    fast = accelerate(EXTRACTORS[name](model()), accelerator=accelerator)
+    assert _outcome(fast, given) == plain
+    assert plain[0] in (TypeError, AssertionError, AttributeError)
+
+
+# What stays as upstream ---------------------------------------------------------------------------
+
+
+class OwnExtractor(SimpleLLMPathExtractor):
+    """A user's extractor, which may do anything between its calls."""
+
+
+def test_a_model_that_is_not_known_keeps_the_number_of_workers() -> None:
+    with Accelerator(strict=True) as accelerator, activate(accelerator):
+        assert _most_at_once(simple) == OWN_WORKERS
+        assert _most_at_once(lambda llm: simple(llm, num_workers=1)) == 1
+
+
+def test_the_option_keeps_the_number_of_workers() -> None:
+    with knowing(GraphLLM, parallel_calls=False) as accelerator, activate(accelerator):
+        assert _most_at_once(simple) == OWN_WORKERS
+
+
+def test_a_users_extractor_keeps_its_number_of_workers(accelerator: Accelerator) -> None:
+    own: Any = OwnExtractor
+    with activate(accelerator):
+        assert _most_at_once(lambda llm: own(llm=llm)) == OWN_WORKERS
+
+
+def test_a_node_given_twice_is_extracted_from_as_upstream(accelerator: Accelerator) -> None:
+    def twice() -> list[Any]:
+        nodes = text_nodes()
+        return [*nodes, nodes[0]]
+
+    plain = built_of(simple(model())(twice()))
+    with activate(accelerator):
+        assert _most_at_once(simple, twice()) == OWN_WORKERS
+        assert built_of(simple(model())(twice())) == plain
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+@pytest.mark.parametrize("workers", [1, OWN_WORKERS - 1, OWN_WORKERS])
+def test_fewer_workers_than_the_class_has_are_a_limit_that_is_kept(
+    name: str, workers: int, accelerator: Accelerator
+) -> None:
+    is_limit = workers < OWN_WORKERS
+    with activate(accelerator):
+        most = _most_at_once(lambda llm: EXTRACTORS[name](llm, num_workers=workers))
+    assert most == (workers if is_limit else len(TEXTS))
+
+
+class FewWorkers(SimpleLLMPathExtractor):
+    """A user's extractor that has two workers by itself."""
+
+    def __init__(self, llm: Any, num_workers: int = 2) -> None:
+        super().__init__(llm=llm, num_workers=num_workers)
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(1, 1), (2, len(TEXTS))])
+def test_the_class_that_is_made_says_which_number_is_a_limit(workers: int, expected: int) -> None:
+    with knowing(GraphLLM, HashEmbedding, FewWorkers) as accelerator, activate(accelerator):
+        assert _most_at_once(lambda llm: FewWorkers(llm, num_workers=workers)) == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,12 +44,6 @@ async def asked(llm: RagAccelLLM, call: str, prompt: str, **options: Any) -> Any
     if call.startswith("a"):
         return await found
     return list(found)[-1] if call.startswith("stream") else found
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    with Accelerator() as made:
-        yield made
 
 
 def model(accelerator: Accelerator, kv_reuse: Any = "full") -> RagAccelLLM:

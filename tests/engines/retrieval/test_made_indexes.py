@@ -1,7 +1,9 @@
-"""When an IVF index stops searching flat, and what it is then."""
+"""What an index is made of: its options, FAISS, and clusters once it has enough documents."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +105,14 @@ def test_a_bad_index_option_is_refused_by_name(arguments: dict[str, Any], where:
 def test_options_may_be_given_as_text() -> None:
     spec = IndexSpec(2, "l2", "ivf")  # type: ignore[arg-type]
     assert (spec.metric, spec.kind) == (Metric.L2, IndexKind.IVF)
+
+
+def test_importing_the_room_does_not_import_faiss() -> None:
+    code = "import sys, rag_accel.engines.retrieval; sys.exit('faiss' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_missing_faiss_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ImportError, match=r"pip install 'rag-accel\[local\]'"):
+        DocumentIndex(IndexSpec(2))
