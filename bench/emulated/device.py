@@ -44,8 +44,8 @@ class EmulatedDevice:
         clock: monotonic seconds; default: the operating system's.
         wait: how device time passes; default: sleep until the clock says so.
 
-    ``batch`` counts what it has done.
-    Its thread starts with the first work. All methods may be called from any thread.
+    Its thread starts with the first work. All methods may be called from any thread. ``batch`` has
+    the counts of its work, which are final once the answers are there.
     """
 
     def __init__(
