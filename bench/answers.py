@@ -17,20 +17,7 @@ def too_many(rows: Iterable[Row], metric: str, most: float = 0.0) -> tuple[str, 
     (``max_abs_difference``, at most its bound).
     """
     return tuple(
-        _named(row, f"at most {most:g}")
+        f"{row.system}, {row.workload}: {metric} is {row.median:g}, must be at most {most:g}"
         for row in rows
         if row.metric == metric and not row.median <= most
     )
-
-
-def too_few(rows: Iterable[Row], metric: str) -> tuple[str, ...]:
-    """Name the rows of a metric that counts equals (``queries_equal``) and is below ``n``."""
-    return tuple(
-        _named(row, f"all {row.n}")
-        for row in rows
-        if row.metric == metric and not row.median >= row.n
-    )
-
-
-def _named(row: Row, valid: str) -> str:
-    return f"{row.system}, {row.workload}: {row.metric} is {row.median:g}, must be {valid}"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options, is_enabled
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.load import torch_threads
-
-T = TypeVar("T")
 
 TUNING_ROUNDS = 2
 
@@ -63,13 +61,3 @@ def thread_candidates(cores: int) -> list[int]:
     """Return 1, 2, 4, ... below ``cores``, and ``cores``."""
     powers = [1 << exponent for exponent in range(cores.bit_length())]
     return sorted({*(power for power in powers if power < cores), cores})
-
-
-def at_threads(count: int, arm: Callable[[int], T]) -> Callable[[int], T]:
-    """Return ``arm`` run on ``count`` torch threads; the other arm keeps the process's own."""
-
-    def run(turn: int) -> T:
-        with torch_threads(count):
-            return arm(turn)
-
-    return run

@@ -1,14 +1,11 @@
-"""WindVE (SPAA 2025) as printed: one bounded queue for each of two devices, and its detector.
+"""WindVE (SPAA 2025) as printed: one bounded queue for each of two devices.
 
 - The queue manager (Algorithm 1): to the accelerator while its queue is not full, else to the CPU
-  where both are used and its queue is not full, else BUSY. A queue's length counts the queries that
-  wait and those that are computed; the print only ever counts up, here a place is free again when
-  its query has ended.
+  while its queue is not full, else BUSY. A queue's length counts the queries that wait and those
+  that are computed; the print only ever counts up, here a place is free again when its query has
+  ended.
 - The depth of a queue (Equation 12): the most queries that one batch may have and still end in
   time; 0 for a device that is too slow for one.
-- The device detector and switch (Algorithm 2): where the switch is off, and both kinds are there,
-  the accelerators alone are used. That is what the text (4.3) says; the printed lines 13 to 17 fall
-  to the CPU, and the print never sets the flag that it returns.
 
 ``ConvergingQueue`` is the plain way to use two devices: one queue for both, from which each takes
 all that it may hold whenever it is free.
@@ -17,7 +14,6 @@ all that it may hold whenever it is free.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from rag_accel.engine_api import LatencyModel
@@ -26,43 +22,6 @@ from rag_accel.engines.devices.cost_model import depth_within
 T = TypeVar("T")
 
 Device = Literal["main", "auxiliary"]
-Kind = Literal["npu", "cpu", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class DetectedDevices:
-    """What Algorithm 2 returns.
-
-    Args:
-        main: kind of the main device.
-        auxiliary: kind of the other one.
-        main_workers: instances on the main device.
-        auxiliary_workers: instances on the other one.
-        heterogeneous: whether both kinds are used.
-    """
-
-    main: Kind
-    auxiliary: Kind
-    main_workers: int
-    auxiliary_workers: int
-    heterogeneous: bool
-
-
-def detect(accelerators: Sequence[object], cpus: Sequence[object], switch: bool) -> DetectedDevices:
-    """Return which devices are used (Algorithm 2, by the text of 4.3).
-
-    Args:
-        accelerators: instances on NPUs or GPUs.
-        cpus: instances on CPUs.
-        switch: whether the user wants both kinds.
-    """
-    if accelerators and cpus and switch:
-        return DetectedDevices("npu", "cpu", len(accelerators), len(cpus), True)
-    if accelerators:
-        return DetectedDevices("npu", "none", len(accelerators), 0, False)
-    if cpus:
-        return DetectedDevices("cpu", "none", len(cpus), 0, False)
-    return DetectedDevices("none", "none", 0, 0, False)
 
 
 def depths_of(
@@ -78,12 +37,10 @@ class QueueManager(Generic[T]):
 
     Args:
         depths: most queries that wait or are computed on each device.
-        heterogeneous: whether the second one is used.
     """
 
-    def __init__(self, depths: dict[Device, int], heterogeneous: bool = True) -> None:
+    def __init__(self, depths: dict[Device, int]) -> None:
         self._depths = depths
-        self._heterogeneous = heterogeneous
         self._waiting: dict[Device, list[T]] = {"main": [], "auxiliary": []}
         self._computed: dict[Device, int] = {"main": 0, "auxiliary": 0}
 
@@ -92,7 +49,7 @@ class QueueManager(Generic[T]):
         if not self._is_full("main"):
             self._waiting["main"].append(query)
             return "main"
-        if self._heterogeneous and not self._is_full("auxiliary"):
+        if not self._is_full("auxiliary"):
             self._waiting["auxiliary"].append(query)
             return "auxiliary"
         return "BUSY"

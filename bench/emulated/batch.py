@@ -20,8 +20,8 @@ from rag_accel.engine_api import GenerationOutput
 class TokenSink(Protocol):
     """A receiver of what happened to the sequences of one consumer, once per step. Hashable."""
 
-    def deliver(self, updates: Sequence[Update]) -> bool:
-        """Hand over the updates; false says that the consumer is gone for good."""
+    def deliver(self, updates: Sequence[Update]) -> None:
+        """Hand over the updates."""
         ...
 
 
@@ -78,12 +78,11 @@ class DeviceStep:
 
 @dataclass(slots=True)
 class BatchCounters:
-    """Counts of the device's work since they were last reset."""
+    """Counts of a device's work."""
 
     steps: int = 0
     prefill_tokens: int = 0
     decode_tokens: int = 0
-    context_tokens: int = 0
     busy_s: float = 0.0
 
 
@@ -126,10 +125,6 @@ class ContinuousBatch:
             self._running.remove(sequence)
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
-
-    def reset_counters(self) -> None:
-        """Count from zero again."""
-        self.counters = BatchCounters()
 
     def drain(self) -> list[DeviceSequence]:
         """Remove and return everything that has not ended."""
@@ -197,7 +192,6 @@ class ContinuousBatch:
         counters.steps += 1
         counters.busy_s += plan.duration_s
         counters.prefill_tokens += sum(plan.prefill.values())
-        counters.context_tokens += plan.context_tokens
 
     def _advance(self, sequence: DeviceSequence, updates: list[Update]) -> None:
         script = sequence.script

@@ -4,16 +4,13 @@ Times here are modelled, not measured: results that used them must say so. The d
 *absolute* times: a step ends where the one before ended plus its modelled time, so a neighbour
 that keeps the CPU busy delays a report but never the device. Waiting uses no CPU.
 
-One device serves an owned engine (``emulated/engine.py``) and plain sync and async callers (here)
-at the same time, in one batch.
+Engines (``emulated/engine.py``) share the batch of their device.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import aclosing, closing
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from bench.emulated.batch import (
@@ -23,51 +20,54 @@ from bench.emulated.batch import (
     TokenSink,
     Update,
 )
-from bench.emulated.sinks import LoopSink, ThreadSink
-from bench.emulated.stats import DeviceStats, summarise
-from bench.emulated.table import DeviceTable, find_table
+from bench.emulated.table import DeviceTable
 from bench.emulated.text import DEFAULT_MAX_TOKENS, Respond, Script, write_script
-from bench.emulated.waiting import ClockWaiter, Waiter
 from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel.engine_api import GenerationInput
 from rag_accel.errors import ClosedError, EngineLostError
+
+Wait = Callable[[threading.Condition, float | None], object]
+"""Returns at a time of the clock, or when the condition, which is held, is notified.
+
+It may return early; without a time it waits for a notification only.
+"""
 
 
 class EmulatedDevice:
     """An emulated accelerator; started and stopped by this handle (``with`` works too).
 
     Args:
-        table: a ``DeviceTable`` or the name of a committed one.
+        table: the step times.
         respond: pure function from the messages to the answer; default: ``max_tokens``
             deterministic words seeded by a hash of the prompt and the options.
         default_max_tokens: length of the default answer where the request names none.
         clock: monotonic seconds; default: the operating system's.
-        waiter: how device time passes; default: sleep until the clock says so.
+        wait: how device time passes; default: sleep until the clock says so.
 
-    Its thread starts with the first work. All methods may be called from any thread.
+    Its thread starts with the first work. All methods may be called from any thread. ``batch`` has
+    the counts of its work, which are final once the answers are there.
     """
 
     def __init__(
         self,
-        table: DeviceTable | str,
+        table: DeviceTable,
         *,
         respond: Respond | None = None,
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
         clock: Clock | None = None,
-        waiter: Waiter | None = None,
+        wait: Wait | None = None,
     ) -> None:
-        self.table = find_table(table) if isinstance(table, str) else table
+        self.table = table
         self._respond = respond
         self._default_max_tokens = default_max_tokens
         self._clock = clock or MonotonicClock()
-        self._waiter = waiter or ClockWaiter(self._clock)
+        self._wait = wait or self._sleep
         self._wake = threading.Condition()
-        self._batch = ContinuousBatch(self.table)
+        self.batch = ContinuousBatch(self.table)
         self._thread: threading.Thread | None = None
         self._closed = False
         self._idle = False
         self._time_s = 0.0
-        self._window_start_s: float | None = None
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -79,68 +79,6 @@ class EmulatedDevice:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def generate(self, request: GenerationInput) -> GenerationOutput:
-        """Return the completion; blocks the calling thread for its modelled time.
-
-        Raises ConfigError on bad limits, ClosedError if the device closes, and what ``respond``
-        raises.
-        """
-        with closing(self.updates(request, stream=False)) as updates:
-            for update in updates:
-                if update.output is not None:
-                    return update.output
-        raise self._closed_error()
-
-    def stream(self, request: GenerationInput) -> Generator[str]:
-        """Yield the completion word by word; closing the iterator frees its place."""
-        with closing(self.updates(request, stream=True)) as updates:
-            for update in updates:
-                if update.delta:
-                    yield update.delta
-
-    async def agenerate(self, request: GenerationInput) -> GenerationOutput:
-        """Return the completion on any event loop; cancelling frees its place."""
-        async with aclosing(self.aupdates(request, stream=False)) as updates:
-            async for update in updates:
-                if update.output is not None:
-                    return update.output
-        raise self._closed_error()
-
-    async def astream(self, request: GenerationInput) -> AsyncGenerator[str]:
-        """Yield the completion word by word on any event loop; leaving frees its place."""
-        async with aclosing(self.aupdates(request, stream=True)) as updates:
-            async for update in updates:
-                if update.delta:
-                    yield update.delta
-
-    def updates(self, request: GenerationInput, *, stream: bool) -> Generator[Update]:
-        """Yield every report on one completion to a thread, the one with its output last."""
-        sink = ThreadSink()
-        sequence = self.plan(self.script(request), sink, stream=stream)
-        self.submit([sequence])
-        try:
-            while True:
-                update = _checked(sink.channel.get())
-                yield update
-                if update.is_end:
-                    return
-        finally:
-            self.cancel([sequence])
-
-    async def aupdates(self, request: GenerationInput, *, stream: bool) -> AsyncGenerator[Update]:
-        """Yield every report on one completion, the one with its output last."""
-        sink = LoopSink(asyncio.get_running_loop())
-        sequence = self.plan(self.script(request), sink, stream=stream)
-        self.submit([sequence])
-        try:
-            while True:
-                update = _checked(await sink.channel.get())
-                yield update
-                if update.is_end:
-                    return
-        finally:
-            self.cancel([sequence])
 
     def script(self, request: GenerationInput) -> Script:
         """Write the completion of ``request`` without timing it, on the calling thread."""
@@ -168,11 +106,9 @@ class EmulatedDevice:
             if self._closed:
                 raise self._closed_error()
             now = self._clock.now()
-            if self._window_start_s is None:
-                self._window_start_s = now
             for sequence in sequences:
                 sequence.arrived_s = now
-                self._batch.add(sequence)
+                self.batch.add(sequence)
             self._start()
             if self._idle:  # a notification within a step would only wake the thread for nothing
                 self._wake.notify_all()
@@ -181,20 +117,7 @@ class EmulatedDevice:
         """Free the places of sequences; ended ones are ignored."""
         with self._wake:
             for sequence in sequences:
-                self._batch.discard(sequence)
-
-    def stats(self) -> DeviceStats:
-        """Return counters since the first work or the last ``reset_stats``."""
-        with self._wake:
-            start = self._window_start_s
-            window_s = 0.0 if start is None else self._clock.now() - start
-            return summarise(self.table, self._batch, window_s)
-
-    def reset_stats(self) -> None:
-        """Begin a new window of counters now."""
-        with self._wake:
-            self._window_start_s = self._clock.now()
-            self._batch.reset_counters()
+                self.batch.discard(sequence)
 
     def close(self) -> None:
         """Stop the thread; callers still waiting get ClosedError. Idempotent."""
@@ -227,18 +150,18 @@ class EmulatedDevice:
             if step is None:
                 return None
             while not self._closed and self._clock.now() < step.end_s:
-                self._waiter.wait_until(self._wake, step.end_s)
+                self._wait(self._wake, step.end_s)
             if self._closed:
                 return None
             self._time_s = step.end_s
-            return self._batch.end_step()
+            return self.batch.end_step()
 
     def _begin_step(self) -> DeviceStep | None:
         while not self._closed:
-            if step := self._batch.begin_step(self._time_s):
+            if step := self.batch.begin_step(self._time_s):
                 return step
             self._idle = True
-            self._waiter.wait_until(self._wake, None)
+            self._wait(self._wake, None)
             self._idle = False
         return None
 
@@ -247,8 +170,11 @@ class EmulatedDevice:
         for update in updates:
             by_sink.setdefault(update.sequence.sink, []).append(update)
         for sink, group in by_sink.items():
-            if not sink.deliver(group):
-                self.cancel([update.sequence for update in group])
+            sink.deliver(group)
+
+    def _sleep(self, wake: threading.Condition, until_s: float | None) -> None:
+        """Release the lock until then; that uses no CPU."""
+        wake.wait(None if until_s is None else max(0.0, until_s - self._clock.now()))
 
     def _fail(self, cause: Exception) -> None:
         def lost() -> EngineLostError:
@@ -263,7 +189,7 @@ class EmulatedDevice:
 
     def _end_all(self, make_error: Callable[[], Exception]) -> None:
         with self._wake:
-            left = self._batch.drain()
+            left = self.batch.drain()
         self._deliver([Update(sequence, error=make_error()) for sequence in left])
 
     def _closed_error(self) -> ClosedError:
@@ -272,9 +198,3 @@ class EmulatedDevice:
             where=self.table.name,
             hint="make a new EmulatedDevice, or close it after the last request",
         )
-
-
-def _checked(update: Update) -> Update:
-    if update.error is not None:
-        raise update.error
-    return update

@@ -40,9 +40,8 @@ class _OutboxSink:
     def __init__(self, outbox: Outbox[Update]) -> None:
         self._outbox = outbox
 
-    def deliver(self, updates: Sequence[Update]) -> bool:
+    def deliver(self, updates: Sequence[Update]) -> None:
         self._outbox.put(updates)
-        return True
 
 
 class EmulatedEngine(OutboxEngine[DeviceSequence, Update]):

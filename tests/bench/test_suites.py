@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from bench import chains
-from bench.arms import at_threads, bench_accelerator, best_torch_threads, thread_candidates
+from bench.arms import bench_accelerator, best_torch_threads, thread_candidates
 from bench.baselines import embedding
 from bench.embedding import reranking
 from bench.measure import Pairs
@@ -185,15 +185,6 @@ def test_the_plain_arm_gets_the_thread_count_of_its_best_round(
     monkeypatch.setattr("bench.arms.usable_cores", lambda: 4)
     rates: Iterator[float] = iter([1.0, 3.0, 2.0, 1.0, 1.0, 9.0])
     assert best_torch_threads(lambda: next(rates)) == 4
-
-
-def test_only_the_plain_arm_runs_on_its_best_thread_count() -> None:
-    import torch
-
-    before = torch.get_num_threads()
-    arm = at_threads(before + 1, lambda turn: (turn, torch.get_num_threads()))
-    assert arm(7) == (7, before + 1)
-    assert torch.get_num_threads() == before
 
 
 def test_results_are_worked_out_every_time_in_the_accelerated_arm() -> None:

@@ -1,4 +1,4 @@
-"""WindVE as printed: its two algorithms and its tables."""
+"""WindVE as printed: its queues and its tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import pytest
 
 from bench.baselines.windve import (
     ConvergingQueue,
-    DetectedDevices,
     Device,
     QueueManager,
     depths_of,
-    detect,
 )
 from rag_accel.engine_api import LatencyModel
 
@@ -30,11 +28,6 @@ def test_the_accelerator_fills_first_then_the_cpu_then_nothing() -> None:
     assert [queues.put(query) for query in "abcd"] == ["main", "main", "auxiliary", "BUSY"]
     assert queues.take("main") == ["a", "b"]
     assert queues.take("auxiliary") == ["c"]
-
-
-def test_without_the_switch_the_cpu_gets_nothing() -> None:
-    queues = QueueManager[str](depths(1, 5), heterogeneous=False)
-    assert [queues.put(query) for query in "ab"] == ["main", "BUSY"]
 
 
 def test_what_is_computed_counts_until_it_ends() -> None:
@@ -77,28 +70,6 @@ def test_depths_are_those_of_the_printed_regression(
 def test_a_device_too_slow_for_one_query_has_no_queue() -> None:
     assert depths_of(V100, KUNPENG, 0.9) == depths(35, 0)
     assert depths_of(V100, None, 1.0) == depths(40, 0)
-
-
-# Algorithm 2.
-
-
-@pytest.mark.parametrize(
-    ("accelerators", "cpus", "switch", "expected"),
-    [
-        (0, 0, False, DetectedDevices("none", "none", 0, 0, False)),
-        (0, 0, True, DetectedDevices("none", "none", 0, 0, False)),
-        (0, 1, False, DetectedDevices("cpu", "none", 1, 0, False)),
-        (0, 2, True, DetectedDevices("cpu", "none", 2, 0, False)),
-        (2, 0, False, DetectedDevices("npu", "none", 2, 0, False)),
-        (2, 0, True, DetectedDevices("npu", "none", 2, 0, False)),
-        (2, 1, False, DetectedDevices("npu", "none", 2, 0, False)),
-        (2, 1, True, DetectedDevices("npu", "cpu", 2, 1, True)),
-    ],
-)
-def test_which_devices_are_used(
-    accelerators: int, cpus: int, switch: bool, expected: DetectedDevices
-) -> None:
-    assert detect(range(accelerators), range(cpus), switch) == expected
 
 
 # One queue for both.

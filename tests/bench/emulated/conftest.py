@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bench.emulated.device import EmulatedDevice
-from bench.emulated.waiting import VirtualTime
+from bench.emulated.table import H100_LIKE_1B
 
 TESTS = Path(__file__).parents[2]
+sys.path.append(str(Path(__file__).parent))  # virtual time
 sys.path.append(str(TESTS / "engines" / "llm"))  # work, and its outputs
 sys.path.append(str(TESTS / "accelerator"))  # graphs over lists
 
@@ -19,6 +20,8 @@ sys.path.append(str(TESTS / "accelerator"))  # graphs over lists
 @pytest.fixture
 def device() -> Iterator[EmulatedDevice]:
     """Yield a device whose seconds pass at once."""
+    from device_harness import VirtualTime
+
     time = VirtualTime()
-    with EmulatedDevice("h100_like_8b", clock=time, waiter=time) as made:
+    with EmulatedDevice(H100_LIKE_1B, clock=time, wait=time.wait_until) as made:
         yield made

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from device_harness import VirtualTime
 from list_harness import Awaited, engines, fan_out
 
 from bench.emulated.device import EmulatedDevice
 from bench.emulated.engine import EmulatedEngine
-from bench.emulated.waiting import VirtualTime
+from bench.emulated.table import H100_LIKE_1B
 from rag_accel import END, START, RAGraph
 from rag_accel.testing import FakeEngine
 
@@ -39,10 +40,10 @@ def test_on_the_emulated_engine_a_search_ends_while_the_device_decodes() -> None
     # 3 steps: the prompt, and the two words of the first line; a later word ends that line.
     time = Paused(20, search.wait)
     device = EmulatedDevice(
-        "h100_like_8b",
+        H100_LIKE_1B,
         respond=lambda messages: text,
         clock=time,
-        waiter=time,
+        wait=time.wait_until,
         default_max_tokens=99,
     )
     llm = EmulatedEngine(device, owns_device=True)
@@ -64,13 +65,13 @@ def test_the_emulated_engine_writes_the_same_and_reads_no_token_twice() -> None:
     found: dict[str, Any] = {}
     for passes in ("none", "all"):
         time = VirtualTime()
-        with EmulatedDevice("h100_like_8b", clock=time, waiter=time) as device:
+        with EmulatedDevice(H100_LIKE_1B, clock=time, wait=time.wait_until) as device:
             engine = EmulatedEngine(device)
             with engines(engine, passes, shutdown_s=20.0) as acc:
                 text = acc.run(refining(), outputs=["first", "refine"], input="why?")
                 plan = acc.explain(refining(), "e-graph")
             assert plan.count("partial_prefilling: PARTIAL") == (2 if passes == "all" else 0)
             assert not engine._prefilled  # pyright: ignore[reportPrivateUsage]
-            found[passes] = (text, device.stats().prefill_tokens)
+            found[passes] = (text, device.batch.counters.prefill_tokens)
     assert found["all"] == found["none"]
     assert found["all"][1] > 2 * len(RULES.split())

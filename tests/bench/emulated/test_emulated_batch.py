@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.emulated.batch import ContinuousBatch, DeviceSequence, DeviceStep, Update
-from bench.emulated.table import H100_LIKE_8B, step_time_s
+from bench.emulated.table import H100_LIKE_1B, step_time_s
 from bench.emulated.text import Script
 
 
 class NoSink:
-    def deliver(self, updates: Sequence[Update]) -> bool:
-        return True
+    def deliver(self, updates: Sequence[Update]) -> None:
+        pass
 
 
 def make(prompt: int, answer: int, **fields: object) -> DeviceSequence:
@@ -39,39 +39,39 @@ def run_all(batch: ContinuousBatch) -> list[tuple[DeviceStep, list[Update]]]:
 
 
 def test_the_step_that_ends_the_prefill_writes_the_first_token() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(100, 2, stream=True))
     step, updates = run_step(batch)
-    assert step.end_s == step_time_s(H100_LIKE_8B, 0, 0, 100)
+    assert step.end_s == step_time_s(H100_LIKE_1B, 0, 0, 100)
     assert [update.delta for update in updates] == ["w0 "]
 
 
 def test_a_decoding_step_holds_prompt_and_written_tokens() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(100, 3))
     steps = run_all(batch)
     durations = [step.end_s - step.start_s for step, _ in steps]
     assert durations == pytest.approx(
         [
-            step_time_s(H100_LIKE_8B, 0, 0, 100),
-            step_time_s(H100_LIKE_8B, 1, 101, 0),
-            step_time_s(H100_LIKE_8B, 1, 102, 0),
+            step_time_s(H100_LIKE_1B, 0, 0, 100),
+            step_time_s(H100_LIKE_1B, 1, 101, 0),
+            step_time_s(H100_LIKE_1B, 1, 102, 0),
         ],
         rel=1e-9,
     )
 
 
 def test_a_long_prompt_is_read_in_chunks() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(1100, 1))
     steps = run_all(batch)
     durations = [step.end_s - step.start_s for step, _ in steps]
-    expected = [step_time_s(H100_LIKE_8B, 0, 0, chunk) for chunk in (512, 512, 76)]
+    expected = [step_time_s(H100_LIKE_1B, 0, 0, chunk) for chunk in (512, 512, 76)]
     assert durations == pytest.approx(expected, rel=1e-9)
 
 
 def test_prompts_share_the_chunk_of_a_step_oldest_first() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     first, second = make(500, 1), make(500, 1)
     batch.add(first)
     batch.add(second)
@@ -81,18 +81,18 @@ def test_prompts_share_the_chunk_of_a_step_oldest_first() -> None:
 
 
 def test_decoding_goes_on_beside_a_long_prefill() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     decoding = make(0, 5, stream=True)
     batch.add(decoding)
     run_step(batch)
     batch.add(make(5000, 1))
     step, updates = run_step(batch)
     assert [update.sequence for update in updates] == [decoding]
-    assert step.end_s == step_time_s(H100_LIKE_8B, 1, 1, 512)
+    assert step.end_s == step_time_s(H100_LIKE_1B, 1, 1, 512)
 
 
 def test_only_streamed_sequences_report_every_token() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(1, 3, stream=True))
     batch.add(make(1, 3))
     counts = [len(updates) for _, updates in run_all(batch)]
@@ -100,7 +100,7 @@ def test_only_streamed_sequences_report_every_token() -> None:
 
 
 def test_the_end_carries_the_output_and_its_counts() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(7, 2))
     output = run_all(batch)[-1][1][0].output
     assert output is not None
@@ -108,7 +108,7 @@ def test_the_end_carries_the_output_and_its_counts() -> None:
 
 
 def test_prefill_only_ends_without_a_token() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(600, 0, prefill_only=True))
     steps = run_all(batch)
     assert [len(updates) for _, updates in steps] == [0, 1]
@@ -116,7 +116,7 @@ def test_prefill_only_ends_without_a_token() -> None:
 
 
 def test_at_most_max_sequences_run_and_the_rest_waits() -> None:
-    batch = ContinuousBatch(replace(H100_LIKE_8B, max_sequences=2))
+    batch = ContinuousBatch(replace(H100_LIKE_1B, max_sequences=2))
     for _ in range(3):
         batch.add(make(0, 2))
     run_step(batch)
@@ -127,7 +127,7 @@ def test_at_most_max_sequences_run_and_the_rest_waits() -> None:
 
 
 def test_a_sequence_joins_no_step_that_began_before_it_arrived() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(0, 3))
     batch.add(make(0, 3, arrived_s=0.001))
     run_step(batch, 0.0)
@@ -135,14 +135,14 @@ def test_a_sequence_joins_no_step_that_began_before_it_arrived() -> None:
 
 
 def test_an_idle_device_starts_at_the_arrival_not_when_it_is_asked() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(0, 1, arrived_s=5.0))
     step, _ = run_step(batch, 1.0)
     assert step.start_s == 5.0
 
 
 def test_a_discarded_sequence_frees_its_place_and_says_nothing() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     gone, kept = make(0, 5, stream=True), make(0, 5, stream=True)
     batch.add(gone)
     batch.add(kept)
@@ -153,7 +153,7 @@ def test_a_discarded_sequence_frees_its_place_and_says_nothing() -> None:
 
 
 def test_a_sequence_discarded_within_its_prefill_says_nothing() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     gone = make(10, 5)
     batch.add(gone)
     batch.begin_step(0.0)
@@ -163,7 +163,7 @@ def test_a_sequence_discarded_within_its_prefill_says_nothing() -> None:
 
 
 def test_discarding_a_waiting_or_unknown_sequence_is_harmless() -> None:
-    batch = ContinuousBatch(H100_LIKE_8B)
+    batch = ContinuousBatch(H100_LIKE_1B)
     waiting = make(0, 1)
     batch.add(waiting)
     batch.discard(waiting)
@@ -172,7 +172,7 @@ def test_discarding_a_waiting_or_unknown_sequence_is_harmless() -> None:
 
 
 def test_drain_returns_what_has_not_ended() -> None:
-    batch = ContinuousBatch(replace(H100_LIKE_8B, max_sequences=1))
+    batch = ContinuousBatch(replace(H100_LIKE_1B, max_sequences=1))
     first, second = make(0, 9), make(0, 9)
     batch.add(first)
     batch.add(second)
@@ -189,7 +189,7 @@ def test_drain_returns_what_has_not_ended() -> None:
 def test_every_sequence_ends_once_and_every_token_is_counted(
     sizes: list[tuple[int, int]], max_sequences: int, chunk: int
 ) -> None:
-    table = replace(H100_LIKE_8B, max_sequences=max_sequences, chunk_tokens=chunk)
+    table = replace(H100_LIKE_1B, max_sequences=max_sequences, chunk_tokens=chunk)
     batch = ContinuousBatch(table)
     sequences = [make(prompt, answer) for prompt, answer in sizes]
     for sequence in sequences:

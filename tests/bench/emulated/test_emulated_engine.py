@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from device_harness import VirtualTime, generate
 from llm_harness import QUESTION, finish, work
 
+from bench.emulated.batch import BatchCounters
 from bench.emulated.device import EmulatedDevice
 from bench.emulated.engine import EmulatedEngine
-from bench.emulated.table import H100_LIKE_8B, step_time_s
-from bench.emulated.waiting import VirtualTime
+from bench.emulated.table import H100_LIKE_1B, step_time_s
 from rag_accel.engine_api import (
     Engine,
     EngineRequest,
@@ -27,7 +28,7 @@ from rag_accel.errors import ClosedError, ConfigError, EngineError
 from rag_accel.testing.conformance import EngineContract
 
 # A device whose first step outlasts every test.
-ENDLESS = replace(H100_LIKE_8B, name="endless", base_ms=3_600_000.0)
+ENDLESS = replace(H100_LIKE_1B, name="endless", base_ms=3_600_000.0)
 SYSTEM = Message("system", " ".join(["rule"] * 300))
 DECODING, PREFILLING = PrimitiveKind.DECODING, PrimitiveKind.PREFILLING
 
@@ -41,7 +42,7 @@ def prefill(engine: Engine, id: str, *messages: Message, **fields: Any) -> Handl
 
 class TestContract(EngineContract):
     def make_engine(self) -> Engine:
-        device = EmulatedDevice(replace(H100_LIKE_8B, base_ms=0.5))
+        device = EmulatedDevice(replace(H100_LIKE_1B, base_ms=0.5))
         return EmulatedEngine(device, owns_device=True)
 
     def make_request(self, number: int) -> EngineRequest:
@@ -73,12 +74,12 @@ def endless() -> Iterator[EmulatedEngine]:
     made.close()
 
 
-def test_the_engine_and_plain_callers_get_the_same_text(
+def test_the_engine_and_other_callers_get_the_same_text(
     engine: EmulatedEngine, device: EmulatedDevice
 ) -> None:
     engine.submit([work("a")])
     (output,) = finish(engine, "a")
-    assert output.value == device.generate(work("a").payload)
+    assert output.value == generate(device, work("a").payload)
 
 
 def test_work_submitted_together_shares_every_step(
@@ -86,7 +87,7 @@ def test_work_submitted_together_shares_every_step(
 ) -> None:
     engine.submit([work(f"w{number}") for number in range(64)])
     finish(engine, *(f"w{number}" for number in range(64)))
-    assert device.stats().steps == 4
+    assert device.batch.counters.steps == 4
 
 
 def test_prefilling_ends_with_a_handle_and_no_text(
@@ -97,7 +98,7 @@ def test_prefilling_ends_with_a_handle_and_no_text(
     assert output.kind == "final"
     assert output.handle is not None
     assert output.value is None
-    assert device.stats().decode_tokens == 0
+    assert device.batch.counters.decode_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -108,20 +109,20 @@ def test_a_handle_saves_the_prefill_of_the_common_prefix(
 ) -> None:
     engine.submit([work("p", SYSTEM, kind=kind)])
     (output,) = finish(engine, "p")
-    device.reset_stats()
+    device.batch.counters = BatchCounters()
     engine.submit([work("d", SYSTEM, QUESTION, handle=output.handle)])
     finish(engine, "d")
-    assert device.stats().prefill_tokens == 3
+    assert device.batch.counters.prefill_tokens == 3
 
 
 def test_a_prompt_read_to_its_end_decodes_at_once(
     engine: EmulatedEngine, device: EmulatedDevice
 ) -> None:
     handle = prefill(engine, "p", SYSTEM, QUESTION)
-    device.reset_stats()
+    device.batch.counters = BatchCounters()
     engine.submit([work("d", SYSTEM, QUESTION, max_tokens=1, handle=handle)])
     finish(engine, "d")
-    assert device.stats().busy_s == pytest.approx(step_time_s(H100_LIKE_8B, 1, 303, 0))
+    assert device.batch.counters.busy_s == pytest.approx(step_time_s(H100_LIKE_1B, 1, 303, 0))
 
 
 def test_an_older_handle_can_be_resumed_again(
@@ -129,10 +130,10 @@ def test_an_older_handle_can_be_resumed_again(
 ) -> None:
     handle = prefill(engine, "p", SYSTEM)
     for id, text in (("one", "first try"), ("two", "second try")):
-        device.reset_stats()
+        device.batch.counters = BatchCounters()
         engine.submit([work(id, SYSTEM, Message("user", text), handle=handle)])
         finish(engine, id)
-        assert device.stats().prefill_tokens == 2
+        assert device.batch.counters.prefill_tokens == 2
 
 
 def test_a_released_handle_is_refused_by_name(engine: EmulatedEngine) -> None:
@@ -186,7 +187,7 @@ def test_what_respond_raises_is_the_error_of_its_item() -> None:
         return "fine"
 
     time = VirtualTime()
-    device = EmulatedDevice("fast_fp8", respond=respond, clock=time, waiter=time)
+    device = EmulatedDevice(H100_LIKE_1B, respond=respond, clock=time, wait=time.wait_until)
     engine = EmulatedEngine(device, owns_device=True)
     engine.submit([work("bad", Message("user", "bad")), work("good")])
     outputs = {output.id: output for output in finish(engine, "bad", "good")}
@@ -211,8 +212,7 @@ def test_cancelling_frees_the_place_at_once() -> None:
         engine = EmulatedEngine(device)
         engine.submit([work("a"), work("b")])
         engine.cancel([WorkId("a")])
-        stats = device.stats()
-        assert stats.running + stats.waiting == 1
+        assert device.batch.num_running + device.batch.num_waiting == 1
 
 
 def test_closing_one_engine_leaves_a_shared_device_to_others(device: EmulatedDevice) -> None:
