@@ -113,11 +113,12 @@ class ReusedTexts:
         assert {frozenset(found) for found in located[1:]} == {
             frozenset(self.texts[name] for name in pair) for pair in pairs
         }
-        assert reused(accelerator) == self.tokens("abbccacb")
+        # Behind a alone, b is of no use to prompts without it, and is encoded once more.
+        assert reused(accelerator) == self.tokens("abbccacb") - self.tokens("b")
 
     async def test_tasks_reuse_what_others_computed(self, accelerator: Accelerator) -> None:
         program = self.program(accelerator)
         await self.aask(program, f"abc{self.ending}")
         asking = (self.aask(program, f"{pair}{self.ending}") for pair in ("ab", "bc", "ca"))
         await asyncio.gather(*asking)
-        assert reused(accelerator) == self.tokens("abbcca")
+        assert reused(accelerator) == self.tokens("abbcca") - self.tokens("b")

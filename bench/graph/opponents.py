@@ -171,9 +171,14 @@ def _spans(lines: Sequence[str]) -> Iterator[ChunkSpan]:
 class _Sized:
     """A state of so many tokens that holds nothing."""
 
+    seen: frozenset[str] = frozenset()
+
     def __init__(self, tokens: int, bytes_of_token: int) -> None:
         self._tokens = tokens
         self.nbytes = tokens * bytes_of_token
+
+    def having_seen(self, digests: frozenset[str]) -> _Sized:
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return self._tokens

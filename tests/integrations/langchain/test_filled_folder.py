@@ -102,7 +102,7 @@ def test_the_first_question_computes_no_token_of_the_documents(
     used = ask(saved, tmp_path / "kept", [("system", SYSTEM), ("user", USER)])
     assert used == {
         "mode": "full",
-        "recipe": "alone",
+        "recipe": "neighbours",
         "ratio": 0.0,
         "reused_tokens": num_tokens(*TEXTS),
         "recomputed_tokens": 0,

@@ -89,7 +89,7 @@ def test_a_response_says_how_its_prompt_was_computed(
     )
     assert found.additional_kwargs.pop("kv_reuse") == {
         "mode": "full",
-        "recipe": "alone",
+        "recipe": "neighbours",
         "ratio": 0.0,
         "reused_tokens": 0,
         "recomputed_tokens": 0,

@@ -73,11 +73,11 @@ async def test_a_call_may_name_its_documents(accelerator: Accelerator, call: str
     assert second.raw.use.from_chunks == reused
     assert second.additional_kwargs["kv_reuse"] == {
         "mode": "full",
-        "recipe": "alone",
+        "recipe": "neighbours",
         "ratio": 0.0,
         "reused_tokens": reused,
         "recomputed_tokens": 0,
-        "preprocessed_tokens": 0,
+        "preprocessed_tokens": len(tokenizer()(TEXTS["b"], add_special_tokens=False)["input_ids"]),
         "approximate_tokens": reused,
         "exact": False,
     }
