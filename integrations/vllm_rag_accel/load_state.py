@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
 
 from rag_accel.kv.entry import KeyValues, Purges
 from rag_accel.kv.neighbours import MOST_BEFORE, MOST_TOGETHER
+from rag_accel.kv.rotation import moved_together
 from vllm_rag_accel.step_plan import PromptLoad, PromptLoadReport, PromptPart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EncodedText:
+class ComputedText:
     """A text whose state is computed in this step. Equal only to itself.
 
     Args:
@@ -31,16 +35,16 @@ class Encoding:
 
     Args:
         texts: in their order.
-        before: states of texts between the head and them, moved there.
+        before: the state of texts between the head and them, moved there; None without any.
     """
 
-    texts: tuple[EncodedText, ...]
-    before: tuple[KeyValues, ...] = ()
+    texts: tuple[ComputedText, ...]
+    before: KeyValues | None = None
 
     @property
     def begin(self) -> int:
         """Return the tokens between the head and the first text."""
-        return sum(map(len, self.before))
+        return 0 if self.before is None else len(self.before)
 
     def __len__(self) -> int:
         return self.begin + sum(len(text.part.ids) for text in self.texts)
@@ -75,7 +79,7 @@ class LoadState:
     apart: set[bytes] = field(default_factory=set[bytes])
     placed: set[bytes] = field(default_factory=set[bytes])
     encodings: list[Encoding] = field(default_factory=list[Encoding])
-    texts: dict[bytes, EncodedText] = field(default_factory=dict[bytes, EncodedText])
+    texts: dict[bytes, ComputedText] = field(default_factory=dict[bytes, ComputedText])
     encoded: dict[bytes, KeyValues] = field(default_factory=dict[bytes, KeyValues])
     begin: int = 0
     head_rows: int = 0
@@ -94,8 +98,9 @@ class LoadState:
 
     @property
     def seen(self) -> dict[bytes, frozenset[str]]:
-        """Return the digests of the texts that each state in use has seen, by key."""
-        return {key: state.seen for key, state in {**self.states, **self.encoded}.items()}
+        """Return the digests of the texts that each text's state has seen, by key."""
+        states = {**self.states, **self.encoded}
+        return {key: state.seen for key, state in states.items() if key in self.digests}
 
     def may_use(self, key: bytes, seen: frozenset[str]) -> bool:
         """Tell whether a text's state behind others has seen another text of the prompt."""
@@ -105,8 +110,8 @@ class LoadState:
     def plan(
         self,
         block: int,
-        shared: MutableMapping[bytes, EncodedText],
-        moved: Callable[[KeyValues, int], KeyValues],
+        shared: MutableMapping[bytes, ComputedText],
+        frequencies: torch.Tensor,
     ) -> None:
         """Plan the computation of the texts without a state.
 
@@ -114,7 +119,7 @@ class LoadState:
             block: tokens of a block.
             shared: by name, texts that are computed in this step and whose states other prompts may
                 take; the prompt's own are added.
-            moved: moves a state to a position.
+            frequencies: of the model's rotation.
         """
         together: dict[bytes, PromptPart] = {}
         alone: dict[bytes, PromptPart] = {}
@@ -128,16 +133,16 @@ class LoadState:
                 together.setdefault(part.key, part)
         free = len(self.load.free_blocks(block)) * block - self.load.layout.head % block
         chains = list(_chains(together.values(), free))
-        self.encodings = [self._behind(chain, free, moved) for chain in chains]
-        self.encodings += [Encoding((EncodedText(part, part.key),)) for part in alone.values()]
+        self.encodings = [self._behind(chain, free, frequencies) for chain in chains]
+        self.encodings += [Encoding((ComputedText(part, part.key),)) for part in alone.values()]
         for text in (text for encoding in self.encodings for text in encoding.texts):
             self.texts[text.part.key] = text
             if self.load.layout.save:  # else it may be approximate even behind the head
                 shared[text.name] = text
 
     def _usable(
-        self, part: PromptPart, shared: MutableMapping[bytes, EncodedText]
-    ) -> EncodedText | None:
+        self, part: PromptPart, shared: MutableMapping[bytes, ComputedText]
+    ) -> ComputedText | None:
         for name in (part.behind, part.key):
             text = shared.get(name)
             if text is not None and (not text.seen or self.may_use(part.key, text.seen)):
@@ -145,7 +150,7 @@ class LoadState:
         return None
 
     def _behind(
-        self, texts: Sequence[PromptPart], room: int, moved: Callable[[KeyValues, int], KeyValues]
+        self, texts: Sequence[PromptPart], room: int, frequencies: torch.Tensor
     ) -> Encoding:
         """Return the encoding of texts behind each other, and behind kept ones before them."""
         before: dict[bytes, KeyValues] = {}
@@ -159,15 +164,16 @@ class LoadState:
             if len(before) < MOST_BEFORE and len(more) <= MOST_TOGETHER and len(state) <= room:
                 before[part.key], seen = state, more
                 room -= len(state)
-        at = self.load.layout.head
-        for key in reversed(list(before)):
-            before[key] = moved(before[key], at)
-            at += len(before[key])
-        encoded: list[EncodedText] = []
+        moved: KeyValues | None = None
+        if before:
+            head, states = self.load.layout.head, list(reversed(before.values()))
+            positions = list(accumulate(map(len, states[:-1]), initial=head))
+            moved = KeyValues(*moved_together(states, positions, frequencies), head)
+        encoded: list[ComputedText] = []
         for part in texts:
-            encoded.append(EncodedText(part, part.behind if seen else part.key, seen))
+            encoded.append(ComputedText(part, part.behind if seen else part.key, seen))
             seen |= self.digests[part.key]
-        return Encoding(tuple(encoded), tuple(reversed(before.values())))
+        return Encoding(tuple(encoded), moved)
 
     def is_head_kept(self) -> bool:
         """Tell whether the head's own state is kept."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +13,7 @@ from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
 from rag_accel.kv.rotation import rotated
 from rag_accel.kv.store import ChunkStore
 from vllm_rag_accel.cache_layout import CacheLayout
-from vllm_rag_accel.load_state import EncodedText, LoadState, joined_places
+from vllm_rag_accel.load_state import ComputedText, LoadState, joined_places
 from vllm_rag_accel.step_plan import PromptLoad, PromptLoadReport, PromptPart, StepPlan
 
 _log = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ class RowComputer(Protocol):
 
     def encode(
         self, states: Sequence[LoadState], blocks: BlockStates
-    ) -> Mapping[EncodedText, KeyValues]:
+    ) -> Mapping[ComputedText, KeyValues]:
         """Return the states of the texts in the encodings of prompts.
 
         They are computed in blocks of the prompts' own, with what is missing of the heads. An
@@ -246,9 +245,9 @@ class Loading:
         ]
         if rows is None or not wanting:
             return
-        shared: dict[bytes, EncodedText] = {}
+        shared: dict[bytes, ComputedText] = {}
         for state in wanting:
-            state.plan(self._blocks.layout.block, shared, self._moved)
+            state.plan(self._blocks.layout.block, shared, self._frequencies)
         found = rows.encode(wanting, self._blocks)
         kept: set[bytes] = set()
         for state in wanting:
@@ -359,10 +358,6 @@ class Loading:
             slots.append(self._blocks.slots(load.blocks, start, part.stop))
         if slots:
             self._blocks.write(torch.cat(slots), torch.cat(keys, 2), torch.cat(values, 2))
-
-    def _moved(self, state: KeyValues, position: int) -> KeyValues:
-        keys = rotated(state.keys, position - state.position, self._frequencies)
-        return replace(state, keys=keys, position=position)
 
     def _keep(
         self, name: bytes, state: KeyValues, text: str, namespace: str, purges: Purges | None

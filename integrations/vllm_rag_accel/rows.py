@@ -7,14 +7,13 @@ import math
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.selection import QuestionGuided, scored_layer
-from vllm_rag_accel.load_state import EncodedText, Encoding, LoadState
+from vllm_rag_accel.load_state import ComputedText, Encoding, LoadState
 from vllm_rag_accel.loading import BlockStates
 from vllm_rag_accel.row_forward import RowForward, RowRun
 from vllm_rag_accel.step_plan import PromptLoad
@@ -23,17 +22,8 @@ from vllm_rag_accel.step_plan import PromptLoad
 _SCORED_ROWS = 64
 #: The most prompts whose choices are kept.
 _MOST_CHOICES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Chosen places, and by key of each text what the state that they were chosen by has seen."""
-
-    places: list[int]
-    seen: Mapping[bytes, frozenset[str]]
-
-    def fits(self, state: LoadState) -> bool:
-        return state.seen.items() <= self.seen.items()
+#: Chosen places, and by key of each text the digests that its state had seen.
+_Choice = tuple[list[int], Mapping[bytes, frozenset[str]]]
 
 
 class VirtualRows:
@@ -55,7 +45,7 @@ class VirtualRows:
 
     def encode(
         self, states: Sequence[LoadState], blocks: BlockStates
-    ) -> dict[EncodedText, KeyValues]:
+    ) -> dict[ComputedText, KeyValues]:
         """Return the states of the texts in the encodings of prompts.
 
         Args:
@@ -64,22 +54,21 @@ class VirtualRows:
                 meanwhile; encodings that do not fit into them together are computed one after
                 another. One that is too long for all of them is left out.
         """
-        found: dict[EncodedText, KeyValues] = {}
+        found: dict[ComputedText, KeyValues] = {}
         runs = [
-            RowRun(
-                state.load.ids[state.begin : state.load.layout.head], state.begin, state.load.blocks
-            )
+            RowRun(load.ids[state.begin : load.layout.head], state.begin, load.blocks)
             for state in states
+            for load in (state.load,)
         ]
         left = [(state.load, encoding) for state in states for encoding in state.encodings]
         while True:
             placed, left = self._placed(left)
             for load, encoding, table in placed:
-                for before in encoding.before:
-                    slots = blocks.slots(table, before.position, before.position + len(before))
-                    blocks.write(slots, before.keys, before.values)
                 head = load.layout.head
-                whole = head - head % self._block
+                whole, before = head - head % self._block, encoding.before
+                if before is not None:
+                    slots = blocks.slots(table, head, head + len(before))
+                    blocks.write(slots, before.keys, before.values)
                 ids = tuple(id for text in encoding.texts for id in text.part.ids)
                 runs.append(RowRun(load.ids[whole:head], whole, table))
                 runs.append(RowRun(ids, head + encoding.begin, table))
@@ -116,17 +105,17 @@ class VirtualRows:
         fresh = [
             at
             for at, (key, state) in enumerate(zip(keys, states, strict=True))
-            if key not in self._choices or not self._choices[key].fits(state)
+            if key not in self._choices or not state.seen.items() <= self._choices[key][1].items()
         ]
         found = self._scores([states[at] for at in fresh], blocks) if fresh else []
         for at, scores in zip(fresh, found, strict=True):
             chosen = self._selected(states[at].load, texts[at], scores.tolist())
-            self._choices[keys[at]] = _Choice(chosen, states[at].seen)
+            self._choices[keys[at]] = chosen, states[at].seen
         places: list[list[int]] = []
         for state, key in zip(states, keys, strict=True):
             self._choices.move_to_end(key)
             # What stands before it is there, as the same choice once left it.
-            places.append([at for at in self._choices[key].places if at >= state.load.begin])
+            places.append([at for at in self._choices[key][0] if at >= state.load.begin])
         while len(self._choices) > _MOST_CHOICES:
             self._choices.popitem(last=False)
         return places

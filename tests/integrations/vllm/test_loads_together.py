@@ -11,7 +11,7 @@ from test_loading import FREQUENCIES, HEAD, blocks, load, part, state
 
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.store import HostStore
-from vllm_rag_accel.load_state import EncodedText, LoadState
+from vllm_rag_accel.load_state import ComputedText, LoadState
 from vllm_rag_accel.loading import BlockStates, Loading
 from vllm_rag_accel.step_plan import PromptLoad, StepPlan
 
@@ -25,7 +25,7 @@ class _FailingRows:
 
     def encode(
         self, states: Sequence[LoadState], blocks: BlockStates
-    ) -> Mapping[EncodedText, KeyValues]:
+    ) -> Mapping[ComputedText, KeyValues]:
         self._called("encode", [wanted.load for wanted in states])
         texts = [text for wanted in states for text in wanted.texts.values()]
         return {text: state(int(text.part.text)) for text in texts}

@@ -13,7 +13,7 @@ from vllm_fakes import BLOCK, DIM, HEADS, LAYERS, FakeLayer
 
 from rag_accel.kv.entry import KeyValues
 from vllm_rag_accel.cache_layout import learn_layout
-from vllm_rag_accel.load_state import EncodedText, Encoding, LoadState
+from vllm_rag_accel.load_state import ComputedText, Encoding, LoadState
 from vllm_rag_accel.loading import BlockStates
 from vllm_rag_accel.row_forward import RowRun, row_packs
 from vllm_rag_accel.rows import VirtualRows, attention_scores
@@ -145,7 +145,7 @@ def load(
 
 def alone(request: PromptLoad, parts: Sequence[PromptPart]) -> LoadState:
     """Return the load of a prompt whose texts are encoded behind its head alone."""
-    encodings = [Encoding((EncodedText(part, part.key),)) for part in parts]
+    encodings = [Encoding((ComputedText(part, part.key),)) for part in parts]
     return LoadState(request, request.layout.parts, encodings=encodings)
 
 
@@ -153,7 +153,9 @@ def choosing(request: PromptLoad, gaps: Sequence[range] = (), *seen: str) -> Loa
     """Return the load of a prompt whose first text's state has seen others."""
     state = KeyValues(torch.zeros(1), torch.zeros(1), 0, frozenset(seen))
     first = request.layout.parts[0].key
-    return LoadState(request, request.layout.parts, states={first: state}, gaps=list(gaps))
+    made = LoadState(request, request.layout.parts, states={first: state}, gaps=list(gaps))
+    made.digests = {first: frozenset()}
+    return made
 
 
 def test_texts_without_room_are_encoded_one_after_another(
