@@ -35,19 +35,13 @@ class Encoding:
 
     Args:
         texts: in their order.
+        start: the position of the first.
         before: the state of texts between the head and them, moved there; None without any.
     """
 
     texts: tuple[ComputedText, ...]
+    start: int
     before: KeyValues | None = None
-
-    @property
-    def begin(self) -> int:
-        """Return the tokens between the head and the first text."""
-        return 0 if self.before is None else len(self.before)
-
-    def __len__(self) -> int:
-        return self.begin + sum(len(text.part.ids) for text in self.texts)
 
 
 @dataclass(slots=True)
@@ -131,10 +125,12 @@ class LoadState:
                 alone.setdefault(part.key, part)
             else:
                 together.setdefault(part.key, part)
-        free = len(self.load.free_blocks(block)) * block - self.load.layout.head % block
+        head = self.load.layout.head
+        free = len(self.load.free_blocks(block)) * block - head % block
         chains = list(_chains(together.values(), free))
         self.encodings = [self._behind(chain, free, frequencies) for chain in chains]
-        self.encodings += [Encoding((ComputedText(part, part.key),)) for part in alone.values()]
+        texts = [ComputedText(part, part.key) for part in alone.values()]
+        self.encodings += [Encoding((text,), head) for text in texts]
         for text in (text for encoding in self.encodings for text in encoding.texts):
             self.texts[text.part.key] = text
             if self.load.layout.save:  # else it may be approximate even behind the head
@@ -165,15 +161,15 @@ class LoadState:
                 before[part.key], seen = state, more
                 room -= len(state)
         moved: KeyValues | None = None
-        if before:
-            head, states = self.load.layout.head, list(reversed(before.values()))
-            positions = list(accumulate(map(len, states[:-1]), initial=head))
+        head, states = self.load.layout.head, list(reversed(before.values()))
+        *positions, start = accumulate(map(len, states), initial=head)
+        if states:
             moved = KeyValues(*moved_together(states, positions, frequencies), head)
         encoded: list[ComputedText] = []
         for part in texts:
             encoded.append(ComputedText(part, part.behind if seen else part.key, seen))
             seen |= self.digests[part.key]
-        return Encoding(tuple(encoded), moved)
+        return Encoding(tuple(encoded), start, moved)
 
     def is_head_kept(self) -> bool:
         """Tell whether the head's own state is kept."""

@@ -71,14 +71,14 @@ class VirtualRows:
                     blocks.write(slots, before.keys, before.values)
                 ids = tuple(id for text in encoding.texts for id in text.part.ids)
                 runs.append(RowRun(load.ids[whole:head], whole, table))
-                runs.append(RowRun(ids, head + encoding.begin, table))
+                runs.append(RowRun(ids, encoding.start, table))
             if any(run.ids for run in runs):
                 self._forward.run(runs)
             if not placed:
                 return found
             runs = []
-            for load, encoding, table in placed:
-                at = load.layout.head + encoding.begin
+            for _, encoding, table in placed:
+                at = encoding.start
                 for text in encoding.texts:
                     slots = blocks.slots(table, at, at + len(text.part.ids))
                     found[text] = blocks.read(slots, at).having_seen(text.seen)
@@ -172,8 +172,9 @@ class VirtualRows:
         free: dict[str, list[int]] = {}
         for load, encoding in left:
             blocks = free.setdefault(load.request, load.free_blocks(self._block))
-            whole, rest = divmod(load.layout.head, self._block)
-            count = -(-(rest + len(encoding)) // self._block)
+            whole = load.layout.head // self._block
+            tokens = sum(len(text.part.ids) for text in encoding.texts)
+            count = -(-(encoding.start + tokens) // self._block) - whole
             if count > len(blocks):
                 later.append((load, encoding))
             else:

@@ -145,7 +145,8 @@ def load(
 
 def alone(request: PromptLoad, parts: Sequence[PromptPart]) -> LoadState:
     """Return the load of a prompt whose texts are encoded behind its head alone."""
-    encodings = [Encoding((ComputedText(part, part.key),)) for part in parts]
+    head = request.layout.head
+    encodings = [Encoding((ComputedText(part, part.key),), head) for part in parts]
     return LoadState(request, request.layout.parts, encodings=encodings)
 
 
