@@ -150,11 +150,15 @@ def alone(request: PromptLoad, parts: Sequence[PromptPart]) -> LoadState:
     return LoadState(request, request.layout.parts, encodings=encodings)
 
 
+def state_of(*seen: str) -> KeyValues:
+    return KeyValues(torch.zeros(1), torch.zeros(1), 0, frozenset(seen))
+
+
 def choosing(request: PromptLoad, gaps: Sequence[range] = (), *seen: str) -> LoadState:
     """Return the load of a prompt whose first text's state has seen others."""
-    state = KeyValues(torch.zeros(1), torch.zeros(1), 0, frozenset(seen))
     first = request.layout.parts[0].key
-    made = LoadState(request, request.layout.parts, states={first: state}, gaps=list(gaps))
+    states = {first: state_of(*seen)}
+    made = LoadState(request, request.layout.parts, states=states, gaps=list(gaps))
     made.digests = {first: frozenset()}
     return made
 
@@ -212,7 +216,9 @@ def test_a_prompt_keeps_its_choice(
     forward.queries = torch.randn(len(request.ids), 4, DIM, generator=generator)
     (chosen,) = rows.choose([choosing(request)], blocks)
     request.begin = 48
-    (again,) = rows.choose([choosing(request)], blocks)
+    resumed = choosing(request)
+    resumed.states[b"head"] = state_of()
+    (again,) = rows.choose([resumed], blocks)
     assert again == [at for at in chosen if at >= 48]
     assert len(forward.forwards) == 1
     rows.choose([choosing(request, [], "another text")], blocks)

@@ -162,13 +162,37 @@ def test_texts_without_room_in_the_blocks_begin_another_sequence() -> None:
     server.assert_computed(server.state(C, alone=True), C)
 
 
+def test_kept_texts_that_leave_no_room_are_not_before_new_ones() -> None:
+    server = Server()
+    server.ask((A,))
+    assert server.ask((A, B), rest=1) == [(len(HEAD + A), len(B))]
+    server.assert_computed(server.state(B, alone=True), B)
+
+
 def test_a_state_says_of_few_texts_only_that_it_has_seen_them() -> None:
     server = Server()
-    texts = tuple(f"Text {number} of many." for number in range(40))
-    for start in range(0, 40, 10):
-        server.ask(texts[start : start + 20])
-    states = [state for state in map(server.state, texts) if state is not None]
-    assert MOST_TOGETHER - 1 <= max(len(state.seen) for state in states) < MOST_NEIGHBOURS
+    texts = tuple(f"Text {number} of many." for number in range(20))
+    server.ask(texts)
+    seen = [len(state.seen) for text in texts if (state := server.state(text)) is not None]
+    assert seen == [*range(1, MOST_TOGETHER), 1, 2, 3]
+    server.ask((texts[0], texts[16], texts[19], texts[15], E))
+    last = server.state(E)
+    assert last is not None
+    assert last.position == len(HEAD + texts[0] + texts[15])
+    assert last.seen == server.store.digests(texts[:MOST_TOGETHER], "")
+    assert 2 * MOST_TOGETHER <= MOST_NEIGHBOURS
+
+
+def test_a_text_is_not_its_own_neighbour() -> None:
+    """Here it was encoded behind a text that had seen it before."""
+    server = Server()
+    server.ask((A, B))
+    server.store.remove(SOURCE.key(map(ord, A)))
+    server.ask((B, A))
+    state = server.state(A)
+    assert state is not None
+    assert state.seen == server.store.digests((A, B), "")
+    assert server.ask((D, A)) == [(len(HEAD), len(D + A))]
 
 
 def _sequences(server: Server) -> list[str]:
