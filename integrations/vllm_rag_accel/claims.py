@@ -303,8 +303,11 @@ class Claims:
         if not places:
             parts: list[PromptPart] = []
         elif wanted.is_approximate:
-            behind = ChunkSource(self._options.model, wanted.namespace, tuple(ids[:head]))
-            parts = [replace(part, key=behind.key(part.ids)) for part in places]
+            alone = ChunkSource(self._options.model, wanted.namespace, tuple(ids[:head]))
+            parts = [replace(part, key=alone.key(part.ids)) for part in places]
+            if wanted.recipe == "neighbours":
+                behind = alone.behind_others()
+                parts = [replace(part, behind=behind.key(part.ids)) for part in parts]
             if head >= LEAST_TOKENS:
                 parts.insert(0, self._exact_part(ids, 0, head, wanted.namespace))
         else:
@@ -346,7 +349,7 @@ class Claims:
             if part.stop <= computed:
                 continue
             rows += max(0, part.start - at)
-            if not self._has(part.key):
+            if not (self._has(part.key) or (part.behind and self._has(part.behind))):
                 rows += len(part.ids)
             texts += part.stop - part.start
             needed = rows + int(texts * layout.ratio)

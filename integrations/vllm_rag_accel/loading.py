@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import torch
 
-from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState
+from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
 from rag_accel.kv.rotation import rotated
 from rag_accel.kv.store import ChunkStore
 from vllm_rag_accel.cache_layout import CacheLayout
-from vllm_rag_accel.load_state import LoadState, joined_places
-from vllm_rag_accel.step_plan import Layout, PromptLoad, PromptLoadReport, PromptPart, StepPlan
+from vllm_rag_accel.load_state import ComputedText, LoadState, joined_places
+from vllm_rag_accel.step_plan import PromptLoad, PromptLoadReport, PromptPart, StepPlan
 
 _log = logging.getLogger(__name__)
 #: Seconds after which a step waits for no file any more: its texts are computed.
@@ -25,12 +25,12 @@ class RowComputer(Protocol):
     """Computes rows of prompts in the worker, outside the server's own schedule."""
 
     def encode(
-        self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates
-    ) -> Mapping[bytes, KeyValues]:
-        """Return states of parts behind the heads of their prompts, by key.
+        self, states: Sequence[LoadState], blocks: BlockStates
+    ) -> Mapping[ComputedText, KeyValues]:
+        """Return the states of the texts in the encodings of prompts.
 
-        They are computed in blocks of the prompts' own. Each prompt comes with the first token of
-        its head that is not there yet, which is computed, too. Parts that do not fit are left out.
+        They are computed in blocks of the prompts' own, with what is missing of the heads. An
+        encoding that does not fit is left out.
         """
         ...
 
@@ -38,9 +38,7 @@ class RowComputer(Protocol):
         """Compute places of prompts whose other places up to them are there."""
         ...
 
-    def choose(
-        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
-    ) -> list[list[int]]:
+    def choose(self, states: Sequence[LoadState], blocks: BlockStates) -> list[list[int]]:
         """Return the places of each prompt's texts to compute again, given its gaps."""
         ...
 
@@ -121,13 +119,10 @@ class Loading:
         if not plan.loads:
             return
         began = time.perf_counter()
-        under_way = [
-            LoadState(
-                load, [part for part in load.layout.parts if load.begin < part.stop <= load.end], {}
-            )
-            for load in plan.loads
-        ]
-        self._store.prefetch({part.key for state in under_way for part in state.parts})
+        under_way = [self._begun(load) for load in plan.loads]
+        self._store.prefetch(
+            {part.behind or part.key for state in under_way for part in state.parts}
+        )
         under_way = self._each(self._find, under_way)
         under_way = self._together(self._encode, under_way)
         under_way = self._each(self._write, under_way)
@@ -152,7 +147,8 @@ class Loading:
         for save in plan.saves:
             for part in save.layout.parts:
                 slots = self._blocks.slots(save.blocks, part.start, part.stop)
-                self._keep(part, self._blocks.read(slots, part.start), save.layout)
+                state, tenant = self._blocks.read(slots, part.start), save.layout.namespace
+                self._keep(part.key, state, part.text, tenant, self._store.purges)
 
     def forget(self) -> None:
         """Forget the states in memory; files stay."""
@@ -210,49 +206,72 @@ class Loading:
         )
         self._failed |= set(load.blocks[load.begin // block : -(-load.end // block)])
 
+    def _begun(self, load: PromptLoad) -> LoadState:
+        parts = [part for part in load.layout.parts if load.begin < part.stop <= load.end]
+        digests = {
+            part.key: self._store.digests((part.text,), load.layout.namespace)
+            for part in load.layout.texts
+        }
+        return LoadState(load, parts, self._store.purges, digests)
+
     def _find(self, state: LoadState) -> None:
-        """Find kept states, and put each to its places while the next one is read."""
-        for key, found in self._found({part.key: len(part.ids) for part in state.parts}):
-            state.states[key] = found
-            self._put(state.load, [part for part in state.parts if part.key == key], state.states)
-            state.placed.add(key)
+        """Find kept states, and put each to its places while the next one is read.
+
+        A state behind others is preferred, where the prompt has any of these.
+        """
+        tokens = {part.key: len(part.ids) for part in state.parts}
+        behind = {part.behind: part.key for part in state.parts if part.behind}
+        for name, found in self._found({name: tokens[key] for name, key in behind.items()}):
+            if state.may_use(behind[name], found.seen):
+                self._take(state, behind[name], found)
+            else:
+                state.apart.add(behind[name])
+        wanted = {key: count for key, count in tokens.items() if key not in state.states}
+        for key, found in self._found(wanted):
+            self._take(state, key, found)
         head = state.load.layout.head
         state.begin = max(state.load.begin, head if state.is_head_kept() else 0)
 
+    def _take(self, state: LoadState, key: bytes, found: KeyValues) -> None:
+        state.states[key] = found
+        self._put(state.load, [part for part in state.parts if part.key == key], state.states)
+        state.placed.add(key)
+
     def _encode(self, states: Sequence[LoadState]) -> None:
-        """Compute the texts without a state behind their heads, and keep them."""
+        """Compute the texts without a state, and keep them."""
         rows = self.rows
         wanting = [
             state for state in states if state.missing and state.load.layout.reuse != "exact"
         ]
         if rows is None or not wanting:
             return
-        found = rows.encode(
-            [(state.load, state.begin, state.missing) for state in wanting], self._blocks
-        )
+        shared: dict[bytes, ComputedText] = {}
+        for state in wanting:
+            state.plan(self._blocks.layout.block, shared, self._frequencies)
+        found = rows.encode(wanting, self._blocks)
         kept: set[bytes] = set()
         for state in wanting:
             state.placed.clear()  # texts were computed in the blocks of others
             state.head_rows = max(0, state.load.layout.head - state.begin)
             state.begin += state.head_rows
-            for part in state.missing:
-                if part.key in found:
-                    state.encoded[part.key] = found[part.key]
+            state.encoded = {key: found[text] for key, text in state.texts.items() if text in found}
             if state.load.layout.save:
                 self._keep_encoded(state, kept)
 
     def _keep_encoded(self, state: LoadState, kept: set[bytes]) -> None:
         """Keep the states of texts that were computed, and that of the head before them."""
-        load = state.load
+        load, tenant = state.load, state.load.layout.namespace
         for part in state.parts:
-            if part.key in kept:
+            name = state.texts[part.key].name if part.key in state.encoded else part.key
+            if name in kept:
                 continue
-            if part.key in state.encoded:
-                self._keep(part, state.encoded[part.key], load.layout)
-            elif part.stop <= load.layout.head and part.key not in state.states:
+            found = state.encoded.get(part.key)
+            if part.stop <= load.layout.head and part.key not in state.states:
                 slots = self._blocks.slots(load.blocks, part.start, part.stop)
-                self._keep(part, self._blocks.read(slots, part.start), load.layout)
-            kept.add(part.key)
+                found = self._blocks.read(slots, part.start)
+            if found is not None:
+                self._keep(name, found, part.text, tenant, state.purges)
+                kept.add(name)
 
     def _write(self, state: LoadState) -> None:
         """Put the other states of texts to their places; tell the places between them."""
@@ -273,7 +292,7 @@ class Loading:
             if state.load.layout.reuse == "fused" and state.load.layout.ratio and state.there
         ]
         if self.rows is not None and fused:
-            chosen = self.rows.choose([(state.load, state.gaps) for state in fused], self._blocks)
+            chosen = self.rows.choose(fused, self._blocks)
             for state, places in zip(fused, chosen, strict=True):
                 state.chosen = places
 
@@ -340,6 +359,7 @@ class Loading:
         if slots:
             self._blocks.write(torch.cat(slots), torch.cat(keys, 2), torch.cat(values, 2))
 
-    def _keep(self, part: PromptPart, state: KeyValues, layout: Layout) -> None:
-        label = ChunkLabel(layout.namespace, part.text, purges=self._store.purges)
-        self._store.put(part.key, state, label)
+    def _keep(
+        self, name: bytes, state: KeyValues, text: str, namespace: str, purges: Purges | None
+    ) -> None:
+        self._store.put(name, state, ChunkLabel(namespace, text, state.seen, purges))

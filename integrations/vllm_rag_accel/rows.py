@@ -6,21 +6,24 @@ import hashlib
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.selection import QuestionGuided, scored_layer
+from vllm_rag_accel.load_state import ComputedText, Encoding, LoadState
 from vllm_rag_accel.loading import BlockStates
 from vllm_rag_accel.row_forward import RowForward, RowRun
-from vllm_rag_accel.step_plan import PromptLoad, PromptPart
+from vllm_rag_accel.step_plan import PromptLoad
 
 #: The most rows whose attention is scored together.
 _SCORED_ROWS = 64
 #: The most prompts whose choices are kept.
 _MOST_CHOICES = 1024
+#: Chosen places, and by key of each text the digests that its state had seen.
+_Choice = tuple[list[int], Mapping[bytes, frozenset[str]]]
 
 
 class VirtualRows:
@@ -36,47 +39,57 @@ class VirtualRows:
         self._forward = RowForward(config, runner)
         self._block = config.cache_config.block_size
         self._row_block = row_block
-        # A prompt that is preempted and resumed is computed with the same choice again.
-        self._choices: OrderedDict[bytes, list[int]] = OrderedDict()
+        # A prompt that is preempted and resumed is computed with the same choice again, as long as
+        # the states of its texts have seen what they had.
+        self._choices: OrderedDict[bytes, _Choice] = OrderedDict()
 
     def encode(
-        self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates
-    ) -> dict[bytes, KeyValues]:
-        """Return states of parts behind the heads of their prompts, by key.
+        self, states: Sequence[LoadState], blocks: BlockStates
+    ) -> dict[ComputedText, KeyValues]:
+        """Return the states of the texts in the encodings of prompts.
 
         Args:
-            wanted: prompts, each with the first token of its head that is not there yet, which is
-                computed with all behind it, and with its missing parts.
+            states: prompts; their heads are computed from the first token that is not there yet.
             blocks: those of a prompt behind its head, which are written later, hold states
-                meanwhile; parts that do not fit into them together are computed one after another.
-                One that is too long for all of them is left out.
+                meanwhile; encodings that do not fit into them together are computed one after
+                another. One that is too long for all of them is left out.
         """
-        states: dict[bytes, KeyValues] = {}
-        heads = [
-            RowRun(load.ids[begin : load.layout.head], begin, load.blocks)
-            for load, begin, _ in wanted
-            if begin < load.layout.head
+        found: dict[ComputedText, KeyValues] = {}
+        runs = [
+            RowRun(load.ids[state.begin : load.layout.head], state.begin, load.blocks)
+            for state in states
+            for load in (state.load,)
         ]
+        left = [(state.load, encoding) for state in states for encoding in state.encodings]
         while True:
-            placed = self._placed(wanted, states.keys())
-            runs = [*heads, *(run for run, _ in placed.values())]
-            if runs:
+            placed, left = self._placed(left)
+            for load, encoding, table in placed:
+                head = load.layout.head
+                whole, before = head - head % self._block, encoding.before
+                if before is not None:
+                    slots = blocks.slots(table, head, head + len(before))
+                    blocks.write(slots, before.keys, before.values)
+                ids = tuple(id for text in encoding.texts for id in text.part.ids)
+                runs.append(RowRun(load.ids[whole:head], whole, table))
+                runs.append(RowRun(ids, encoding.start, table))
+            if any(run.ids for run in runs):
                 self._forward.run(runs)
             if not placed:
-                return states
-            heads = []
-            for key, (run, head) in placed.items():
-                slots = blocks.slots(run.blocks, head, run.stop)
-                states[key] = blocks.read(slots, head)
+                return found
+            runs = []
+            for _, encoding, table in placed:
+                at = encoding.start
+                for text in encoding.texts:
+                    slots = blocks.slots(table, at, at + len(text.part.ids))
+                    found[text] = blocks.read(slots, at).having_seen(text.seen)
+                    at += len(text.part.ids)
 
     def fill(self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
         runs = [run for load, places in wanted for run in _runs(load, places)]
         if runs:
             self._forward.run(runs)
 
-    def choose(
-        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
-    ) -> list[list[int]]:
+    def choose(self, states: Sequence[LoadState], blocks: BlockStates) -> list[list[int]]:
         """Return the places of each prompt's texts to compute again, ascending.
 
         They are those that its question attends to most in one layer, as a selector of
@@ -84,43 +97,47 @@ class VirtualRows:
         them, over states that are there and with the gaps between those.
 
         Args:
-            wanted: prompts with their gaps.
+            states: prompts with their gaps and what the states of their texts have seen.
             blocks: hold the states of their texts.
         """
-        texts = [_reused_texts(load, gaps) for load, gaps in wanted]
-        keys = [_choice_key(load, found) for (load, _), found in zip(wanted, texts, strict=True)]
-        fresh = [at for at, key in enumerate(keys) if key not in self._choices]
-        found = self._scores([wanted[at] for at in fresh], blocks) if fresh else []
+        texts = [_reused_texts(state.load, state.gaps) for state in states]
+        keys = [_choice_key(state.load, found) for state, found in zip(states, texts, strict=True)]
+        fresh = [
+            at
+            for at, (key, state) in enumerate(zip(keys, states, strict=True))
+            if key not in self._choices or not state.seen.items() <= self._choices[key][1].items()
+        ]
+        found = self._scores([states[at] for at in fresh], blocks) if fresh else []
         for at, scores in zip(fresh, found, strict=True):
-            self._choices[keys[at]] = self._selected(wanted[at][0], texts[at], scores.tolist())
-        chosen: list[list[int]] = []
-        for (load, _), key in zip(wanted, keys, strict=True):
+            chosen = self._selected(states[at].load, texts[at], scores.tolist())
+            self._choices[keys[at]] = chosen, states[at].seen
+        places: list[list[int]] = []
+        for state, key in zip(states, keys, strict=True):
             self._choices.move_to_end(key)
             # What stands before it is there, as the same choice once left it.
-            chosen.append([at for at in self._choices[key] if at >= load.begin])
+            places.append([at for at in self._choices[key][0] if at >= state.load.begin])
         while len(self._choices) > _MOST_CHOICES:
             self._choices.popitem(last=False)
-        return chosen
+        return places
 
-    def _scores(
-        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
-    ) -> list[torch.Tensor]:
+    def _scores(self, states: Sequence[LoadState], blocks: BlockStates) -> list[torch.Tensor]:
         """Return the attention that each place gets from the rows asked, by prompt."""
         layer = scored_layer(len(blocks.layers))
         runs: list[RowRun] = []
         asked: list[int] = []
-        for at, (load, gaps) in enumerate(wanted):
+        for at, state in enumerate(states):
+            load = state.load
             stop = min(load.scheduled, len(load.ids))
             behind = max(load.end, load.layout.parts[-1].stop)
             asked.append(stop - 1 if load.layout.asked == "last" else min(behind, stop - 1))
-            runs += _runs(load, gaps)
+            runs += _runs(load, state.gaps)
             runs.append(RowRun(load.ids[load.end : stop], load.end, load.blocks, at))
-        scores = [torch.zeros(load.scheduled) for load, _ in wanted]
+        scores = [torch.zeros(state.load.scheduled) for state in states]
 
         def take(run: RowRun, queries: torch.Tensor) -> None:
             if run.prompt is None or run.stop <= asked[run.prompt]:
                 return
-            load = wanted[run.prompt][0]
+            load = states[run.prompt].load
             first = max(run.start, asked[run.prompt])
             slots = blocks.slots(load.blocks, 0, run.stop)
             keys, _ = blocks.layout.read(blocks.caches[layer], slots)
@@ -144,27 +161,26 @@ class VirtualRows:
         return list(selector.choose(scores, texts, count))
 
     def _placed(
-        self,
-        wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]],
-        known: Iterable[bytes],
-    ) -> dict[bytes, tuple[RowRun, int]]:
-        """Return runs of parts that are not known, with the lengths of their heads, by key."""
-        placed: dict[bytes, tuple[RowRun, int]] = {}
-        known = set(known)
-        for load, _, parts in wanted:
-            head, block = load.layout.head, self._block
-            whole = head // block
-            own = max(-(-load.begin // block), -(-head // block))
-            free = load.blocks[own : -(-load.scheduled // block)]
-            for part in parts:
-                count = -(-(head - whole * block + len(part.ids)) // block)
-                if part.key in placed or part.key in known or count > len(free):
-                    continue
-                table = [*load.blocks[:whole], *free[:count]]
-                free = free[count:]
-                ids = (*load.ids[whole * block : head], *part.ids)
-                placed[part.key] = RowRun(ids, whole * block, table), head
-        return placed
+        self, left: Sequence[tuple[PromptLoad, Encoding]]
+    ) -> tuple[list[tuple[PromptLoad, Encoding, list[int]]], list[tuple[PromptLoad, Encoding]]]:
+        """Return the encodings that have blocks now, with these, and those that have to wait.
+
+        Each has a block of its own for the last tokens of the head.
+        """
+        placed: list[tuple[PromptLoad, Encoding, list[int]]] = []
+        later: list[tuple[PromptLoad, Encoding]] = []
+        free: dict[str, list[int]] = {}
+        for load, encoding in left:
+            blocks = free.setdefault(load.request, load.free_blocks(self._block))
+            whole = load.layout.head // self._block
+            tokens = sum(len(text.part.ids) for text in encoding.texts)
+            count = -(-(encoding.start + tokens) // self._block) - whole
+            if count > len(blocks):
+                later.append((load, encoding))
+            else:
+                placed.append((load, encoding, [*load.blocks[:whole], *blocks[:count]]))
+                del blocks[:count]
+        return placed, later
 
 
 def _reused_texts(load: PromptLoad, gaps: Sequence[range]) -> list[range]:

@@ -18,6 +18,7 @@ class PromptPart:
         offset: the first of them that stands in the prompt.
         start: its place in the prompt.
         stop: the place behind the last one that does.
+        behind: under what its state behind other texts is kept; empty where that is not used.
     """
 
     key: bytes
@@ -26,6 +27,7 @@ class PromptPart:
     offset: int
     start: int
     stop: int
+    behind: bytes = b""
 
     @property
     def used(self) -> slice:
@@ -83,6 +85,11 @@ class PromptLoad:
     scheduled: int
     layout: Layout
 
+    def free_blocks(self, block: int) -> list[int]:
+        """Return its blocks, of so many tokens, that hold nothing up to the end of the head."""
+        first = max(-(-self.begin // block), -(-self.layout.head // block))
+        return self.blocks[first : -(-self.scheduled // block)]
+
 
 @dataclass(slots=True)
 class PromptSave:
@@ -108,7 +115,7 @@ class PromptLoadReport:
     Args:
         request: its id.
         reused: tokens of texts whose kept states were taken.
-        encoded: tokens of texts whose states were computed behind the head and kept.
+        encoded: tokens of texts whose states were computed outside the prompt and kept.
         computed: tokens between texts, computed in the prompt.
         recomputed: tokens of texts that were computed again in the prompt.
         seconds: that all of it took.

@@ -8,10 +8,13 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+#: Whether texts are encoded behind others, too, or behind the head alone.
+KvRecipe = Literal["alone", "neighbours"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ NeighbourOrder = Literal["nearest_last", "nearest_first"]
 
 #: The most neighbours of a text: their digests stand in the header of its file.
 MOST_NEIGHBOURS = 32
+#: Cached texts that the new ones of a prompt are encoded behind: the last that stand before them.
+MOST_BEFORE = 3
+#: Texts that are encoded in one sequence, and those that cached ones behind them may have seen.
+MOST_TOGETHER = MOST_NEIGHBOURS // 2
 #: Cosines that differ by less count as equal: the last digits depend on how products are blocked.
 _DIGITS = 6
 #: Cosines that are computed at once.

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from rag_accel.kv.keys import KvRecipe
+
 #: The entry of ``kv_transfer_params``.
 ENTRY = "rag_accel"
 VERSION = 1
@@ -51,6 +53,8 @@ class ReuseRequest:
         question: of ``fused``, a digest of the prompt: rows are chosen by its question, so that
             their states fit no other one.
         save: whether what the request computes of its texts is kept.
+        recipe: of ``full`` and ``fused``, which state a text gets: ``neighbours``, that behind
+            other texts where any of these is in the prompt, ``alone``, that behind the head alone.
     """
 
     reuse: ServedReuse = "exact"
@@ -63,6 +67,7 @@ class ReuseRequest:
     asked: AskedRows = "last"
     question: str = ""
     save: bool = True
+    recipe: KvRecipe = "neighbours"
 
     @property
     def is_approximate(self) -> bool:
@@ -84,6 +89,9 @@ class ReuseRequest:
             values |= {"ratio": self.ratio, "asked": self.asked, "question": self.question}
         if not self.save:
             values["save"] = False
+        # Servers that know one recipe only refuse requests that name any.
+        if self.is_approximate and self.recipe != "neighbours":
+            values["recipe"] = self.recipe
         return {ENTRY: values}
 
     def salt(self) -> str | None:
@@ -180,6 +188,7 @@ def read_reuse_request(params: object) -> ReuseRequest | None:
         asked=_one_of("asked", values.get("asked", "last"), get_args(AskedRows)),
         question=_text("question", values.get("question", "")),
         save=_flag("save", values.get("save", True)),
+        recipe=_one_of("recipe", values.get("recipe", "neighbours"), get_args(KvRecipe)),
     )
 
 
@@ -195,6 +204,7 @@ _KNOWN = {
     "asked",
     "question",
     "save",
+    "recipe",
 }
 
 

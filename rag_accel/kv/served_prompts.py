@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from rag_accel.engine_api import ChunkSpan, GenerationInput
+from rag_accel.kv.keys import KvRecipe
 from rag_accel.kv.reuse_request import (
     ENTRY,
     MOST_CHARACTERS,
@@ -17,7 +18,12 @@ from rag_accel.kv.reuse_request import (
 
 
 def reuse_request_of(
-    prompt: GenerationInput, reuse: ServedReuse, *, namespace: str = "", ratio: float = 0.15
+    prompt: GenerationInput,
+    reuse: ServedReuse,
+    *,
+    namespace: str = "",
+    ratio: float = 0.15,
+    recipe: KvRecipe = "neighbours",
 ) -> ReuseRequest | None:
     """Return what a server is told of a prompt's texts; None of one without any.
 
@@ -29,6 +35,7 @@ def reuse_request_of(
         reuse: the way of reuse.
         namespace: tenant.
         ratio: of ``fused``, the share of the texts' tokens that are computed again.
+        recipe: which state a text gets.
     """
     spans = _apart(prompt)
     texts = tuple(prompt.messages[at.message].content[at.start : at.stop] for at in spans)
@@ -44,6 +51,7 @@ def reuse_request_of(
         namespace=namespace,
         ratio=ratio,
         question=question,
+        recipe=recipe,
     )
 
 

@@ -22,6 +22,7 @@ from rag_accel.kv.reuse_request import (
 
 TEXTS = st.lists(st.text(max_size=20), max_size=4).map(tuple)
 WAYS = st.sampled_from(("exact", "full", "fused"))
+RECIPES = st.sampled_from(("alone", "neighbours"))
 
 
 def _requests() -> st.SearchStrategy[ReuseRequest]:
@@ -32,7 +33,7 @@ def _requests() -> st.SearchStrategy[ReuseRequest]:
         before=st.none() | st.text(max_size=9),
         namespace=st.text(max_size=9),
         save=st.booleans(),
-    )
+    ) | st.builds(ReuseRequest, reuse=st.just("full"), texts=TEXTS, recipe=RECIPES)
     bounds = st.lists(st.integers(5, 500), min_size=2, max_size=8, unique=True).map(sorted)
     spans = bounds.map(lambda at: tuple(zip(at[::2], at[1::2], strict=False)))
     return named | st.builds(ReuseRequest, reuse=WAYS, spans=spans, head=st.integers(0, 5))
@@ -75,6 +76,16 @@ def test_questions_of_fused_requests_have_salts_of_their_own() -> None:
     assert len(salts) == 2
 
 
+def test_only_the_recipe_that_older_servers_lack_is_named() -> None:
+    """They refuse names that they do not know; what is exact has no recipe."""
+    named = [
+        "recipe" in ReuseRequest(reuse, ("one text",), recipe=recipe).params()[ENTRY]
+        for reuse in ("full", "fused", "exact")
+        for recipe in ("neighbours", "alone")
+    ]
+    assert named == [False, True, False, True, False, False]
+
+
 @pytest.mark.parametrize("params", [None, {}, {"other": 1}, "text", 3, [1]])
 def test_what_names_no_texts_is_no_request(params: object) -> None:
     assert read_reuse_request(params) is None
@@ -109,6 +120,7 @@ def test_what_names_no_texts_is_no_request(params: object) -> None:
         {"version": VERSION, "ratio": float("nan")},
         {"version": VERSION, "ratio": True},
         {"version": VERSION, "asked": "first"},
+        {"version": VERSION, "recipe": "together"},
         {"version": VERSION, "namespace": 1},
         {"version": VERSION, "save": "yes"},
         {"version": VERSION, "before": 1},

@@ -139,7 +139,12 @@ def test_a_cancelled_first_request_still_settles_its_server(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("kv_reuse", "dependency"), ("recompute_ratio", 1.5), ("most_waiting", -1)],
+    [
+        ("kv_reuse", "dependency"),
+        ("recompute_ratio", 1.5),
+        ("kv_recipe", "together"),
+        ("most_waiting", -1),
+    ],
 )
 def test_an_option_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
     fields: dict[str, Any] = {name: value}

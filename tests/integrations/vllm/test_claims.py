@@ -93,6 +93,30 @@ def test_rows_of_a_request_are_bounded() -> None:
     assert _claims(*every, options=few).matched(_full(), 0) == PROMPT.index("\n\nWhere?")
 
 
+def _behind(text: str) -> bytes:
+    return ChunkSource("model", "", tuple(map(ord, HEAD))).behind_others().key(map(ord, text))
+
+
+def test_a_state_behind_others_costs_no_rows_either() -> None:
+    """The worker tells whether it may be used; without rows no claim relies on it."""
+    few = replace(OPTIONS, step_rows=len(HEAD))
+    claims = _claims(_behind(ONE), _behind(TWO), options=few)
+    assert claims.matched(_full(), 0) == len(HEAD + ONE)
+    assert claims.matched(_full("b", recipe="alone"), 0) == len(HEAD)
+    plain = _claims(_key(HEAD, ""), _behind(ONE), options=WITHOUT_ROWS)
+    assert plain.matched(_full(), 0) == len(HEAD)
+
+
+@pytest.mark.parametrize("reuse", ["exact", "full", "fused"])
+@pytest.mark.parametrize("recipe", ["alone", "neighbours"])
+def test_the_recipe_gives_texts_their_second_key(reuse: Any, recipe: Any) -> None:
+    claims = _claims(*([_key(HEAD, "")] if reuse == "exact" else []))
+    (load,) = _begun(claims, _full(reuse=reuse, recipe=recipe)).loads
+    has_second = recipe == "neighbours" and reuse != "exact"
+    found = [part.behind for part in load.layout.parts]
+    assert found == [b"", *((_behind(text) if has_second else b"") for text in (ONE, TWO))]
+
+
 def test_exact_reuse_claims_what_is_kept_behind_the_same_tokens() -> None:
     exact = _full(reuse="exact")
     first, second = HEAD, ONE

@@ -21,6 +21,7 @@ from rag_accel.kv.rotation import rotated
 from rag_accel.kv.store import HostStore
 from rag_accel.kv.tiers import TieredStore
 from vllm_rag_accel.cache_layout import learn_layout
+from vllm_rag_accel.load_state import ComputedText, LoadState
 from vllm_rag_accel.loading import BlockStates, Loading
 from vllm_rag_accel.step_plan import Layout, PromptLoad, PromptPart, PromptSave, StepPlan
 
@@ -232,14 +233,12 @@ class _Rows:
         self._filled = filled
 
     def encode(
-        self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates
-    ) -> Mapping[bytes, KeyValues]:
+        self, states: Sequence[LoadState], blocks: BlockStates
+    ) -> Mapping[ComputedText, KeyValues]:
         return {}
 
-    def fill(self, loads: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
-        self._filled += [list(places) for _, places in loads]
+    def fill(self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
+        self._filled += [list(places) for _, places in wanted]
 
-    def choose(
-        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
-    ) -> list[list[int]]:
-        return [[] for _ in wanted]
+    def choose(self, states: Sequence[LoadState], blocks: BlockStates) -> list[list[int]]:
+        return [[] for _ in states]

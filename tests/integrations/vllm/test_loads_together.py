@@ -11,8 +11,9 @@ from test_loading import FREQUENCIES, HEAD, blocks, load, part, state
 
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.store import HostStore
+from vllm_rag_accel.load_state import ComputedText, LoadState
 from vllm_rag_accel.loading import BlockStates, Loading
-from vllm_rag_accel.step_plan import PromptLoad, PromptPart, StepPlan
+from vllm_rag_accel.step_plan import PromptLoad, StepPlan
 
 
 class _FailingRows:
@@ -23,19 +24,18 @@ class _FailingRows:
         self.calls: list[tuple[str, list[str]]] = []
 
     def encode(
-        self, wanted: Sequence[tuple[PromptLoad, int, Sequence[PromptPart]]], blocks: BlockStates
-    ) -> Mapping[bytes, KeyValues]:
-        self._called("encode", [load for load, _, _ in wanted])
-        return {one.key: state(int(one.text)) for _, _, parts in wanted for one in parts}
+        self, states: Sequence[LoadState], blocks: BlockStates
+    ) -> Mapping[ComputedText, KeyValues]:
+        self._called("encode", [wanted.load for wanted in states])
+        texts = [text for wanted in states for text in wanted.texts.values()]
+        return {text: state(int(text.part.text)) for text in texts}
 
     def fill(self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]]) -> None:
         self._called("fill", [load for load, _ in wanted])
 
-    def choose(
-        self, wanted: Sequence[tuple[PromptLoad, Sequence[range]]], blocks: BlockStates
-    ) -> list[list[int]]:
-        self._called("choose", [load for load, _ in wanted])
-        return [[load.layout.parts[-1].start] for load, _ in wanted]
+    def choose(self, states: Sequence[LoadState], blocks: BlockStates) -> list[list[int]]:
+        self._called("choose", [wanted.load for wanted in states])
+        return [[wanted.load.layout.parts[-1].start] for wanted in states]
 
     def _called(self, stage: str, loads: Sequence[PromptLoad]) -> None:
         names = [load.request for load in loads]

@@ -13,6 +13,7 @@ from vllm_fakes import BLOCK, DIM, HEADS, LAYERS, FakeLayer
 
 from rag_accel.kv.entry import KeyValues
 from vllm_rag_accel.cache_layout import learn_layout
+from vllm_rag_accel.load_state import ComputedText, Encoding, LoadState
 from vllm_rag_accel.loading import BlockStates
 from vllm_rag_accel.row_forward import RowRun, row_packs
 from vllm_rag_accel.rows import VirtualRows, attention_scores
@@ -142,31 +143,39 @@ def load(
     return PromptLoad(str(first), ids, blocks, 0, at, len(ids), layout)
 
 
+def alone(request: PromptLoad, parts: Sequence[PromptPart]) -> LoadState:
+    """Return the load of a prompt whose texts are encoded behind its head alone."""
+    head = request.layout.head
+    encodings = [Encoding((ComputedText(part, part.key),), head) for part in parts]
+    return LoadState(request, request.layout.parts, encodings=encodings)
+
+
+def state_of(*seen: str) -> KeyValues:
+    return KeyValues(torch.zeros(1), torch.zeros(1), 0, frozenset(seen))
+
+
+def choosing(request: PromptLoad, gaps: Sequence[range] = (), *seen: str) -> LoadState:
+    """Return the load of a prompt whose first text's state has seen others."""
+    first = request.layout.parts[0].key
+    states = {first: state_of(*seen)}
+    made = LoadState(request, request.layout.parts, states=states, gaps=list(gaps))
+    made.digests = {first: frozenset()}
+    return made
+
+
 def test_texts_without_room_are_encoded_one_after_another(
     rows: VirtualRows, forward: _Recorded, blocks: BlockStates
 ) -> None:
     """Each needs a copy of the head's last block: together they do not fit."""
     request = load((30, 30, 30, 30))
-    found = rows.encode([(request, 0, request.layout.texts)], blocks)
+    wanted = alone(request, request.layout.texts)
+    found = rows.encode([wanted], blocks)
     assert len(forward.forwards) > 1
-    for part in request.layout.texts:
-        state = found[part.key]
-        assert isinstance(state, KeyValues)
+    for part, encoding in zip(request.layout.texts, wanted.encodings, strict=True):
+        state = found[encoding.texts[0]]
         assert state.position == request.layout.head
         assert state.keys[0, 0, :, 0].tolist() == list(part.ids)
         assert state.values[0, 0, :, 0].tolist() == list(range(21, 51))
-
-
-def test_a_text_of_two_prompts_is_encoded_once(
-    rows: VirtualRows, forward: _Recorded, blocks: BlockStates
-) -> None:
-    one = load((30, 25))
-    other = load((30, 25), first=1)
-    found = rows.encode([(one, 0, one.layout.texts), (other, 0, other.layout.texts)], blocks)
-    texts = {part.key for part in (*one.layout.texts, *other.layout.texts)}
-    assert found.keys() == texts
-    starts = [run.ids[-1] for pack in forward.forwards for run in pack]
-    assert len(starts) == len(set(starts)) + 1  # the heads' runs are equal, the texts' are not
 
 
 def test_a_text_longer_than_all_free_blocks_is_left_out(
@@ -175,7 +184,7 @@ def test_a_text_longer_than_all_free_blocks_is_left_out(
     request = load((30,))
     part = request.layout.parts[0]
     long = PromptPart(part.key, "", tuple(range(400)), 370, part.start, part.stop)
-    assert rows.encode([(request, 0, [long])], blocks) == {}
+    assert rows.encode([alone(request, [long])], blocks) == {}
 
 
 @pytest.mark.parametrize("asked", ["last", "question"])
@@ -188,7 +197,7 @@ def test_the_places_with_the_greatest_scores_are_chosen(
     keys = torch.randn(LAYERS, HEADS, count, DIM, generator=generator)
     blocks.write(blocks.slots(request.blocks, 0, count), keys, keys)
     forward.queries = torch.randn(count, 4, DIM, generator=generator)
-    (chosen,) = rows.choose([(request, [])], blocks)
+    (chosen,) = rows.choose([choosing(request)], blocks)
     first = count - 1 if asked == "last" else request.end
     scores = attention_scores(forward.queries[first:], keys[1].transpose(0, 1), 1.0)
     best = sorted(range(21, 81), key=lambda at: -float(scores[at]))[:12]
@@ -198,15 +207,22 @@ def test_the_places_with_the_greatest_scores_are_chosen(
 def test_a_prompt_keeps_its_choice(
     rows: VirtualRows, forward: _Recorded, blocks: BlockStates
 ) -> None:
-    """One that is preempted and resumed behind a part of it computes the rest of the same rows."""
+    """One that is preempted and resumed behind a part of it computes the rest of the same rows.
+
+    Its texts may have other states then, by which it is chosen anew.
+    """
     request = load((30, 30))
     generator = torch.Generator().manual_seed(3)
     forward.queries = torch.randn(len(request.ids), 4, DIM, generator=generator)
-    (chosen,) = rows.choose([(request, [])], blocks)
+    (chosen,) = rows.choose([choosing(request)], blocks)
     request.begin = 48
-    (again,) = rows.choose([(request, [])], blocks)
+    resumed = choosing(request)
+    resumed.states[b"head"] = state_of()
+    (again,) = rows.choose([resumed], blocks)
     assert again == [at for at in chosen if at >= 48]
     assert len(forward.forwards) == 1
+    rows.choose([choosing(request, [], "another text")], blocks)
+    assert len(forward.forwards) == 2
 
 
 def test_places_of_gaps_are_not_chosen(
@@ -215,7 +231,7 @@ def test_places_of_gaps_are_not_chosen(
     """A text that is computed as a whole is no candidate."""
     request = load((30, 30), ratio=1.0)
     forward.queries = torch.zeros(len(request.ids), 4, DIM)
-    (chosen,) = rows.choose([(request, [range(51, 81)])], blocks)
+    (chosen,) = rows.choose([choosing(request, [range(51, 81)])], blocks)
     assert chosen == list(range(21, 51))
 
 
@@ -225,7 +241,7 @@ def test_the_last_row_of_the_step_is_asked_where_the_question_is_cut(
     request = load((30, 30))
     request.scheduled = request.end + 4
     forward.queries = torch.zeros(len(request.ids), 4, DIM)
-    rows.choose([(request, [])], blocks)
+    rows.choose([choosing(request)], blocks)
     (asked,) = forward.forwards[0]
     assert (asked.start, asked.stop) == (request.end, request.end + 4)
 

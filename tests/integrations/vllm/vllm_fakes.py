@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from rag_accel.kv.reuse_request import ReuseRequest
+from rag_accel.kv.rotation import rotated
+from vllm_rag_accel.loading import BlockStates
 from vllm_rag_accel.prompt_texts import TextFinder
+from vllm_rag_accel.row_forward import RowRun
 
 BLOCK, HEADS, DIM, LAYERS = 16, 2, 8, 3
 
@@ -99,3 +102,40 @@ class FakeLayer:
 
     layer_name: str
     impl: Any = field(default_factory=TransposedWriter)
+
+
+class CausalForward:
+    """A small model with rotation over the blocks: each row sees all rows up to its own."""
+
+    def __init__(self, blocks: BlockStates, frequencies: torch.Tensor) -> None:
+        self._blocks, self._frequencies = blocks, frequencies
+        generator = torch.Generator().manual_seed(1)
+        self._embedded = torch.randn(128, HEADS, DIM, generator=generator)
+        self._weights = torch.randn(LAYERS, 2, DIM, DIM, generator=generator) / DIM**0.5
+        self.runs: list[RowRun] = []
+
+    def run(self, runs: Sequence[RowRun]) -> None:
+        """Write keys and values of all runs, layer by layer."""
+        self.runs += [run for run in runs if run.ids]
+        hidden = [self._embedded[torch.tensor(run.ids, dtype=torch.int64) % 128] for run in runs]
+        for layer, cache in enumerate(self._blocks.caches):
+            turned = [
+                self._turned(rows, run, layer) for rows, run in zip(hidden, runs, strict=True)
+            ]
+            for at, run in enumerate(runs):
+                slots = self._blocks.slots(run.blocks, run.start, run.stop)
+                values = hidden[at] @ self._weights[layer, 1]
+                TransposedWriter().do_kv_cache_update(None, turned[at], values, cache, slots)
+            for at, run in enumerate(runs):
+                slots = self._blocks.slots(run.blocks, 0, run.stop)
+                keys, values = self._blocks.layout.read(cache, slots)
+                products = torch.einsum("rhd,phd->hrp", turned[at], keys)
+                places = torch.arange(run.stop)
+                products.masked_fill_(places > places[run.start :, None], -torch.inf)
+                hidden[at] = hidden[at] + torch.einsum("hrp,phd->rhd", products.softmax(-1), values)
+
+    def _turned(self, hidden: torch.Tensor, run: RowRun, layer: int) -> torch.Tensor:
+        keys = (hidden @ self._weights[layer, 0]).transpose(0, 1)
+        places = enumerate(range(run.start, run.stop))
+        rows = [rotated(keys[:, at, None], place, self._frequencies) for at, place in places]
+        return torch.cat([keys[:, :0], *rows], 1).transpose(0, 1)

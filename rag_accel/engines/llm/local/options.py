@@ -12,9 +12,9 @@ from rag_accel.engine_api import GenerationOutput
 from rag_accel.engines.option_checks import check_least, check_share, check_whole, is_number_of
 from rag_accel.errors import ConfigError
 from rag_accel.kv.eviction import EvictionPolicy, check_policy
+from rag_accel.kv.keys import KvRecipe
 from rag_accel.kv.selection import Asked, QuestionGuided, TokenSelector, scored_layer
 
-KvRecipe = Literal["alone", "neighbours"]
 RunnerName = Literal["auto", "torch", "paged"]
 WeightsName = Literal["own", "int8"]
 #: Rows of a forward, if no number is given, on processors and on other devices. On a device a small

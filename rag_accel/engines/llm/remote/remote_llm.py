@@ -168,10 +168,11 @@ class RemoteLLM:
         options: limits, timeouts and retries of each server; by default, a call is not repeated at
             a server where there are others.
         context: the most tokens of a prompt and its completion, for LlamaIndex.
-        bounds: ``kv_reuse``, ``recompute_ratio``, ``priority`` and ``most_waiting`` of
-            ``VllmServerOptions``, by name; None for those that are not named. ``early=True`` also
-            sends the beginning of a prompt while the rest is not known, for servers that keep
-            beginnings: a completion of one token, only while nothing else is there.
+        bounds: ``kv_reuse``, ``recompute_ratio``, ``kv_recipe``, ``priority`` and
+            ``most_waiting`` of ``VllmServerOptions``, by name; None for those that are not named.
+            ``early=True`` also sends the beginning of a prompt while the rest is not known, for
+            servers that keep beginnings: a completion of one token, only while nothing else is
+            there.
 
     Raises:
         ConfigError: no server, one twice, a bad URL or key, a value out of range, or ``early``

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from rag_accel.engine_api import EngineRequest, GenerationInput, PrimitiveKind
 from rag_accel.errors import ConfigError
+from rag_accel.kv.keys import KvRecipe
 from rag_accel.kv.reuse_request import ReuseRequest, ServedReuse
 from rag_accel.kv.served_prompts import reuse_request_of
 
@@ -28,6 +29,7 @@ class VllmServerOptions:
         kv_reuse: ``exact``, ``full`` or ``fused``, for servers with ``vllm_rag_accel``; the last
             two are approximate. ``exact`` names no text.
         recompute_ratio: of ``fused``, the share of the texts' tokens that are computed again.
+        kv_recipe: of ``full`` and ``fused``, as of ``LocalOptions``.
         priority: whether requests carry one, of their deadline and their remaining depth; for
             servers with ``--scheduling-policy priority``; one that refuses it is sent none again.
         most_waiting: the most requests that may wait in the server before further ones wait here,
@@ -38,12 +40,15 @@ class VllmServerOptions:
 
     kv_reuse: ServedReuse = "exact"
     recompute_ratio: float = 0.15
+    kv_recipe: KvRecipe = "neighbours"
     priority: bool = False
     most_waiting: int | None = None
 
     def __post_init__(self) -> None:
         if self.kv_reuse not in get_args(ServedReuse):
             raise _refusal("kv_reuse", self.kv_reuse, ", ".join(get_args(ServedReuse)))
+        if self.kv_recipe not in get_args(KvRecipe):
+            raise _refusal("kv_recipe", self.kv_recipe, ", ".join(get_args(KvRecipe)))
         if not 0 <= self.recompute_ratio <= 1:
             raise _refusal("recompute_ratio", self.recompute_ratio, "0 to 1")
         if self.most_waiting is not None and not 0 <= self.most_waiting <= 1_000_000:
@@ -60,7 +65,11 @@ class VllmServerOptions:
         if self.kv_reuse == "exact" or _OWN & set(payload.options):
             return None
         return reuse_request_of(
-            payload, self.kv_reuse, namespace=request.namespace, ratio=self.recompute_ratio
+            payload,
+            self.kv_reuse,
+            namespace=request.namespace,
+            ratio=self.recompute_ratio,
+            recipe=self.kv_recipe,
         )
 
     def priority_of(self, request: EngineRequest, now: float) -> Mapping[str, Any]:

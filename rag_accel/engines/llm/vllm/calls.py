@@ -240,6 +240,7 @@ class CallReader:
             ratio=self._options.recompute_ratio,
             asked=self._options.asked,
             question=_digest(segments.ids) if fused else "",
+            recipe=self._options.kv_recipe,
         )
 
 

@@ -14,6 +14,7 @@ from rag_accel.engines.llm.local.options import (
 )
 from rag_accel.engines.option_checks import check_least, check_share, check_whole
 from rag_accel.errors import ConfigError
+from rag_accel.kv.keys import KvRecipe
 from rag_accel.kv.reuse_request import AskedRows
 
 VllmReuse = Literal["exact", "full", "fused"]
@@ -44,6 +45,7 @@ class VllmOptions:
             ``vllm_rag_accel``.
         recompute_ratio: of ``fused``, the share of the texts' tokens that are computed again.
         asked: of ``fused``, the rows whose attention chooses them, ``last`` or ``question``.
+        kv_recipe: of ``full`` and ``fused``, as of ``LocalOptions``.
         kv_folder: of ``full`` and ``fused``, keeps the states of texts, in files that hold no text.
             It may be that of local models of the same weights and dtype, which find each other's.
         kv_disk_bytes: most bytes of its files; 4 GiB by default.
@@ -63,6 +65,7 @@ class VllmOptions:
     kv_reuse: VllmReuse = "exact"
     recompute_ratio: float = RECOMPUTE_RATIO
     asked: AskedRows = "last"
+    kv_recipe: KvRecipe = "neighbours"
     kv_folder: str | None = None
     kv_disk_bytes: int = DISK_BYTES
     kv_max_age_s: float | None = None
@@ -83,6 +86,7 @@ class VllmOptions:
         check_share("VllmOptions.recompute_ratio", self.recompute_ratio)
         self._check_known("kv_reuse", self.kv_reuse, get_args(VllmReuse), _OTHER_REUSE)
         self._check_known("asked", self.asked, get_args(AskedRows))
+        self._check_known("kv_recipe", self.kv_recipe, get_args(KvRecipe))
         if self.reuses_texts and self.kv_folder is None:
             raise ConfigError(
                 "vLLM's processes find the states of texts in a folder, and none is named",

@@ -94,6 +94,7 @@ def test_equal_models_are_one_until_files_change(tmp_path: Path) -> None:
         ({"recompute_ratio": 2}, "recompute_ratio"),
         ({"work_timeout_s": 0}, "work_timeout_s"),
         ({"asked": "first"}, "asked"),
+        ({"kv_recipe": "together"}, "alone | neighbours"),
         ({"engine_args": ["x"]}, "engine_args"),
         ({"engine_args": {"max_num_seqs": 3}}, "max_requests"),
         ({"engine_args": {"kv_transfer_config": {}}}, "kv_folder"),

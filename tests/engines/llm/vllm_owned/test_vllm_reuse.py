@@ -80,11 +80,12 @@ def test_the_connector_and_the_worker_are_configured(make: Any, vllm: FakeVllm) 
 
 
 def test_fused_states_fit_one_question_alone(make: Any, vllm: FakeVllm, tmp_path: Path) -> None:
-    engine = make(kv_reuse="fused", kv_folder=str(tmp_path), recompute_ratio=0.3)
+    given: dict[str, Any] = {"recompute_ratio": 0.3, "kv_recipe": "alone"}
+    engine = make(kv_reuse="fused", kv_folder=str(tmp_path), **given)
     for at, question in enumerate(["what is rag", "what is"]):
         run(engine, asked(prompt(question=question), str(at)))
     one, other = map(reuse_of, vllm.calls)
-    assert (one.ratio, one.spans) == (0.3, other.spans)
+    assert (one.ratio, one.recipe, one.spans) == (0.3, "alone", other.spans)
     assert one.salt() != other.salt()
 
 

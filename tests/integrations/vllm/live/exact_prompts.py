@@ -72,8 +72,12 @@ class TextPrompt:
         return self.places()[-1].stop
 
     def request(self, reuse: ServedReuse, texts: int | None = None, **options: Any) -> ReuseRequest:
-        """Return the request that names the first of its texts, all by default."""
+        """Return the request that names the first of its texts, all by default.
+
+        They are encoded behind the head alone, where the options do not say otherwise.
+        """
         spans = tuple((place.start, place.stop) for place in self.places()[:texts])
+        options = {"recipe": "alone", **options}
         return ReuseRequest(reuse, spans=spans, head=len(self.head), **options)
 
     def full(self, reference: Reference, answer: EngineAnswer) -> float:
@@ -86,6 +90,7 @@ class TextPrompt:
         answer: EngineAnswer,
         rows: Sequence[int] = (),
         texts: int | None = None,
+        behind: Sequence[tuple[int, ...]] = (),
     ) -> float:
         """Return the difference of an answer to that over reused states.
 
@@ -94,19 +99,25 @@ class TextPrompt:
             answer: of the engine.
             rows: places that are computed again.
             texts: the number of first texts that are reused; None for all.
+            behind: texts that are encoded behind each other, in this order; the others alone.
         """
-        self.assemble(reference, rows, texts)
+        self.assemble(reference, rows, texts, behind)
         return self._behind(reference, answer, self.places()[:texts][-1].stop)
 
     def assemble(
-        self, reference: Reference, rows: Sequence[int] = (), texts: int | None = None
+        self,
+        reference: Reference,
+        rows: Sequence[int] = (),
+        texts: int | None = None,
+        behind: Sequence[tuple[int, ...]] = (),
     ) -> None:
         """Put reused states to their places; compute the gaps between them, and rows again."""
-        ids, head = self.ids(), len(self.head)
-        states = [reference.encode(self.head, text) for text in self.texts[:texts]]
+        ids = self.ids()
+        heads = [(*self.head, *_before(text, behind)) for text in self.texts[:texts]]
+        states = [reference.encode(*pair) for pair in zip(heads, self.texts, strict=False)]
         computed = set(range(self.places()[:texts][-1].stop))
-        for state, place in zip(states, self.places(), strict=False):
-            reference.put(state, place.start, head)
+        for state, head, place in zip(states, heads, self.places(), strict=False):
+            reference.put(state, place.start, len(head))
             computed -= set(place)
         again = sorted(computed | set(rows))
         reference.run([ids[at] for at in again], again)
@@ -118,3 +129,9 @@ class TextPrompt:
         return difference(
             answer, first, lambda id, index: reference.run([id], [len(ids) + index])[-1]
         )
+
+
+def _before(text: tuple[int, ...], texts: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return the tokens of the texts before one; none of a text that is not there."""
+    before = texts[: texts.index(text)] if text in texts else ()
+    return [id for each in before for id in each]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,42 @@ def test_texts_missing_at_first_are_encoded_in_the_step(
     for answer in (first, later):
         assert prompt.reused(reference, answer) < TOLERANCE
         assert prompt.full(reference, answer) > TOLD_APART
+
+
+def test_texts_missing_at_first_are_encoded_behind_each_other(
+    engine: ExactEngine, reference: Reference, prompt: TextPrompt
+) -> None:
+    """A later prompt takes these states; a text of which it has none of the others is alone."""
+    first = engine.ask([prompt.ids()], [prompt.request("full", recipe="neighbours")])[0]
+    texts, shuffled = prompt.texts, prompt.ordered(ORDER)
+    question = (
+        prompt.question * 2
+    )  # in whose blocks there is room for a copy of the head's last one
+    apart = replace(prompt, texts=texts[4:], gaps=prompt.gaps[:1], question=question)
+    later = [
+        engine.ask([one.ids()], [one.request("full", recipe="neighbours")])[0]
+        for one in (shuffled, apart)
+    ]
+    assert [answer.reuse["encoded_tokens"] for answer in (first, *later)] == [
+        sum(map(len, texts)),
+        0,
+        len(texts[4]),
+    ]
+    assert prompt.reused(reference, first, behind=texts) < TOLERANCE
+    assert shuffled.reused(reference, later[0], behind=texts) < TOLERANCE
+    assert apart.reused(reference, later[1]) < TOLERANCE
+    assert shuffled.reused(reference, later[0]) > TOLD_APART
+
+
+def test_a_new_text_is_encoded_behind_loaded_ones(
+    engine: ExactEngine, reference: Reference, prompt: TextPrompt
+) -> None:
+    before = replace(prompt, texts=prompt.texts[:2], gaps=prompt.gaps[:2])
+    engine.ask([before.ids()], [before.request("full", recipe="neighbours")])
+    engine.reset()
+    (answer,) = engine.ask([prompt.ids()], [prompt.request("full", recipe="neighbours")])
+    assert answer.reuse["encoded_tokens"] == sum(map(len, prompt.texts[2:]))
+    assert prompt.reused(reference, answer, behind=prompt.texts) < TOLERANCE
 
 
 def origins(answer: EngineAnswer) -> tuple[int, int, int]:

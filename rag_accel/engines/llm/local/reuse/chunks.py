@@ -19,15 +19,10 @@ from rag_accel.engines.llm.local.reuse.returns import TextReturns
 from rag_accel.kv.entry import ChunkLabel
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.locate import parts_of
-from rag_accel.kv.neighbours import MOST_NEIGHBOURS
+from rag_accel.kv.neighbours import MOST_BEFORE, MOST_TOGETHER
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import without
 from rag_accel.kv.store import ChunkStore
-
-#: Kept texts that those of a prompt are encoded behind: the last ones that stand before them.
-_MOST_BEFORE = 3
-#: Texts that are encoded in one sequence, and those that kept ones behind them may have seen.
-_MOST_TOGETHER = MOST_NEIGHBOURS // 2
 
 
 class ChunkReuse:
@@ -316,8 +311,8 @@ class ChunkReuse:
                 yield from self.begin(sequence, _joined(found, neighbours, segment.ids), ())
             else:
                 yield sequence
-        for first in range(0, len(together), _MOST_TOGETHER):
-            yield self._encode_together(found, together[first : first + _MOST_TOGETHER])
+        for first in range(0, len(together), MOST_TOGETHER):
+            yield self._encode_together(found, together[first : first + MOST_TOGETHER])
 
     def _encode_together(self, found: PromptChunks, keys: Sequence[bytes]) -> TokenSequence:
         """Return the sequence that encodes texts behind each other, and behind kept ones."""
@@ -325,9 +320,9 @@ class ChunkReuse:
         seen: frozenset[str] = frozenset()
         start = found.texts[keys[0]].start
         for key, segment in reversed(found.chunks):
-            if segment.start < start and key in found.states and len(before) < _MOST_BEFORE:
+            if segment.start < start and key in found.states and len(before) < MOST_BEFORE:
                 more = found.states[key].seen | self._digests(found.sequence, [segment])
-                if len(seen | more) <= _MOST_TOGETHER:
+                if len(seen | more) <= MOST_TOGETHER:
                     before[key] = segment
                     seen |= more
         kept = dict(reversed(before.items()))
