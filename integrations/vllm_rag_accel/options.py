@@ -10,7 +10,6 @@ import torch
 
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.preprocessed import PreprocessedStore
 from rag_accel.kv.tiers import TieredStore
 
 #: The bytes kept in a worker's memory, if none are given.
@@ -88,7 +87,7 @@ class ConnectorOptions:
             dtype=dtype,
             max_age_s=self.max_age_s,
         )
-        return TieredStore(self.memory_bytes, disk, way=PreprocessedStore(disk))
+        return TieredStore(self.memory_bytes, disk)
 
 
 _NAMES = ("folder", "memory_bytes", "disk_bytes", "max_age_s", "step_rows", "row_block")

@@ -26,7 +26,6 @@ from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.neighbours import MOST_NEIGHBOURS, MOST_TOGETHER
-from rag_accel.kv.preprocessed import link
 from rag_accel.kv.reuse_request import ReuseRequest
 from rag_accel.kv.store import HostStore
 from vllm_rag_accel.cache_layout import learn_layout
@@ -261,7 +260,7 @@ def test_states_of_similar_texts_that_a_fill_has_linked_are_used(tmp_path: Path)
     assert state is not None
     seen = disk.folder.text_digests([A], "")
     disk.put(target, state.having_seen(seen), ChunkLabel("", B, seen))
-    link(disk, SOURCE.behind_others().key(map(ord, B)), target)
+    disk.link(SOURCE.behind_others().key(map(ord, B)), target)
     store = ConnectorOptions(tmp_path / "kv").store("model", torch.float32)
     assert Server(store).ask((A, B)) == [(len(B), len(A))]
     store.close()
