@@ -73,7 +73,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
             if is_before:
                 made.add(event)
             result = plain(self, *given)
-            if not is_before:
+            if not is_before and result is not None:
                 made.add(event)
             return result
 

@@ -251,6 +251,7 @@ class ChunkReuse:
 
     def _look(self, found: PromptChunks, key: bytes, names: Sequence[bytes]) -> None:
         """Look for the state of a text under some keys of the store, the best first."""
+        absent: list[bytes] = []
         for name in names:
             if self._waits(found, key, name):
                 return
@@ -260,7 +261,10 @@ class ChunkReuse:
                 return
             if state is not None or name in self._encoded:
                 found.apart.add(key)
-            elif self._pending_loads.begin(name, found):
+            else:
+                absent.append(name)
+        for name in absent:  # the store is asked for what may take long once memory has none
+            if self._pending_loads.begin(name, found):
                 found.looked_for[name] = key
                 return
         found.unknown[key] = None
@@ -384,9 +388,8 @@ def _joined(
 ) -> SegmentedPrompt:
     """Return the segments of a prompt's head, texts and the tokens behind them."""
     head = found.prompt.head
-    segments = [Segment("head", head, 0)] if head else []
+    segments, at = [Segment("head", head, 0)] if head else [], len(head)
     for text in texts:
-        start = segments[-1].end if segments else 0
-        segments.append(Segment("chunk", text.ids, start, text.document, text.text))
-    start = segments[-1].end if segments else 0
-    return SegmentedPrompt((*segments, Segment("glue", last, start)))
+        segments.append(Segment("chunk", text.ids, at, text.document, text.text))
+        at = segments[-1].end
+    return SegmentedPrompt((*segments, Segment("glue", last, at)))

@@ -25,13 +25,8 @@ class TextReturns:
         for key in keys:
             count = self._prompts.pop(key, 0)
             self._prompts[key] = count + 1
-            self._new, self._again = (
-                number * (1 - 1 / LATE_TEXTS) for number in (self._new, self._again)
-            )
-            if count:
-                self._again += 1
-            else:
-                self._new += 1
+            self._new = self._new * (1 - 1 / LATE_TEXTS) + (not count)
+            self._again = self._again * (1 - 1 / LATE_TEXTS) + bool(count)
         while len(self._prompts) > MOST_TEXTS:
             self._prompts.popitem(last=False)
 
