@@ -190,6 +190,7 @@ def _fused(ratio: float) -> LocalOptions:
     return LocalOptions(
         kv_reuse="fused",
         recompute_ratio=ratio,
+        kv_recipe="alone",  # those of this very prompt would be nearly exact behind each other
         reuse_always=True,
         prefix_lanes=0,
         chunk_bytes=_CHUNK_BYTES,

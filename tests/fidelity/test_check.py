@@ -56,6 +56,12 @@ def test_what_is_proposed_meets_the_target_and_is_kept() -> None:
     assert set(kept.versions) == {"rag-accel", "transformers", "torch"}
 
 
+def test_what_is_measured_does_not_depend_on_which_prompt_came_first() -> None:
+    ways = [check(prompts=prompts, ratios=(0.0, 0.5)) for prompts in (PROMPTS, PROMPTS[::-1])]
+    one, other = ([each.kl for each in found.measured] for found in ways)
+    assert one == pytest.approx(other, rel=1e-3)
+
+
 def test_a_model_that_misses_the_target_is_told(tmp_path: Path) -> None:
     found = check(target=1.0, folder=tmp_path / "kept")
     assert found.measured[0].least_top1 < 1.0
