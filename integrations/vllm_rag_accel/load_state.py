@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 
@@ -98,8 +98,8 @@ class LoadState:
 
     def may_use(self, key: bytes, seen: frozenset[str]) -> bool:
         """Tell whether a text's state behind others has seen another text of the prompt."""
-        others = frozenset[str]().union(*self.digests.values()) - self.digests[key]
-        return not seen.isdisjoint(others)
+        others = seen - self.digests[key]
+        return not others.isdisjoint(chain.from_iterable(self.digests.values()))
 
     def plan(
         self,

@@ -83,7 +83,7 @@ class ChunkReuse:
         if neighbours:
             source = source.behind(neighbour.ids for neighbour in neighbours)
         chunks = tuple((source.key(segment.ids), segment) for segment in prompt.chunks)
-        found = PromptChunks(prompt, sequence, chunks)
+        found = PromptChunks(prompt, sequence, chunks, self._store.purges)
         if neighbours is None and self._behind_others:
             behind = source.behind_others()
             found.behind = {key: behind.key(segment.ids) for key, segment in chunks}
@@ -293,7 +293,7 @@ class ChunkReuse:
         if self._recompute is None and not self.is_encoding(found.sequence):
             # What stands behind texts is the same in all prompts that take the same states.
             found.sequence.exact = None
-            found.sequence.marked = found.marked(self._store.purges)
+            found.sequence.marked = found.marked()
         yield found.sequence
 
     def _encode_unknown(
@@ -336,7 +336,7 @@ class ChunkReuse:
             joined = _joined(found, tuple(kept.values()), own)
             chunks = tuple(zip(kept, joined.chunks, strict=True))
             states = {key: found.states[key] for key in kept}
-            self._take(PromptChunks(joined, sequence, chunks, states=states))
+            self._take(PromptChunks(joined, sequence, chunks, found.purges, states=states))
         return sequence
 
     def _encode(
@@ -363,7 +363,7 @@ class ChunkReuse:
         seen = self._digests(reader, before) if seen is None else seen
         start = len(ids) - sum(len(text.ids) for text in texts)
         for key, text in zip(keys, texts, strict=True):
-            label = ChunkLabel(reader.namespace, text.text, seen, self._store.purges)
+            label = ChunkLabel(reader.namespace, text.text, seen, found.purges)
             name = found.behind[key] if seen and found.behind else key
             slots = range(start, start + len(text.ids))
             encoded.append(EncodedText(key, name, sequence, slots, label))

@@ -79,6 +79,7 @@ class PromptChunks:
         prompt: its segments.
         sequence: its tokens.
         chunks: its texts in their order, with their keys: those of their states behind the head.
+        purges: the store's when the prompt began: what is purged later may be among its states.
         behind: the key of each text's state behind others, by its own; empty if none is used.
         digests: of its texts, as states and labels name those they have seen.
         states: of its texts, by key, as far as they are there.
@@ -93,6 +94,7 @@ class PromptChunks:
     prompt: SegmentedPrompt
     sequence: TokenSequence
     chunks: tuple[tuple[bytes, Segment], ...]
+    purges: Purges
     behind: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     digests: frozenset[str] = frozenset()
     states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
@@ -102,14 +104,13 @@ class PromptChunks:
     apart: set[bytes] = field(default_factory=set[bytes])
     own: set[bytes] = field(default_factory=set[bytes])
     left_head: float = math.inf
+    #: its texts by key, of equal ones the first
+    texts: dict[bytes, Segment] = field(init=False)
 
-    @property
-    def texts(self) -> dict[bytes, Segment]:
-        """Return its texts by key, of equal ones the first."""
-        found: dict[bytes, Segment] = {}
+    def __post_init__(self) -> None:
+        self.texts = {}
         for key, segment in self.chunks:
-            found.setdefault(key, segment)
-        return found
+            self.texts.setdefault(key, segment)
 
     @property
     def is_ready(self) -> bool:
@@ -128,22 +129,18 @@ class PromptChunks:
             name: its key in the store.
             seen: digests of the texts that it has seen.
         """
-        return name not in self.behind.values() or not seen.isdisjoint(self.digests)
+        return name in self.texts or not seen.isdisjoint(self.digests)
 
     @property
     def places(self) -> tuple[range, ...]:
         return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
 
-    def marked(self, purges: Purges) -> tuple[int, ...]:
-        """Return the prompt's tokens with marks of their states in place of its texts'.
-
-        Args:
-            purges: so far.
-        """
+    def marked(self) -> tuple[int, ...]:
+        """Return the prompt's tokens with marks of their states in place of its texts'."""
         marked = list(self.prompt.ids)
         for key, segment in self.chunks:
             digest = hashlib.sha256(key)
-            digest.update(repr((sorted(self.states[key].seen), purges)).encode())
+            digest.update(repr((sorted(self.states[key].seen), self.purges)).encode())
             mark = -1 - int.from_bytes(digest.digest())  # no token is negative
             marked[segment.start : segment.end] = [mark] * len(segment.ids)
         return tuple(marked)

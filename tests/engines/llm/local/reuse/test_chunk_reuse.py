@@ -126,12 +126,6 @@ def test_a_cancelled_prompt_frees_what_it_had_begun(runner: FakeRunner, steps: i
     assert engine.held_bytes == 0
 
 
-def test_a_cancelled_prompt_leaves_those_that_wait_for_the_same(engine: LocalLLMEngine) -> None:
-    engine.submit([asked("one", A, B), asked("two", B, A)])
-    engine.cancel([WorkId("one")])
-    assert value(finish(engine, "two"), "two").completion_tokens == 6
-
-
 def test_a_text_beyond_the_bytes_is_kept_at_its_second_prompt(runner: FakeRunner) -> None:
     engine = make(runner, chunk_bytes=tokens(B) + tokens(C))
     first, second, third = [

@@ -13,8 +13,10 @@ import pytest
 import torch
 from fake_runner import finish, value
 from kept_engines import TEXTS, Make, answer, asked, engine_over, reused, tokens
+from llm_harness import eventually
 from tiny_chat import model
 
+from rag_accel.cli import main
 from rag_accel.engine_api import GenerationOutput, StepBudget, WorkId
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.local_llm import LocalLLM
@@ -164,6 +166,22 @@ def test_prompts_that_wait_for_one_text_encode_it_once(make: Make, gate: threadi
     gate.set()
     outputs = finish(engine, "one", "two")
     assert sorted(reused(value(outputs, id)) for id in ("one", "two")) == [0, tokens(*TEXTS)]
+
+
+def test_nothing_is_kept_that_has_seen_a_text_purged_meanwhile(
+    make: Make, gate: threading.Event, tmp_path: Path
+) -> None:
+    gate.set()
+    engine = make()
+    answer(engine, TEXTS[0])
+    gate.clear()
+    engine.submit([asked("two", *TEXTS)])  # the first is in memory, the second is looked for
+    eventually(lambda: any((tmp_path / "kept").glob("*.kv")))
+    assert main(["cache", "purge", str(tmp_path / "kept"), "--text", TEXTS[0]]) == 0
+    gate.set()
+    assert value(finish(engine, "two"), "two").completion_tokens == 6
+    engine.close()
+    assert not list((tmp_path / "kept").glob("*.kv"))
 
 
 def test_texts_are_computed_if_the_disk_does_not_answer(make: Make, gate: threading.Event) -> None:
