@@ -8,6 +8,7 @@ equal, scores (of the first) within 1e-6.
   all its vectors in each search, and 20 lines that somebody might put in its place: the matrix
   kept, with lengths; these do not see what is added. The first searches of the accelerated store
   are its own, and the next makes a copy of its vectors; all of these come before what is measured.
+- ``FAISS`` in clusters, 64 threads. Its opponent is the plain store, whose searches nothing shares.
 - ``FAISS`` (flat), 64 threads and one. Its opponents are the plain store, at FAISS's own number of
   threads and at one, whichever is faster, and a micro-batcher: the searches that wait go to
   ``index.search`` together.
@@ -17,6 +18,8 @@ Ratios:
         one caller; median over turns.
     in_memory_vs_kept_matrix: against a matrix of its vectors kept beside it, which sees no change:
         ms of a search by the matrix / accelerated, one caller; median over turns.
+    faiss_clusters_vs_plain_64: against the plain FAISS store over an IndexIVFFlat, half of which a
+        search reads: searches/s of 64 threads accelerated / plain; median over turns.
     faiss_vs_micro_batcher_64: against a micro-batcher over index.search: searches/s of 64 threads
         accelerated / micro-batcher; median over turns.
     faiss_vs_plain_64: against the plain FAISS store at its best number of threads: searches/s of 64
@@ -53,9 +56,11 @@ from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss, thread_count
 from rag_accel.recognition.store_copies import SEARCHES
-from rag_accel_demo.load import run_load
+from rag_accel_demo.load import Load, run_load
 
 K = 4
+#: of the index in clusters
+CLUSTERS = 64
 #: searches of each arm before those that are measured: as many as an engine waits for, and more
 WARM_UP = SEARCHES + 2
 PLAIN, OURS, KEPT, BATCHED = "plain", "accelerated", "kept matrix", "micro-batcher"
@@ -107,8 +112,9 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     queries = _vectors(chosen.searches, chosen.dimension, 2).tolist()
     with bench_accelerator() as accelerator:
         rows, found = _in_memory(vectors, queries, chosen, accelerator)
-        more_rows, more = _faiss(vectors, queries, chosen, accelerator)
-    rows, found = [*rows, *more_rows], {**found, **more}
+        for measure in (_faiss, _faiss_in_clusters):
+            more_rows, more = measure(vectors, queries, chosen, accelerator)
+            rows, found = [*rows, *more_rows], {**found, **more}
     _logger.info("%s", found)
     wrong = (
         *too_many(rows, "different_documents"),
@@ -188,7 +194,8 @@ def _faiss(
     vectors: Any, queries: Sequence[Any], sizes: Sizes, accelerator: Accelerator
 ) -> tuple[list[Row], dict[str, float]]:
     workload = f"FAISS, {len(vectors)} documents"
-    store = _faiss_store(vectors)
+    flat = load_faiss().IndexFlatL2(vectors.shape[1])
+    store = _faiss_store(flat, vectors)
     fast = accelerate(store, accelerator=accelerator)
     with closing(Batcher(partial(_together, store), sizes.callers)) as batcher:
         arms = {
@@ -197,21 +204,14 @@ def _faiss(
             BATCHED: Arm(lambda vector, _: batcher.invoke(vector)),
             OURS: Arm(partial(_unscored, fast)),
         }
-        loads = rotate(
-            {
-                name: lambda _, arm=arm: run_load(arm, queries, sizes.callers, "threads")
-                for name, arm in arms.items()
-            },
-            sizes.turns,
-        )
+        loads = _loads(arms, queries, sizes)
         times = _one_by_one(arms, queries, sizes.turns * 20)
     many, one = f"{workload}, {sizes.callers} threads", f"{workload}, one caller"
     rows = [
-        *(row for name in arms for row in system_rows(name, many, loads[name], "searches_per_s")),
-        *_answer_rows({name: list(found[0].answers) for name, found in loads.items()}, many),
+        *_load_rows(loads, many),
         *_time_rows(times, one),
     ]
-    rates = {name: [load.throughput_rps for load in found] for name, found in loads.items()}
+    rates = _rates(loads)
     plain = (PLAIN, ONE_THREAD)
     return rows, {
         "faiss_vs_micro_batcher_64": _ratio(rates[BATCHED], rates[OURS]),
@@ -220,8 +220,43 @@ def _faiss(
     }
 
 
-def _faiss_store(vectors: Any) -> FAISS:
-    index = load_faiss().IndexFlatL2(vectors.shape[1])
+def _faiss_in_clusters(
+    vectors: Any, queries: Sequence[Any], sizes: Sizes, accelerator: Accelerator
+) -> tuple[list[Row], dict[str, float]]:
+    workload = f"FAISS in clusters, {len(vectors)} documents, {sizes.callers} threads"
+    dimension = vectors.shape[1]
+    index = load_faiss().IndexIVFFlat(load_faiss().IndexFlatL2(dimension), dimension, CLUSTERS)
+    index.nprobe = CLUSTERS // 2
+    store = _faiss_store(index, vectors)
+    fast = accelerate(store, accelerator=accelerator)
+    arms = {PLAIN: Arm(partial(_unscored, store)), OURS: Arm(partial(_unscored, fast))}
+    loads = _loads(arms, queries, sizes)
+    rates = _rates(loads)
+    ratio = _ratio(rates[PLAIN], rates[OURS])
+    return _load_rows(loads, workload), {"faiss_clusters_vs_plain_64": ratio}
+
+
+def _loads(arms: Mapping[str, Arm], queries: Sequence[Any], sizes: Sizes) -> dict[str, list[Load]]:
+    """Search with each arm from many threads, in turn."""
+    runs = {
+        name: lambda _, arm=arm: run_load(arm, queries, sizes.callers, "threads")
+        for name, arm in arms.items()
+    }
+    return rotate(runs, sizes.turns)
+
+
+def _load_rows(loads: Mapping[str, Sequence[Load]], workload: str) -> list[Row]:
+    answers = {name: list(found[0].answers) for name, found in loads.items()}
+    rows = [system_rows(name, workload, found, "searches_per_s") for name, found in loads.items()]
+    return [*(row for some in rows for row in some), *_answer_rows(answers, workload)]
+
+
+def _rates(loads: Mapping[str, Sequence[Load]]) -> dict[str, list[float]]:
+    return {name: [load.throughput_rps for load in found] for name, found in loads.items()}
+
+
+def _faiss_store(index: Any, vectors: Any) -> FAISS:
+    index.train(vectors)
     index.add(vectors)
     names = [str(number) for number in range(len(vectors))]
     return FAISS(

@@ -122,6 +122,10 @@ class _Asking:
 
         return with_fallback(accelerator, owned, plain, work.name)
 
+    @property
+    def has_deadline(self) -> bool:
+        return self.identity.deadline is not None
+
     def adopts(self, model: Any) -> bool:
         return local_llms.why_plain(self.identity.accelerator, model) is None
 

@@ -10,12 +10,7 @@ from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.knowledge.engine import KnowledgeEngine
 from rag_accel.recognition.triplet_index import Numbers, Places
-from rag_accel.recognition.triplet_view import (
-    TripletGraph,
-    TripletView,
-    hop_from,
-    places_in,
-)
+from rag_accel.recognition.triplet_view import TripletGraph, TripletView, hop_from, places_in
 
 #: what the engines are called, before a number
 ENGINE = "graph"

@@ -43,7 +43,8 @@ SEARCHED_INDEXES = (
 def index_obstacle(index: Any) -> str | None:
     """Return why no owned engine searches a FAISS index; None if a search takes long enough."""
     if isinstance(index, FaissIndexClient):  # of a proxy, whose search shared no call
-        return "the store itself makes a search that overlaps no other"
+        alone = "the store itself makes a search that overlaps no other"
+        return f"{alone}, or has no deadline" if is_clustered(index._index) else alone
     if is_clustered(index):
         if (obstacle := ivf_obstacle(index)) is not None:
             return obstacle
@@ -81,7 +82,8 @@ def faiss_store_row(
         lambda store: index_obstacle(getattr(store, attribute)),
         proxy,
         "store",
-        "its own methods run; searches of all requests share looks at its index",
+        "its own methods run; searches of all requests share looks at its index (in clusters:"
+        " of those with a deadline)",
         (
             f"searches that read fewer than {MIN_NUMBERS:,} numbers",
             f"another index than {SEARCHED_INDEXES}",
@@ -122,7 +124,10 @@ _alone_threads = SearchThreads()
 
 
 class FaissIndexClient:
-    """A FAISS index, flat or in clusters, whose searches share calls with those of others."""
+    """A FAISS index whose searches are made together with those of other callers.
+
+    All that overlap on a flat index; on one in clusters those of runs with a deadline.
+    """
 
     def __init__(self, index: Any, ask: Ask) -> None:
         self._index, self._ask = index, ask
@@ -139,9 +144,12 @@ class FaissIndexClient:
         # What is done for a search alone is little: after a scan all of it has left the caches.
         is_alone = _searches.begin(self._index)
         try:
-            if is_alone:  # nothing is to be shared, and few searches are worth a second core
-                if is_clustered(self._index):  # FAISS has one thread for a query
+            if is_clustered(self._index):
+                # Searches of one index are about equally long and share no reading: pieces gain
+                # nothing unless some of them are more urgent, and cost up to 0.4 of the rate.
+                if is_alone or not self._ask.has_deadline:
                     return plain()
+            elif is_alone:  # nothing is to be shared, and few searches are worth a second core
                 return measured_scan(self._index, x, k, _alone_threads)
             if x.shape[1] != self._index.d or not np.isfinite(x).all():
                 return plain()

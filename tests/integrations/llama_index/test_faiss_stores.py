@@ -64,13 +64,11 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MIN_NUMBERS", 1)
 
 
-@pytest.mark.parametrize(
-    ("factory", "metric"), [("Flat", faiss.METRIC_L2), ("Flat", INNER), ("IVF1,Flat", INNER)]
-)
+@pytest.mark.parametrize("metric", [faiss.METRIC_L2, INNER])
 def test_searches_find_the_same_in_shared_calls_off_the_loop(
-    factory: str, metric: int, accelerator: Accelerator, searching: list[int]
+    metric: int, accelerator: Accelerator, searching: list[int]
 ) -> None:
-    store = store_over(factory, LARGE, metric)
+    store = store_over("Flat", LARGE, metric)
     plain = [outcome(store, one) for one in QUESTIONS]
     with activate(accelerator), ThreadPoolExecutor(8) as threads:
         assert list(threads.map(lambda one: outcome(store, one), QUESTIONS)) == plain
@@ -91,6 +89,21 @@ def test_searches_find_the_same_in_shared_calls_off_the_loop(
     assert engine["steps"] < 64
     assert "share looks at its index" in explain(fast)
     assert "FaissVectorStore.aquery leaves its loop free" in explain(fast)
+
+
+@pytest.mark.usefixtures("searching")
+@pytest.mark.parametrize(("deadline_s", "shared"), [(None, 0), (120.0, 32)])
+def test_searches_in_clusters_share_calls_where_they_have_a_deadline(
+    deadline_s: float | None, shared: int
+) -> None:
+    store = store_over("IVF1,Flat", LARGE, INNER)
+    plain = [outcome(store, one) for one in QUESTIONS]
+    with Accelerator(strict=True, deadline_s=deadline_s) as accelerator:
+        fast = accelerate(store, accelerator=accelerator)
+        with coverage(fast) as seen, ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(lambda one: outcome(fast, one), QUESTIONS)) == plain
+        assert searched(accelerator) == shared
+    assert shared or "overlaps no other, or has no deadline" in seen.calls[0].reason
 
 
 @pytest.mark.usefixtures("any_size")
