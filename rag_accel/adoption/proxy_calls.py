@@ -70,7 +70,7 @@ class StandingIn:
 
 def _proxy(known: ProxyClass, ask: _Asking, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a proxy is of no use."""
-    fits = known.fits(obj, plain_class(type(obj)), plain_method)
+    fits = known.is_of_use(obj, ask) and known.fits(obj, plain_class(type(obj)), plain_method)
     return known.make(obj, ask) if fits else obj
 
 

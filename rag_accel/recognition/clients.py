@@ -43,8 +43,7 @@ SEARCHED_INDEXES = (
 def index_obstacle(index: Any) -> str | None:
     """Return why no owned engine searches a FAISS index; None if a search takes long enough."""
     if isinstance(index, FaissIndexClient):  # of a proxy, whose search shared no call
-        alone = "the store itself makes a search that overlaps no other"
-        return f"{alone}, or has no deadline" if is_clustered(index._index) else alone
+        return "the store itself makes a search that overlaps no other"
     if is_clustered(index):
         if (obstacle := ivf_obstacle(index)) is not None:
             return obstacle
@@ -73,6 +72,11 @@ def faiss_store_row(
     ``adapt`` returns a proxy as the run that asks needs it.
     """
 
+    def is_of_use(store: Any, ask: Ask) -> bool:
+        # Searches of one index are about equally long and share no reading: pieces gain nothing
+        # unless some of them are more urgent, and cost up to 0.4 of the rate.
+        return ask.has_deadline or not is_clustered(getattr(store, attribute))
+
     def proxy(store: Any, ask: Ask) -> Any:
         client = FaissIndexClient(getattr(store, attribute), ask)
         return adapt(replaced(store, **{attribute: client}), ask)
@@ -88,6 +92,7 @@ def faiss_store_row(
             f"searches that read fewer than {MIN_NUMBERS:,} numbers",
             f"another index than {SEARCHED_INDEXES}",
         ),
+        is_of_use=is_of_use,
     )
 
 
@@ -144,12 +149,9 @@ class FaissIndexClient:
         # What is done for a search alone is little: after a scan all of it has left the caches.
         is_alone = _searches.begin(self._index)
         try:
-            if is_clustered(self._index):
-                # Searches of one index are about equally long and share no reading: pieces gain
-                # nothing unless some of them are more urgent, and cost up to 0.4 of the rate.
-                if is_alone or not self._ask.has_deadline:
+            if is_alone:  # nothing is to be shared, and few searches are worth a second core
+                if is_clustered(self._index):  # FAISS has one thread for a query
                     return plain()
-            elif is_alone:  # nothing is to be shared, and few searches are worth a second core
                 return measured_scan(self._index, x, k, _alone_threads)
             if x.shape[1] != self._index.d or not np.isfinite(x).all():
                 return plain()

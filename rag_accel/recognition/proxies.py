@@ -97,6 +97,8 @@ class ProxyClass:
         check: raises ``NotAdoptedError`` where a proxy of an object of this plain class is of no
             use. Asked in every call, before ``obstacle``.
         cross_encoder: returns the cross-encoder of sentence-transformers that scores for an object.
+        is_of_use: tells whether a run gains from a proxy of an object. Asked in every call, before
+            ``obstacle``, which may take longer.
     """
 
     methods: tuple[str, ...]
@@ -111,6 +113,7 @@ class ProxyClass:
     effects: Mapping[str, str] = field(default_factory=dict[str, str])
     check: Callable[[Any, type, PlainMethod], object] | None = None
     cross_encoder: Callable[[Any], Any] | None = None
+    is_of_use: Callable[[Any, Ask], bool] = lambda obj, ask: True
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
         """Return why a proxy of an object of a plain class is of no use; None if it is of use."""
