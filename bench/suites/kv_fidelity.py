@@ -124,9 +124,9 @@ class Sizes:
 
 
 QUICK = Sizes(
-    lengths=(Length(500, 24, 340), Length(2000, 8, 1400), Length(5000, 2, 1400)),
-    random=16,
-    contexts=15,
+    lengths=(Length(500, 12, 340), Length(2000, 8, 1400), Length(5000, 1, 1400)),
+    random=12,
+    contexts=10,
 )
 FULL_SIZES = Sizes()
 
