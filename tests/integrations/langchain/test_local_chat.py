@@ -353,7 +353,7 @@ class _Suite:
 
 
 class TestUnit(_Suite, ChatModelUnitTests):
-    has_tool_choice = False  # no call can be forced
+    has_tool_calling = False  # the suite forces calls, and of tools with equal names
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
