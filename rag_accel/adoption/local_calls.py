@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, PrimitiveKind
 from rag_accel.engines.llm.local.local_llm import LocalLLM
+from rag_accel.engines.llm.local.text.tools import AnswerPieces, check_tools, read_calls
 from rag_accel.engines.llm.named import NamedLLM, RunnableLLM
 from rag_accel.engines.llm.remote.early_prompts import have_refused
 from rag_accel.engines.llm.remote.remote_llm import RemoteLLM, RemoteModel
@@ -74,6 +75,40 @@ class LocalCalls:
         accelerator = self.accelerator if identity is None else identity.accelerator
         return (accelerator or default_accelerator()).local_llms.model(self.llm)
 
+    @property
+    def takes_tools(self) -> bool:
+        """Tell whether the model's prompts can offer tools; its weights are not loaded."""
+        return isinstance(self.llm, LocalLLM) and self.llm.takes_tools
+
+    def check_tools(self, request: GenerationInput, choice: Any = None) -> None:
+        """Check a call's tools and the turns that call them.
+
+        Args:
+            request: the call.
+            choice: which of the tools is to be called, as OpenAI names it.
+
+        Raises:
+            ConfigError: the model takes none, or not these; none can be forced.
+        """
+        where = type(self.holder).__name__
+        if choice not in (None, "auto"):
+            raise ConfigError(
+                "a local model chooses for itself whether it calls a tool",
+                where=f"{where}, tool_choice",
+                found=repr(choice),
+                valid="None | 'auto'",
+                hint="offer the tool that you want alone, and ask for its call in the prompt",
+            )
+        if request.has_tools and not self.takes_tools:
+            raise ConfigError(
+                "the model's prompts take no tools",
+                where=where,
+                found="tools" if request.tools else "a tool message, or one with tool calls",
+                valid="a LocalLLM whose chat template renders tools, such as Qwen's or Llama 3's",
+                hint="give chat_template=, or have a server's own client call them: ChatOpenAI",
+            )
+        check_tools(request, where)
+
     def describe(self, accelerator: Accelerator) -> str:
         """Return which engine runs the calls on an accelerator."""
         local = accelerator.local_llms.model(self.llm)
@@ -102,7 +137,7 @@ class LocalCalls:
         work = self._work(identity, request)
         prompt = self._note_prompt(identity, work)
         found: GenerationOutput = identity.accelerator.leaves.compute(identity, work, prompt)
-        return _take(prompt, found)
+        return _take(prompt, read_calls(found) if request.tools else found)
 
     def submit(self, request: GenerationInput) -> SubmittedWork:
         """Submit a completion that is waited for later, as the only one."""
@@ -116,27 +151,34 @@ class LocalCalls:
         prompt = self._note_prompt(identity, work)
         leaves = identity.accelerator.leaves
         found = cast("GenerationOutput", await leaves.acompute(identity, work, prompt))
-        return _take(prompt, found)
+        return _take(prompt, read_calls(found) if request.tools else found)
 
     def stream(self, request: GenerationInput) -> Iterator[str | GenerationOutput]:
         """Yield the text of a completion as it comes, and the completion last."""
         identity = self._identity()
         work = self._work(identity, request)
         prompt = self._note_prompt(identity, work, is_streamed=True)
-        return _taken(partial(_take, prompt), identity.accelerator.leaves.stream(identity, work))
+        pieces = identity.accelerator.leaves.stream(identity, work)
+        return _taken(_shown(request, prompt), pieces)
 
     async def astream(self, request: GenerationInput) -> AsyncIterator[str | GenerationOutput]:
         """Do as ``stream`` without blocking the loop."""
         identity = self._identity()
         work = await self._awork(identity, request)
         prompt = self._note_prompt(identity, work, is_streamed=True)
-        return _ataken(partial(_take, prompt), identity.accelerator.leaves.astream(identity, work))
+        pieces = identity.accelerator.leaves.astream(identity, work)
+        return _ataken(_shown(request, prompt), pieces)
 
     def _note_prompt(
         self, identity: RequestIdentity, work: Work, *, is_streamed: bool = False
     ) -> NotedPrompt | None:
-        """Record a program's prompt; None where none of the engine's is begun early."""
+        """Record a program's prompt; None where none of the engine's is begun early.
+
+        Records hold texts only, so that a prompt with tools would be begun as another.
+        """
         call: GenerationInput = work.payload
+        if call.has_tools:
+            return None
         model = identity.accelerator.local_llms.model(self.llm)
         servers = model.servers if isinstance(model, RemoteModel) else ()
         may_be_early = not (is_streamed or call.chunk_spans) and self._is_settled(call)
@@ -195,20 +237,30 @@ def _take(prompt: NotedPrompt | None, found: T) -> T:
     return found
 
 
-def _taken(answered: Callable[[T], T], pieces: Iterator[T]) -> Iterator[T]:
+Piece = str | GenerationOutput
+Shown = Callable[[Piece], Iterable[Piece]]
+
+
+def _shown(request: GenerationInput, prompt: NotedPrompt | None) -> Shown:
+    """Return what makes pieces for the caller of a piece of an answer."""
+    return AnswerPieces().of if request.tools else lambda piece: (_take(prompt, piece),)
+
+
+def _taken(shown: Shown, pieces: Iterator[Piece]) -> Iterator[Piece]:
     """Yield pieces of an answer; closing this closes them."""
     try:
-        yield from map(answered, pieces)
+        yield from chain.from_iterable(map(shown, pieces))
     finally:
         if isinstance(pieces, Generator):
             pieces.close()
 
 
-async def _ataken(answered: Callable[[T], T], pieces: AsyncIterator[T]) -> AsyncIterator[T]:
+async def _ataken(shown: Shown, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
     """Yield pieces of an answer; closing this closes them."""
     try:
         async for piece in pieces:
-            yield answered(piece)
+            for part in shown(piece):
+                yield part
     finally:
         if isinstance(pieces, AsyncGenerator):
             await pieces.aclose()
@@ -236,7 +288,8 @@ class CallsAhead:
             ahead, work = self._handed.popleft()
             if ahead == request:
                 try:
-                    return cast("GenerationOutput", work.value(0))
+                    found = cast("GenerationOutput", work.value(0))
+                    return read_calls(found) if request.tools else found
                 finally:
                     work.cancel()
             work.cancel()

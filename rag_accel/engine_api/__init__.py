@@ -49,6 +49,7 @@ from rag_accel.engine_api.payloads import (
     TextBatch,
     TokenLogprob,
     TokenUsage,
+    ToolCall,
 )
 from rag_accel.engine_api.profile import BorrowedEngine, Capability, EngineProfile, LatencyModel
 
@@ -100,6 +101,7 @@ __all__ = [
     "TextBatch",
     "TokenLogprob",
     "TokenUsage",
+    "ToolCall",
     "WorkId",
     "worst_state",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 Direction = Literal["out", "in", "both"]
 
 
@@ -32,11 +32,29 @@ class ScoredDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's call of a tool. ``arguments`` is the text of a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One chat turn."""
+    """One chat turn.
+
+    Args:
+        role: who says it.
+        content: its text.
+        tool_calls: calls that an assistant's turn makes.
+        tool_call_id: the call that a tool's turn answers.
+    """
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +236,7 @@ class GenerationInput:
     under the handle an engine reuses only the common prefix. For PARTIAL_PREFILLING they are the
     beginning of a prompt, which may end within a message and within a word. ``chunk_spans``
     are the parts of them that are retrieved texts, in any order; an engine may ignore them.
+    ``tools`` are functions that the answer may call, as OpenAI's JSON schemas.
     """
 
     messages: tuple[Message, ...]
@@ -225,6 +244,13 @@ class GenerationInput:
     max_tokens: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     chunk_spans: tuple[ChunkSpan, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def has_tools(self) -> bool:
+        """Tell whether it offers tools, or has turns that call them or answer such calls."""
+        turns = self.messages
+        return bool(self.tools) or any(turn.tool_calls or turn.role == "tool" for turn in turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +315,8 @@ class GenerationOutput:
         use: where the prompt's tokens came from, by an engine that owns its sequences.
         logprobs: of the generated tokens, where asked for.
         weights: what computed it: the model's ``own``, or ``int8``, which is approximate.
+        tool_calls: calls of tools that it makes, in place of their text.
+        malformed_calls: the text of each call that cannot be read.
     """
 
     text: str
@@ -298,6 +326,8 @@ class GenerationOutput:
     use: PromptUse | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     weights: str = "own"
+    tool_calls: tuple[ToolCall, ...] = ()
+    malformed_calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

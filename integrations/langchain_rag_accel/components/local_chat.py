@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
 from contextvars import ContextVar
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForLLMRun,
@@ -18,10 +18,17 @@ from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
-from langchain_core.runnables import RunnableConfig
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from langchain_rag_accel.components.local_messages import generation_input, named_documents
+from langchain_rag_accel.components.local_messages import (
+    calls_of,
+    generation_input,
+    named_documents,
+)
+from langchain_rag_accel.components.structured_output import structured
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.local_calls import CallsAhead, LocalCalls, component_llm
@@ -164,6 +171,47 @@ class ChatRagAccel(BaseChatModel):
         """Return the engine of the model, loaded; on an accelerator unless it has its own."""
         return self._calls.prepared_engine(self.accelerator or accelerator)
 
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: Any = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Offer tools to the model, by its chat template; it chooses itself whether to call one.
+
+        Raises:
+            ConfigError: the template takes no tools, several have a name, or ``tool_choice`` is not
+                None or ``auto``.
+        """
+        offered = tuple(convert_to_openai_tool(tool) for tool in tools)
+        self._calls.check_tools(GenerationInput((), tools=offered), tool_choice)
+        return self.bind(tools=list(offered), **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type | None = None,
+        *,
+        method: Literal["json_schema", "json_mode", "function_calling"] = "json_schema",
+        include_raw: bool = False,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, dict[str, Any] | BaseModel]:
+        """Parse answers by LangChain's own parsers; nothing forces the model to follow a schema.
+
+        Args:
+            schema: a pydantic class gives its instances; a typed dict, or a JSON schema with a
+                title, gives dicts.
+            method: ``json_schema`` appends the parser's instructions to the prompt. ``json_mode``
+                leaves them to the prompt. ``function_calling`` offers the schema as a tool.
+            include_raw: return a dict of ``raw``, ``parsed`` and ``parsing_error``.
+            kwargs: only ``strict``, which LangChain passes and which is not heeded.
+
+        Raises:
+            ConfigError: another method or argument, or ``bind_tools`` raises it.
+        """
+        kwargs.pop("strict", None)
+        return structured(self, schema, method, include_raw, kwargs)
+
     def batch(
         self,
         inputs: list[LanguageModelInput],
@@ -276,9 +324,11 @@ class ChatRagAccel(BaseChatModel):
         self, messages: Sequence[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
     ) -> GenerationInput:
         documents = named_documents(kwargs.pop("documents", None))
+        choice = kwargs.get("tool_choice")
         request = generation_input(
             messages, stop, kwargs.pop("max_tokens", self.max_tokens), self._sampling(kwargs)
         )
+        self._calls.check_tools(request, choice)
         # Computed exactly, a prompt has no use for where they stand.
         model = self._calls.model
         if not model.reuses_texts:
@@ -291,20 +341,20 @@ class ChatRagAccel(BaseChatModel):
         return {name: value for name, value in {**own, **kwargs}.items() if value is not None}
 
     def _result(self, output: GenerationOutput) -> ChatResult:
-        message = AIMessage(
-            content=output.text,
-            usage_metadata=usage_of(output),
-            response_metadata=self._metadata(output),
-        )
+        message = AIMessage(content=output.text, **self._details(output))
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _chunk(self, piece: str | GenerationOutput) -> ChatGenerationChunk:
         if isinstance(piece, str):
             return ChatGenerationChunk(message=AIMessageChunk(content=piece))
-        message = AIMessageChunk(
-            content="", usage_metadata=usage_of(piece), response_metadata=self._metadata(piece)
-        )
-        return ChatGenerationChunk(message=message)
+        return ChatGenerationChunk(message=AIMessageChunk(content="", **self._details(piece)))
+
+    def _details(self, output: GenerationOutput) -> dict[str, Any]:
+        return {
+            "usage_metadata": usage_of(output),
+            "response_metadata": self._metadata(output),
+            **calls_of(output),
+        }
 
     def _metadata(self, output: GenerationOutput) -> dict[str, Any]:
         found: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -25,18 +26,22 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
     TextBlock,
+    ToolCallBlock,
 )
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
-from llama_index.core.llms import LLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.schema import BaseNode, NodeWithScore
+from llama_index.core.tools.types import BaseTool
+from llama_index.core.types import PydanticProgramMode
 from pydantic import BeforeValidator
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.local_calls import LocalCalls, component_llm
 from rag_accel.config import KvReuse
-from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role
+from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role, ToolCall
 from rag_accel.engines.llm.local.local_llm import named_bounds
 from rag_accel.engines.llm.local.options import (
     KvRecipe,
@@ -62,18 +67,23 @@ _ROLES: Mapping[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
     MessageRole.USER: "user",
     MessageRole.ASSISTANT: "assistant",
+    MessageRole.TOOL: "tool",
 }
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
 #: arguments of the class that are no fields
 _NO_FIELDS = ("model", "tokenizer", "chat_template", "accelerator")
-_OWN = frozenset({"formatted", "stop", "max_tokens", "documents"})
+_OWN = frozenset({"formatted", "stop", "max_tokens", "documents", "tools", "tool_choice"})
 
 
-class RagAccelLLM(LLM):
+class RagAccelLLM(FunctionCallingLLM):
     """An LLM of Hugging Face's that runs here, in steps that concurrent callers share.
 
     Without sampling options it gives the most probable tokens: in float32, the text that
     ``generate`` gives. ``complete`` asks with its prompt as the only message of a chat.
+
+    Agents call functions with it where its chat template takes tools; nothing forces it to call
+    one, not even ``tool_required``. Structured output is read from its text, by LlamaIndex's
+    programs of the mode ``llm``, unless ``pydantic_program_mode`` names another.
 
     Args:
         model: a folder, a name on the hub, or a causal language model of transformers, which stays
@@ -124,6 +134,7 @@ class RagAccelLLM(LLM):
     runner: RunnerName | None = Field(default=None, description="What computes the model.")
     weights: WeightsName | None = Field(default=None, description="Its own, or int8.")
     stop: list[str] = Field(default_factory=list, description="What ends an answer.")
+    pydantic_program_mode: PydanticProgramMode = PydanticProgramMode.LLM
 
     _llm: NamedLLM = PrivateAttr()
     _accelerator: Accelerator | None = PrivateAttr(default=None)
@@ -159,6 +170,7 @@ class RagAccelLLM(LLM):
             context_window=self._llm.context,
             num_output=self.max_tokens,
             is_chat_model=True,
+            is_function_calling_model=self._calls.takes_tools,
             model_name=self._llm.name,
         )
 
@@ -226,6 +238,56 @@ class RagAccelLLM(LLM):
         stream = await self._calls.astream(self._prompted(prompt, kwargs))
         return _aread(stream, self._completion_piece)
 
+    def get_tool_calls_from_response(
+        self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
+    ) -> list[ToolSelection]:
+        """Return the calls of tools in an answer.
+
+        Raises:
+            ValueError: there are none, and ``error_on_no_tool_call`` is set.
+        """
+        calls = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
+        if not calls and error_on_no_tool_call:
+            raise ValueError(f"the answer calls no tool: {response.message.content!r}")
+        return [
+            ToolSelection(
+                tool_id=call.tool_call_id or "",
+                tool_name=call.tool_name,
+                tool_kwargs=cast("dict[str, Any]", call.tool_kwargs),
+            )
+            for call in calls
+        ]
+
+    def _prepare_chat_with_tools(
+        self,
+        tools: Sequence[BaseTool],
+        user_msg: str | ChatMessage | None = None,
+        chat_history: list[ChatMessage] | None = None,
+        verbose: bool = False,
+        allow_parallel_tool_calls: bool = False,
+        tool_required: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        asked = ChatMessage(user_msg) if isinstance(user_msg, str) else user_msg
+        return {
+            "messages": [*(chat_history or ()), *([] if asked is None else [asked])],
+            "tools": [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools],
+            **kwargs,
+        }
+
+    def _validate_chat_with_tools_response(
+        self,
+        response: ChatResponse,
+        tools: Sequence[BaseTool],
+        allow_parallel_tool_calls: bool = False,
+        **kwargs: Any,
+    ) -> ChatResponse:
+        """Leave one call in an answer, unless several are allowed."""
+        blocks = response.message.blocks
+        if not allow_parallel_tool_calls:
+            del blocks[2:]  # its text comes first, and then its calls
+        return response
+
     @property
     def _calls(self) -> LocalCalls:
         return LocalCalls(self._llm, self, self._accelerator)
@@ -236,21 +298,15 @@ class RagAccelLLM(LLM):
     def _asked(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> GenerationInput:
         own = {name: getattr(self, name) for name in _SAMPLING}
         options = {**own, **{name: kwargs[name] for name in kwargs if name not in _OWN}}
-        if options.get("tools"):
-            raise ConfigError(
-                "a local model cannot call tools",
-                where="RagAccelLLM, tools",
-                found="tools",
-                valid="a call without it",
-                hint="use an agent that asks in text, such as ReActAgent",
-            )
         documents = named_documents(kwargs.get("documents"))
         request = GenerationInput(
             tuple(_turn(message, at) for at, message in enumerate(messages)),
             stop_strings(kwargs.get("stop") or self.stop),
             kwargs.get("max_tokens", self.max_tokens),
             {name: value for name, value in options.items() if value is not None},
+            tools=tuple(kwargs.get("tools") or ()),
         )
+        self._calls.check_tools(request, kwargs.get("tool_choice"))
         # Computed exactly, a prompt has no use for where they stand.
         model = self._calls.model
         if not model.reuses_texts:
@@ -259,14 +315,14 @@ class RagAccelLLM(LLM):
 
     def _chat_response(self, output: GenerationOutput) -> ChatResponse:
         message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)
+        message.blocks += map(_block, output.tool_calls)
         return ChatResponse(message=message, additional_kwargs=self._notes(output), raw=output)
 
     def _chat_piece(self, piece: str | GenerationOutput, text: str) -> ChatResponse:
-        message = ChatMessage(role=MessageRole.ASSISTANT, content=text)
         if isinstance(piece, str):
+            message = ChatMessage(role=MessageRole.ASSISTANT, content=text)
             return ChatResponse(message=message, delta=piece)
-        notes = self._notes(piece)
-        return ChatResponse(message=message, delta="", additional_kwargs=notes, raw=piece)
+        return self._chat_response(piece).model_copy(update={"delta": ""})
 
     def _completion(self, output: GenerationOutput) -> CompletionResponse:
         notes = self._notes(output)
@@ -289,17 +345,34 @@ class RagAccelLLM(LLM):
         }
 
 
+def _block(call: ToolCall) -> ToolCallBlock:
+    kwargs = json.loads(call.arguments)
+    return ToolCallBlock(tool_call_id=call.id, tool_name=call.name, tool_kwargs=kwargs)
+
+
 def _turn(message: ChatMessage, at: int) -> Message:
     role = _ROLES.get(message.role)
-    strange = next((block for block in message.blocks if not isinstance(block, TextBlock)), None)
+    known = (TextBlock, ToolCallBlock) if role == "assistant" else TextBlock
+    strange = next((block for block in message.blocks if not isinstance(block, known)), None)
     if role is None or strange is not None:
         raise ConfigError(
-            "a local model takes system, user and assistant messages of text",
+            "a local model takes messages of text, and of tool calls from an assistant",
             where=f"RagAccelLLM, message {at + 1}",
             found=f"role {message.role.value!r}" if role is None else type(strange).__name__,
-            valid="system | user | assistant, of text",
+            valid="system | user | assistant | tool, of text",
         )
-    return Message(role, message.content or "")
+    calls = (block for block in message.blocks if isinstance(block, ToolCallBlock))
+    return Message(
+        role,
+        message.content or "",
+        tuple(ToolCall(call.tool_call_id or "", call.tool_name, _json(call)) for call in calls),
+        str(message.additional_kwargs.get("tool_call_id", "")) if role == "tool" else "",
+    )
+
+
+def _json(call: ToolCallBlock) -> str:
+    given = call.tool_kwargs
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 Piece = str | GenerationOutput

@@ -27,6 +27,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 from pydantic import ValidationError
 from tiny_chat import TOKENS, generated, generated_by, model
+from tool_chat import TEMPLATE
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from langchain_rag_accel.coverage import coverage
@@ -181,7 +182,7 @@ def test_it_answers_in_an_accelerated_chain(chat: ChatRagAccel, accelerator: Acc
         ([ToolMessage("a", tool_call_id="1")], "tool message"),
         (
             [AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "1"}])],
-            "ai message with tool calls",
+            "one with tool calls",
         ),
         ([HumanMessage([{"type": "image_url", "image_url": "x"}])], "image_url"),
     ],
@@ -352,10 +353,17 @@ class _Suite:
 
 
 class TestUnit(_Suite, ChatModelUnitTests):
-    pass
+    has_tool_calling = False  # the suite forces calls, and of tools with equal names
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {**self.params, "chat_template": TEMPLATE}
 
 
 class TestIntegration(_Suite, ChatModelIntegrationTests):
+    has_tool_calling = False  # a model of random weights calls none
+    has_structured_output = False
+
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {**self.params, "max_tokens": TOKENS}

@@ -11,6 +11,7 @@ from typing import Any
 
 from rag_accel.engines.llm.local.choice import LocalModel, local_model, name_of
 from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.text.tools import takes_tools
 from rag_accel.errors import ConfigError
 
 _NAMES = tuple(field.name for field in fields(LocalOptions))
@@ -98,6 +99,15 @@ class LocalLLM:
             auto = importlib.import_module("transformers").AutoConfig
             config = auto.from_pretrained(str(self.model), trust_remote_code=False)
         return int(config.max_position_embeddings)
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Tell whether the chat template renders tools; the weights are not loaded."""
+        tokenizer = self.tokenizer
+        if tokenizer is None and isinstance(self.model, str | Path):
+            auto = importlib.import_module("transformers").AutoTokenizer
+            tokenizer = auto.from_pretrained(str(self.model), trust_remote_code=False)
+        return tokenizer is not None and takes_tools(tokenizer, self.chat_template)
 
     def is_same_model(self, other: Any) -> bool:
         return isinstance(other, LocalLLM) and self._source == other._source

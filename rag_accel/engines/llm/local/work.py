@@ -170,11 +170,12 @@ class WorkReader:
         """
         prompting, segments = self._of_messages(), self._segments(payload)
         is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
-        read = prompting.beginning if is_part else prompting.whole
         if segments is not None and pays(segments):
             prompt = segments.before_texts
+        elif is_part:
+            prompt = prompting.beginning(payload.messages)
         else:
-            prompt = read(payload.messages)
+            prompt = prompting.whole(payload.messages, payload.tools)
         if not prompt:
             return None
         check_room(len(prompt), 1, self._runner.context)
@@ -195,7 +196,7 @@ class WorkReader:
             wanted = self._options.max_tokens_default
         check_whole("GenerationInput.max_tokens", wanted, 1)
         prompting, segments = self._of_messages(), self._segments(payload)
-        prompt = segments.ids if segments else prompting.whole(payload.messages)
+        prompt = segments.ids if segments else prompting.whole(payload.messages, payload.tools)
         max_new = check_room(len(prompt), wanted, self._runner.context)
         if isinstance(payload, DependencyInput) and payload.only_encoded:
             work = self._work(request, prompt, 0, Sampler(sampling), None)
@@ -247,9 +248,12 @@ class WorkReader:
             return None
         prompting = self._of_messages()
         if self._options.kv_reuse == "dependency":
-            return prompting.tree(payload.messages, payload.chunk_spans)
+            return prompting.tree(payload.messages, payload.chunk_spans, payload.tools)
         return prompting.segmented(
-            payload.messages, payload.chunk_spans, self._options.least_chunk_tokens
+            payload.messages,
+            payload.chunk_spans,
+            self._options.least_chunk_tokens,
+            payload.tools,
         )
 
     def _of_nodes(self, prompt: DepPrompt) -> TreePrompt:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, Message
+from rag_accel.engines.llm.local.text.tools import chat_turns
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.dependency.lines import find_path_lines, texts_around
 from rag_accel.kv.dependency.prompt import DepPrompt
@@ -15,6 +17,9 @@ from rag_accel.kv.dependency.tokens import TreePrompt, prompt_of_lines, saves_to
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
 _WHERE = "local language model"
+
+#: Functions that an answer may call, as JSON schemas.
+Tools = Sequence[Mapping[str, Any]]
 
 #: Characters no text has a use for; one that is in no message marks places in the prompt.
 _PRIVATE = [chr(code) for code in range(0xE000, 0xF8FF)]
@@ -48,13 +53,13 @@ class Prompting:
         self._template = template
         self._special = _special_names(tokenizer) if split_special_tokens else None
 
-    def whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def whole(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[int, ...]:
         """Return the ids of a whole prompt, up to where the answer begins.
 
         Raises EngineError where the template refuses the messages or the prompt is empty.
         """
         try:
-            ids = self._ids(messages, whole=True)
+            ids = self._ids(messages, tools, whole=True)
         except Exception as error:
             raise EngineError(
                 "the chat template refuses the messages",
@@ -73,12 +78,16 @@ class Prompting:
         template refuses a beginning, such as one without a user's turn: a whole prompt may pass.
         """
         try:
-            return self._ids(messages, whole=False)
+            return self._ids(messages, (), whole=False)
         except Exception:
             return ()
 
     def segmented(
-        self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan], least_tokens: int
+        self,
+        messages: Sequence[Message],
+        chunk_spans: Sequence[ChunkSpan],
+        least_tokens: int,
+        tools: Tools = (),
     ) -> SegmentedPrompt | None:
         """Return a whole prompt by its segments; None where no passage can be told apart in it.
 
@@ -88,7 +97,7 @@ class Prompting:
         """
         inside = [span for span in chunk_spans if _is_inside(span, messages)]
         used = _without_question(messages, inside)
-        found = self._rendered(messages) if used else None
+        found = self._rendered(messages, tools) if used else None
         if found is None:
             return None
         text, contents = found
@@ -105,7 +114,7 @@ class Prompting:
         return self._encode(text[: _head_stop(messages, contents, ())])
 
     def tree(
-        self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan]
+        self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan], tools: Tools = ()
     ) -> TreePrompt | None:
         """Return a whole prompt with the tree of its relation paths; None where it saves nothing.
 
@@ -113,7 +122,7 @@ class Prompting:
         what labels them is left out. Each segment of a path has the tokens that it has alone.
         """
         inside = [span for span in chunk_spans if _is_inside(span, messages)]
-        found = self._rendered(messages) if inside else None
+        found = self._rendered(messages, tools) if inside else None
         if found is None:
             return None
         text, contents = found
@@ -134,20 +143,18 @@ class Prompting:
         """
         return tree_prompt(prompt, self._encode)
 
-    def _rendered(self, messages: Sequence[Message]) -> tuple[str, list[_Content]] | None:
+    def _rendered(
+        self, messages: Sequence[Message], tools: Tools = ()
+    ) -> tuple[str, list[_Content]] | None:
         """Return a whole prompt's text, and where the messages stand; None if that cannot be told.
 
         Messages with names of special tokens that are to be read as text are left out, too.
         """
-        if self._special is not None and any(
-            self._special.search(message.content) for message in messages
-        ):
+        turns = chat_turns(messages)
+        if self._marked(turns, _PRIVATE[0]) != turns:
             return None
         try:
-            turns = [{"role": message.role, "content": message.content} for message in messages]
-            text = self._tokenizer.apply_chat_template(
-                turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
-            )
+            text = self._text(turns, tools)
         except Exception:  # the whole prompt is refused by its reason
             return None
         contents = _contents(text, messages)
@@ -157,15 +164,20 @@ class Prompting:
         """Return the ids that a text has as a segment."""
         return self._encode(text)
 
-    def _ids(self, messages: Sequence[Message], *, whole: bool) -> tuple[int, ...]:
-        mark = _unused(message.content for message in messages)
-        turns = [
-            {"role": message.role, "content": self._marked(message.content, mark)}
-            for message in messages
-        ]
-        text = self._tokenizer.apply_chat_template(
-            turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
+    def _text(self, turns: list[dict[str, Any]], tools: Tools) -> str:
+        return self._tokenizer.apply_chat_template(
+            turns,
+            tools=list(tools) or None,
+            chat_template=self._template,
+            add_generation_prompt=True,
+            tokenize=False,
         )
+
+    def _ids(self, messages: Sequence[Message], tools: Tools, *, whole: bool) -> tuple[int, ...]:
+        turns = chat_turns(messages)
+        mark = _unused([json.dumps([turns, *tools], ensure_ascii=False)])
+        turns = self._marked(turns, mark)
+        text = self._text(turns, tools)
         if not whole and turns:
             text = _up_to(text, turns[-1]["content"])
         if self._special is None or mark not in text:
@@ -175,11 +187,20 @@ class Prompting:
         ids = (self._encode(piece, at % 2 == 1) for at, piece in enumerate(pieces) if piece)
         return tuple(token for piece in ids for token in piece)
 
-    def _marked(self, content: str, mark: str) -> str:
+    def _marked(self, said: Any, mark: str) -> Any:
         """Put marks around the names of special tokens, if they are to be read as text."""
         if self._special is None:
-            return content
-        return self._special.sub(lambda found: f"{mark}{found.group()}{mark}", content)
+            return said
+        if isinstance(said, list):
+            return [self._marked(part, mark) for part in said]
+        if isinstance(said, dict):
+            return {
+                key: part if key == "role" else self._marked(part, mark)
+                for key, part in said.items()
+            }
+        if not isinstance(said, str):
+            return said
+        return self._special.sub(lambda found: f"{mark}{found.group()}{mark}", said)
 
     def _encode(self, text: str, as_text: bool = False) -> tuple[int, ...]:
         options = {"split_special_tokens": True} if as_text else {}
