@@ -167,11 +167,12 @@ class BatchedSearchEngine(OutboxEngine[_Search, _Answer]):
         if results is None:
             self._counts["failed_store_calls"] += 1
             results = [ASK_ALONE] * len(report.searches)
-        return [
-            EngineOutput(search.id, "final", result)
-            for search, result in zip(report.searches, results, strict=True)
-            if self._jobs.pop(search.id, None) is not None  # it was cancelled before
-        ]
+        outputs = list[EngineOutput]()
+        for search, result in zip(report.searches, results, strict=True):
+            if self._jobs.get(search.id) is search:  # it was not cancelled before
+                del self._jobs[search.id]
+                outputs.append(EngineOutput(search.id, "final", result))
+        return outputs
 
 
 def _search(call: list[_Search], put: Callable[[list[_Answer]], None]) -> None:
