@@ -116,6 +116,7 @@ _QDRANT_FIELDS = {
     "lookup_from": "lookup_from",
     "shard_key_selector": "shard_key",
 }
+_QDRANT_QUERIES = frozenset({"FusionQuery", "NearestQuery", "SparseVector"})
 _QDRANT_SHARED = ("collection_name", "consistency", "timeout")
 _QDRANT_DEFAULTS = {"limit": 10, "with_payload": True, "with_vectors": False}
 
@@ -161,11 +162,14 @@ def _read_qdrant(client: Any, given: Mapping[str, Any]) -> ReadSearch | None:
     vector = query.get("query")
     if isinstance(vector, np.ndarray) and vector.ndim == 1:
         query["query"] = vector = vector.tolist()
-    if type(vector) is not list or not is_value(shared):  # other queries a client looks up itself
+    kind = type(vector).__name__
+    if not (kind == "list" or (kind in _QDRANT_QUERIES and _is_model(vector))):
+        return None  # of these some are texts, which the client embeds
+    if not is_value(shared) or not all(is_value(one) or _is_model(one) for one in query.values()):
         return None
-    if not all(is_value(part) or _is_model(part) for name, part in query.items()):
-        return None
-    return ReadSearch(query, (len(vector), repr(query.get("using")), repr(shared)))
+    nearest = getattr(vector, "nearest", vector)
+    length = len(nearest) if type(nearest) is list else 0
+    return ReadSearch(query, (length, repr(query.get("using")), repr(shared)))
 
 
 def _is_model(part: Any) -> bool:

@@ -26,7 +26,8 @@ class Numbered(Embeddings):
         return [self.embed_query(text) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
-        return VECTORS[int(text.split()[0])]
+        number = text.split()[0]
+        return VECTORS[int(number) if number.isdecimal() else 0]
 
 
 def outcome(search: Search, number: int) -> Any:
