@@ -121,20 +121,20 @@ class BatchedClient:
 
     def __init__(self, client: Any, row: SearchedClient, ask: Ask) -> None:
         self._batched = client, row, ask
-        setattr(self, row.method, self._search)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._batched[0], name)
+        client, row, _ = self._batched
+        return self._search if name == row.method else getattr(client, name)
 
     def _search(self, *args: Any, **kwargs: Any) -> Any:
         client, row, ask = self._batched
         plain = partial(getattr(client, row.method), *args, **kwargs)
         try:
             bound = _signature(type(client), row.method).bind(client, *args, **kwargs)
-        except TypeError:
-            return plain()  # which says what is wrong
-        given = dict(list(bound.arguments.items())[1:])
-        read = row.read(client, given)
+            given = dict(list(bound.arguments.items())[1:])
+            read = row.read(client, given)
+        except Exception:  # the client itself says what is wrong, if anything is
+            read = None
         if read is None:
             return plain()
         place = id(client), read.key
