@@ -53,7 +53,7 @@ class StoreQuery:
 
 
 @dataclass(slots=True, eq=False)
-class _StoreSearch:
+class _WaitingSearch:
     id: WorkId
     work: StoreQuery
     key: Hashable
@@ -62,11 +62,11 @@ class _StoreSearch:
 class _StoreAnswer(NamedTuple):
     """The results of a call, one a search; None if it has failed."""
 
-    searches: list[_StoreSearch]
+    searches: list[_WaitingSearch]
     results: Sequence[Any] | None
 
 
-class BatchedSearchEngine(OutboxEngine[_StoreSearch, _StoreAnswer]):
+class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
     """An engine for SEARCHING (``StoreQuery``) on a client of a remote store.
 
     A search starts at once if no call of its key is in flight. While one is, searches of that key
@@ -88,7 +88,7 @@ class BatchedSearchEngine(OutboxEngine[_StoreSearch, _StoreAnswer]):
             capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
         )
         super().__init__(profile, "BatchedSearchEngine")
-        self._waiting: dict[Hashable, list[_StoreSearch]] = {}
+        self._waiting: dict[Hashable, list[_WaitingSearch]] = {}
         self._in_flight: dict[Hashable, int] = {}
         self._threads: set[threading.Thread] = set()
         self._counts = dict.fromkeys(COUNTS, 0)
@@ -121,19 +121,19 @@ class BatchedSearchEngine(OutboxEngine[_StoreSearch, _StoreAnswer]):
             thread.join(max(0.0, until - time.monotonic()))
         self._threads.clear()
 
-    def _job(self, request: EngineRequest) -> _StoreSearch:
+    def _job(self, request: EngineRequest) -> _WaitingSearch:
         work = self._checked_payload(request, StoreQuery, self._jobs)
         if work.max_queries < 1:
             raise self._refusal("a call of no queries", work.max_queries, "at least 1")
         key = (request.namespace, work.key)
         hash(key)  # one that cannot be hashed fails here
-        return _StoreSearch(request.id, work, key)
+        return _WaitingSearch(request.id, work, key)
 
-    def _start(self, jobs: Sequence[_StoreSearch]) -> None:
+    def _start(self, jobs: Sequence[_WaitingSearch]) -> None:
         for search in jobs:
             self._waiting.setdefault(search.key, []).append(search)
 
-    def _abort(self, jobs: Sequence[_StoreSearch]) -> None:
+    def _abort(self, jobs: Sequence[_WaitingSearch]) -> None:
         """Take searches out of what waits; a call that is in flight goes on for the others."""
         gone = set(jobs)
         for key in {search.key for search in jobs} & self._waiting.keys():
@@ -147,7 +147,7 @@ class BatchedSearchEngine(OutboxEngine[_StoreSearch, _StoreAnswer]):
                 self._send(waiting[:most])
                 waiting = waiting[most:]
 
-    def _send(self, call: list[_StoreSearch]) -> None:
+    def _send(self, call: list[_WaitingSearch]) -> None:
         key = call[0].key
         self._in_flight[key] = self._in_flight.get(key, 0) + 1
         self._counts["store_calls"] += 1
@@ -175,7 +175,7 @@ class BatchedSearchEngine(OutboxEngine[_StoreSearch, _StoreAnswer]):
         return outputs
 
 
-def _search(call: list[_StoreSearch], put: Callable[[list[_StoreAnswer]], None]) -> None:
+def _search(call: list[_WaitingSearch], put: Callable[[list[_StoreAnswer]], None]) -> None:
     """Make a call; of an error nothing leaves this thread, as it holds what others search for."""
     results = None
     try:
@@ -186,7 +186,7 @@ def _search(call: list[_StoreSearch], put: Callable[[list[_StoreAnswer]], None])
         put([_StoreAnswer(call, results)])
 
 
-def _results(call: list[_StoreSearch]) -> Sequence[Any]:
+def _results(call: list[_WaitingSearch]) -> Sequence[Any]:
     first, queries = call[0].work, [search.work.query for search in call]
     callers = [search.work.caller for search in call]
     results = run_apart(partial(first.search, queries), "rag_accel.shared_searches", callers)
