@@ -129,6 +129,7 @@ class BatchedClient:
     def _search(self, *args: Any, **kwargs: Any) -> Any:
         client, row, ask = self._batched
         plain = partial(getattr(client, row.method), *args, **kwargs)
+        given: Mapping[str, Any] = {}
         try:
             bound = _signature(type(client), row.method).bind(client, *args, **kwargs)
             given = dict(list(bound.arguments.items())[1:])

@@ -77,16 +77,15 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server
-
     def do_GET(self) -> None:
         self.do_POST()
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
         body = json.loads(self.rfile.read(length)) if length else None
+        server: Any = self.server
         try:
-            status, answer = 200, {"result": self.server.answer(self.path.split("?")[0], body)}
+            status, answer = 200, {"result": server.answer(self.path.split("?")[0], body)}
         except Exception as error:
             status, answer = 400, {"status": {"error": str(error)}}
         sent = json.dumps({"status": "ok", "time": 0.0, **answer}).encode()
