@@ -268,7 +268,7 @@ RAISES = (
             "adapters/rag_accel_adapters": 250,
             "rag_accel/engines/retrieval": 200,
             "rag_accel/recognition": 200,
-            "tests": 1_000,
+            "tests": 1_050,
         },
     ),
     *_raises(
