@@ -274,6 +274,16 @@ RAISES = (
         },
     ),
     *_raises(
+        "searches of remote stores that wait go together in one call",
+        "searches of such stores one by one",
+        {
+            "adapters/rag_accel_adapters": 250,
+            "rag_accel/engines/retrieval": 200,
+            "rag_accel/recognition": 200,
+            "tests": 1_050,
+        },
+    ),
+    *_raises(
         "clients of openai 2 and langgraph dev are tested in environments of their own",
         "one make target for each environment",
         {"tests": 600},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -96,25 +96,23 @@ def faiss_store_row(
     )
 
 
-class _UnderWay(ForkedAnew):
-    """Numbers of the running searches of each index in this process."""
+class UnderWay(ForkedAnew):
+    """Numbers of the running searches of each index or client in this process."""
 
     def renew(self) -> None:
         """Reset after a fork: searches of other threads do not run here."""
         self._lock = threading.RLock()  # a signal's handler may search, too
-        self._counts: dict[int, int] = {}
+        self._counts: dict[Hashable, int] = {}
 
-    def begin(self, index: Any) -> bool:
+    def begin(self, key: Hashable) -> bool:
         """Count a search, which ``end`` must follow; return whether it began without another."""
-        key = id(index)
         with self._lock:
             before = self._counts.get(key, 0)
             self._counts[key] = before + 1
         return before == 0
 
-    def end(self, index: Any) -> None:
+    def end(self, key: Hashable) -> None:
         """Count a search no longer; nothing if a fork has made it another process's."""
-        key = id(index)
         with self._lock:
             left = self._counts.get(key, 0) - 1
             if left > 0:
@@ -123,7 +121,7 @@ class _UnderWay(ForkedAnew):
                 self._counts.pop(key, None)
 
 
-_searches = _UnderWay()
+_searches = UnderWay()
 #: what searches of one query took in this process
 _alone_threads = SearchThreads()
 
@@ -147,7 +145,7 @@ class FaissIndexClient:
         if more or not is_one or type(k) is not int or not 0 < k <= MAX_K:
             return plain()
         # What is done for a search alone is little: after a scan all of it has left the caches.
-        is_alone = _searches.begin(self._index)
+        is_alone = _searches.begin(id(self._index))
         try:
             if is_alone:  # nothing is to be shared, and few searches are worth a second core
                 if is_clustered(self._index):  # FAISS has one thread for a query
@@ -157,7 +155,7 @@ class FaissIndexClient:
                 return plain()
             return self._asked(x, k, plain)
         finally:
-            _searches.end(self._index)
+            _searches.end(id(self._index))
 
     def _asked(self, x: Any, k: int, plain: Callable[[], Any]) -> tuple[Any, Any]:
         work = ClientWork(

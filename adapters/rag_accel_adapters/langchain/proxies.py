@@ -28,6 +28,7 @@ from rag_accel.recognition.proxies import (
     ProxyClasses,
     replaced,
 )
+from rag_accel.recognition.remote_stores import remote_store_row
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, pipeline_obstacle
 from rag_accel_adapters.libraries.http_rerankers import LANGCHAIN_JINA
@@ -41,7 +42,21 @@ from rag_accel_adapters.libraries.openai_served import (
     is_openai_resource,
     telling_resource,
 )
+from rag_accel_adapters.libraries.vector_stores import (
+    CHROMA,
+    CHROMA_UNLESS,
+    QDRANT,
+    QDRANT_UNLESS,
+)
 
+#: Methods of stores that search by a client, which have no coroutines of their own.
+_SEARCHES = (
+    "similarity_search",
+    "similarity_search_by_vector",
+    "similarity_search_with_score",
+    "max_marginal_relevance_search",
+    "max_marginal_relevance_search_by_vector",
+)
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
 
 
@@ -263,6 +278,18 @@ PROXIES = ProxyClasses(
             RERANKER,
             ("another model than a `HuggingFaceCrossEncoder`", *RERANKER_UNLESS),
             cross_encoder=lambda reranker: reranker.model.client,
+        ),
+        "langchain_chroma.vectorstores.Chroma": remote_store_row(
+            "_chroma_collection",
+            (*_SEARCHES, "similarity_search_by_vector_with_relevance_scores"),
+            CHROMA,
+            CHROMA_UNLESS,
+        ),
+        "langchain_qdrant.qdrant.QdrantVectorStore": remote_store_row(
+            "_client",
+            (*_SEARCHES, "similarity_search_with_score_by_vector", _DIVERSE),
+            QDRANT,
+            QDRANT_UNLESS,
         ),
         **{known.name: known.row() for known in (LANGCHAIN_JINA,)},
     }

@@ -211,6 +211,8 @@ def _unwrapped(value: Any) -> Iterator[Any]:
 #: Functions of a library that it puts around methods of its own classes, and how they call those.
 _AROUND = {
     "rate_limit_handler.<locals>.wrapper": "func",
+    "trace_method.<locals>.decorator.<locals>.wrapper": "f",
+    "validation_context.<locals>.decorator.<locals>.wrapper": "func",
     "validate_hf_hub_args.<locals>._inner_fn": "fn",
 }
 
@@ -258,6 +260,7 @@ def _is_of(function: FunctionType, cls: type) -> bool:
 
 #: They sit in one another's classes and rename their modules, so any of their files will do.
 _LIBRARIES = (
+    "chromadb",
     "httpcore",
     "httpcore2",
     "httpx",
@@ -278,6 +281,8 @@ _LIBRARIES = (
     "neo4j_graphrag",
     "ollama",
     "openai",
+    "overrides",
+    "qdrant_client",
     "requests",
 )
 

@@ -36,11 +36,18 @@ from rag_accel.recognition.proxies import (
     ProxyClasses,
     replaced,
 )
+from rag_accel.recognition.remote_stores import BatchedClient, remote_store_row
 from rag_accel.recognition.served_models import ServedReports, tell
 from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
 from rag_accel_adapters.libraries.http_rerankers import LLAMA_INDEX_JINA, LLAMA_INDEX_TEI
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
 from rag_accel_adapters.libraries.openai_served import TellingClient
+from rag_accel_adapters.libraries.vector_stores import (
+    CHROMA,
+    CHROMA_UNLESS,
+    QDRANT,
+    QDRANT_UNLESS,
+)
 
 
 def _reranker_obstacle(reranker: Any) -> str | None:
@@ -126,7 +133,9 @@ def shares_steps(obj: Any) -> bool:
 
 def searches_on_engine(obj: Any) -> bool:
     """Tell whether an object is a proxy of a store, whose searches may wait for an engine."""
-    return isinstance(getattr(obj, "_faiss_index", None), FaissIndexClient)
+    return isinstance(getattr(obj, "_faiss_index", None), FaissIndexClient) or isinstance(
+        getattr(obj, "_collection", None), BatchedClient
+    )
 
 
 def _served_obstacle(llm: Any) -> str | None:
@@ -215,6 +224,12 @@ PROXIES = ProxyClasses(
         ),
         "llama_index.vector_stores.faiss.base.FaissVectorStore": faiss_store_row(
             "_faiss_index", ("query", "aquery")
+        ),
+        "llama_index.vector_stores.chroma.base.ChromaVectorStore": remote_store_row(
+            "_collection", ("query", "aquery", "_query"), CHROMA, CHROMA_UNLESS
+        ),
+        "llama_index.vector_stores.qdrant.base.QdrantVectorStore": remote_store_row(
+            "_client", ("query",), QDRANT, QDRANT_UNLESS
         ),
         # Of its own package, and an older one of llama-index-core's.
         "llama_index.postprocessor.sbert_rerank.base.SentenceTransformerRerank": _RERANKER,

@@ -1,0 +1,187 @@
+"""Chroma's stores of both frameworks, on a server and in this process: results as alone."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from at_once import CALLERS, COUNT, VECTORS, Numbered, at_once, shared_calls
+from llama_index.core.vector_stores import MetadataFilter, MetadataFilters, VectorStoreQuery
+
+import langchain_rag_accel
+import llama_index_rag_accel
+from rag_accel import Accelerator
+from rag_accel_adapters.libraries.vector_stores import CHROMA
+
+chromadb: Any = pytest.importorskip("chromadb")
+langchain_chroma: Any = pytest.importorskip("langchain_chroma")
+llama_index_chroma: Any = pytest.importorskip("llama_index.vector_stores.chroma")
+
+START_S, STOP_S = 60.0, 10.0
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return unused.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Start a server, give a client of it, and stop it at the end."""
+    port, until = free_port(), time.monotonic() + START_S
+    chroma = Path(sys.executable).with_name("chroma")
+    folder = str(tmp_path_factory.mktemp("chroma"))
+    command = [str(chroma), "run", "--path", folder, "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            try:
+                client = chromadb.HttpClient("127.0.0.1", port, settings=quiet())
+                break
+            except Exception:
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        yield client
+    finally:
+        process.terminate()
+        process.wait(STOP_S)
+
+
+def quiet() -> Any:
+    return chromadb.config.Settings(anonymized_telemetry=False)
+
+
+@pytest.fixture(scope="module", params=["server", "embedded"])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "server":
+        return request.getfixturevalue("server")
+    folder = tmp_path_factory.mktemp("embedded")
+    return chromadb.PersistentClient(str(folder), settings=quiet())
+
+
+@pytest.fixture(scope="module")
+def collection(client: Any) -> Any:
+    made = client.get_or_create_collection("texts", embedding_function=None)
+    numbers = range(COUNT)
+    made.add(
+        ids=[str(number) for number in numbers],
+        embeddings=VECTORS,
+        documents=[f"{number} text" for number in numbers],
+        metadatas=[{"third": number % 3, "even": number % 2 == 0} for number in numbers],
+    )
+    return made
+
+
+@pytest.fixture
+def store(client: Any, collection: Any) -> Any:
+    return langchain_chroma.Chroma(
+        "texts", Numbered(), client=client, create_collection_if_not_exists=False
+    )
+
+
+SEARCHES: dict[str, Callable[[Any, int], Any]] = {
+    "by vector": lambda store, n: store.similarity_search_by_vector(VECTORS[n], 3),
+    "with score": lambda store, n: store.similarity_search_with_score(f"{n}", 2 + n % 2),
+    "filters": lambda store, n: store.similarity_search_with_score(f"{n}", filter={"third": n % 3}),
+    "words": lambda store, n: store.similarity_search(f"{n}", where_document={"$contains": "7"}),
+    "diverse": lambda store, n: store.max_marginal_relevance_search(f"{n}", 3, fetch_k=9),
+    "wrong length": lambda store, n: store.similarity_search_by_vector(VECTORS[n][: 16 - n % 2]),
+    "wrong filter": lambda store, n: store.similarity_search(
+        f"{n}", filter={"$no": [1]} if n == 5 else None
+    ),
+    "retriever": lambda store, n: store.as_retriever().invoke(f"{n}"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_of_many_callers_give_what_each_gives_alone(
+    store: Any, accelerator: Accelerator, name: str
+) -> None:
+    def search(number: int) -> Any:
+        return SEARCHES[name](store, number)
+
+    def accelerated(number: int) -> Any:
+        with langchain_rag_accel.activate(accelerator):
+            return search(number)
+
+    plain = [at_once(search, [number])[0] for number in range(CALLERS)]
+    assert at_once(accelerated, range(CALLERS)) == plain
+    calls, searches = shared_calls(accelerator)
+    assert 0 < calls < searches, "no call was shared"
+
+
+def test_each_part_of_a_shared_answer_is_as_alone(collection: Any) -> None:
+    include = ["embeddings", "metadatas", "documents", "distances", "uris"]
+    given = {"n_results": 3, "include": include}
+    found = CHROMA.search(collection, given, VECTORS[:4])
+    for vector, one in zip(VECTORS, found, strict=False):
+        alone = collection.query(query_embeddings=[vector], **given)
+        assert np.array_equal(one.pop("embeddings"), alone.pop("embeddings"))
+        assert one == alone
+
+
+def test_a_search_that_begins_after_a_write_sees_it(store: Any, accelerator: Accelerator) -> None:
+    def write_and_search(number: int) -> Any:
+        with langchain_rag_accel.activate(accelerator):
+            text = f"{number} written"
+            (id,) = store.add_texts([text], ids=[f"written {number}"])
+            found = store.similarity_search(f"{number}", 2)
+            return text in [document.page_content for document in found], store.delete([id])
+
+    assert at_once(write_and_search, range(CALLERS)) == [(True, None)] * CALLERS
+
+
+def test_stores_of_llama_index_share_calls(collection: Any, accelerator: Accelerator) -> None:
+    store = llama_index_chroma.ChromaVectorStore(chroma_collection=collection)
+
+    def search(number: int) -> Any:
+        filters = MetadataFilters(filters=[MetadataFilter(key="third", value=number % 2)])
+        query = VectorStoreQuery(VECTORS[number], 3, filters=filters)
+        found = store.query(query)
+        return found.ids, found.similarities, [node.text for node in found.nodes or ()]
+
+    def accelerated(number: int) -> Any:
+        with llama_index_rag_accel.activate(accelerator):
+            return search(number)
+
+    plain = [at_once(search, [number])[0] for number in range(CALLERS)]
+    assert at_once(accelerated, range(CALLERS)) == plain
+    calls, searches = shared_calls(accelerator)
+    assert 0 < calls < searches, "no call was shared"
+
+
+def test_a_replaced_method_or_a_hook_asks_alone_and_is_named(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = server.get_or_create_collection("texts", embedding_function=None)
+    assert CHROMA.why_not(collection) is None
+    session = collection._client._session
+    session.event_hooks = {"request": [lambda request: None]}
+    assert "a hook in event_hooks" in str(CHROMA.why_not(collection))
+    session.event_hooks = {}
+    monkeypatch.setattr(collection._client, "_query", lambda **query: None)
+    assert "FastAPI._query is replaced on it" in str(CHROMA.why_not(collection))
+
+
+def test_searches_by_texts_or_by_several_vectors_or_with_objects_are_made_alone(
+    collection: Any,
+) -> None:
+    one = {"query_embeddings": [VECTORS[0]]}
+    assert CHROMA.read(collection, one) is not None
+    for other in (
+        {"query_texts": ["a"]},
+        {"query_embeddings": VECTORS[:2]},
+        {**one, "where": {"a": object()}},
+    ):
+        assert CHROMA.read(collection, other) is None
