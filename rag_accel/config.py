@@ -204,8 +204,8 @@ class Options:
         "exact",
         "which of the program's Hugging Face language models share steps here: `exact` those in "
         "float32, whose greedy texts stay the same; `batched` those in bfloat16 too, whose texts "
-        "then depend on the batch, as they do with a `kv_reuse` other than `exact`; `off`, or "
-        "False, none",
+        "then depend on the batch, as they do with a `kv_reuse` other than `exact`, and sampled "
+        "calls, each drawn from a seed of torch's generator; `off`, or False, none",
     )
     kv_reuse: KvReuse = _option(  # noqa: RUF009 - a dataclass field, never shared
         "exact",

@@ -304,6 +304,17 @@ RAISES = (
             "tests": 800,
         },
     ),
+    *_raises(
+        "sampled calls of local models share steps",
+        "calls that were left plain",
+        {
+            "adapters/rag_accel_adapters": 50,
+            "rag_accel/adoption": 50,
+            "rag_accel/engines/llm": 50,
+            "rag_accel/recognition": 50,
+            "tests": 250,
+        },
+    ),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -19,7 +20,7 @@ from rag_accel.interception.fallback import CALLER_ERRORS, fail_open, with_fallb
 from rag_accel.kv.prompt_chunks import LEAST_CHARACTERS
 from rag_accel.leaves.early_answers import AskedPrompt
 from rag_accel.leaves.early_beginnings import NotedPrompt
-from rag_accel.recognition.generation import GreedyCall, TokenStream
+from rag_accel.recognition.generation import GenerateCall, TokenStream, draw_seeds
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.system.locks import RenewedLock
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.local.work import ReusablePrompt
 
 _WHERE = "llm"
+_WOULD_SHARE = 'adopt_llm="batched" shares its steps'
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ _made_of: WeakKeyDictionary[Engine, LocalModel] = WeakKeyDictionary()
 _lock = RenewedLock()
 
 
-def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCall) -> Any:
+def generate(identity: RequestIdentity, model: Any, holder: Any, call: GenerateCall) -> Any:
     """Return what a call returns, computed by the model's engine if one may run it.
 
     Args:
@@ -65,8 +67,8 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
         call: what is asked for.
     """
     accelerator = identity.accelerator
-    local = _adopted(accelerator, model)
-    if local is None or not _has_room(local, call):
+    local = _adopted(accelerator, model, is_sampled=call.is_sampled)
+    if local is None or not _has_room(local, call) or not _has_options(call):
         return call.plain(())
     try:
         engine = _engine(accelerator, local, holder)
@@ -74,7 +76,9 @@ def generate(identity: RequestIdentity, model: Any, holder: Any, call: GreedyCal
         if _is_refusal(error, local):
             return call.plain(())
         return _continued(accelerator, error, call, ())
-    work_items = partial(_works, identity, engine, local.bounds, call)
+    # In the caller's thread at once: a stream's works are made when it is read.
+    seeds = draw_seeds(model, len(call.prompts), call.seed) if call.is_sampled else ()
+    work_items = partial(_works, identity, engine, local.bounds, call, seeds)
     if call.stream is not None:
         return _streamed(identity, work_items, local.bounds, call, call.stream)
 
@@ -121,7 +125,11 @@ def _is_refusal(error: Exception, local: LocalModel) -> bool:
 
 
 def _works(
-    identity: RequestIdentity, engine: EngineName, bounds: LocalOptions, call: GreedyCall
+    identity: RequestIdentity,
+    engine: EngineName,
+    bounds: LocalOptions,
+    call: GenerateCall,
+    seeds: Sequence[int],
 ) -> list[Work]:
     from rag_accel.engines.llm.local.text.tokens import TokenInput
 
@@ -133,8 +141,9 @@ def _works(
             ends=call.ends,
             most=call.most,
             segments=_parts(identity, bounds, call, ids, texts) if texts else None,
+            options={**call.sampling, "seed": seed},
         )
-        for ids in call.prompts
+        for ids, seed in zip_longest(call.prompts, seeds)
     ]
     return [Work(engine, PrimitiveKind.DECODING, input_) for input_ in inputs]
 
@@ -142,7 +151,7 @@ def _works(
 def _parts(
     identity: RequestIdentity,
     bounds: LocalOptions,
-    call: GreedyCall,
+    call: GenerateCall,
     ids: tuple[int, ...],
     texts: list[tuple[str, str]],
 ) -> ReusablePrompt | None:
@@ -164,7 +173,7 @@ def _parts(
 
 
 def _noted_prompts(
-    identity: RequestIdentity, call: GreedyCall, works: Sequence[Work]
+    identity: RequestIdentity, call: GenerateCall, works: Sequence[Work]
 ) -> list[NotedPrompt | None]:
     """Record a program's prompts by their texts; None for each that is not recorded."""
     accelerator, tokenizer = identity.accelerator, call.tokenizer
@@ -178,8 +187,9 @@ def _noted_prompts(
     noted: list[NotedPrompt | None] = []
     for work in works:
         messages = (Message("user", backend.decode(work.payload.ids, skip_special_tokens=False)),)
-        is_single = len(works) == 1 and call.stream is None and work.payload.segments is None
-        remake = partial(_remade, replace(work.payload, ids=()), backend) if is_single else None
+        is_settled = len(works) == 1 and call.stream is None and not call.is_sampled
+        is_settled = is_settled and work.payload.segments is None
+        remake = partial(_remade, replace(work.payload, ids=()), backend) if is_settled else None
         asked = AskedPrompt(work.engine, messages, work.payload, remake, has_beginnings=False)
         noted.append(accelerator.note_prompt(identity, asked))
     return noted
@@ -193,7 +203,7 @@ def _remade(call: TokenInput, tokenizer: Tokenizer, messages: tuple[Message, ...
 
 
 def _take_answers(
-    call: GreedyCall, prompts: Sequence[NotedPrompt | None], outputs: Sequence[TokenOutput]
+    call: GenerateCall, prompts: Sequence[NotedPrompt | None], outputs: Sequence[TokenOutput]
 ) -> None:
     """Keep answers' texts, which later prompts of a program may hold."""
     for prompt, output in zip(prompts, outputs, strict=True):
@@ -201,8 +211,8 @@ def _take_answers(
             prompt.take(call.tokenizer.decode(output.tokens, skip_special_tokens=True))
 
 
-def why_plain(accelerator: Accelerator, model: Any) -> str | None:
-    """Return why no engine runs a model's calls; None if one runs those that are greedy."""
+def why_plain(accelerator: Accelerator, model: Any, *, is_sampled: bool = False) -> str | None:
+    """Return why no engine runs a model's greedy calls, or sampled ones; None if one does."""
     adopt = accelerator.options.adopt_llm
     if adopt == "off":
         return "adopt_llm is off"
@@ -217,7 +227,7 @@ def why_plain(accelerator: Accelerator, model: Any) -> str | None:
         return seen.unmade[bounds]
     if bounds.kv_reuse == "dependency" and _has_windows(model):
         return "kv_reuse is dependency, and a layer of it sees a window of positions only"
-    return _now(model, adopt, is_approximate=bounds.is_approximate)
+    return _now(model, adopt, is_approximate=bounds.is_approximate, is_sampled=is_sampled)
 
 
 def is_approximate(accelerator: Accelerator, model: Any) -> bool:
@@ -225,11 +235,11 @@ def is_approximate(accelerator: Accelerator, model: Any) -> bool:
     return accelerator.local_llms.bounds(model).is_approximate
 
 
-def describe(accelerator: Accelerator, model: Any) -> str:
-    """Return how a model's calls run."""
-    reason = why_plain(accelerator, model)
-    if reason is not None:
-        return f"local language model, plain: {reason}"
+def describe(accelerator: Accelerator, model: Any, *, samples: bool) -> str:
+    """Return how a model's calls run, which are sampled as a rule or not."""
+    idle = why_plain(accelerator, model, is_sampled=samples)
+    if idle is not None and why_plain(accelerator, model) is not None:
+        return f"local language model, plain: {idle}"
     bounds = accelerator.local_llms.bounds(model)
     kv_reuse = bounds.kv_reuse
     local = _seen[model].locals.get(bounds)
@@ -240,12 +250,16 @@ def describe(accelerator: Accelerator, model: Any) -> str:
         kind = f"{bounds.weights} weights, approximate"
     else:
         kind = "exact" if _dtype(model) == "float32" else "batched, approximate"
-    owned = f"recognised local language model: owned engine ({kind}), greedy calls of all requests"
-    return "; ".join((f"{owned} share steps, others run plainly", *runs))
+    calls = "greedy and sampled" if accelerator.options.adopt_llm == "batched" else "greedy"
+    owned = f"recognised local language model: owned engine ({kind}), {calls} calls of all requests"
+    others = f"others run plainly ({idle})" if idle else "others run plainly"
+    return "; ".join((f"{owned} share steps, {others}", *runs))
 
 
-def _adopted(accelerator: Accelerator, model: Any) -> LocalModel | None:
-    if why_plain(accelerator, model) is not None:
+def _adopted(
+    accelerator: Accelerator, model: Any, *, is_sampled: bool = False
+) -> LocalModel | None:
+    if why_plain(accelerator, model, is_sampled=is_sampled) is not None:
         return None
     bounds = accelerator.local_llms.bounds(model)
     known = _seen[model].locals
@@ -284,16 +298,19 @@ def _has_windows(model: Any) -> bool:
     return has_windows(model)
 
 
-def _now(model: Any, adopt: AdoptLLM, *, is_approximate: bool) -> str | None:
+def _now(model: Any, adopt: AdoptLLM, *, is_approximate: bool, is_sampled: bool) -> str | None:
     """Return what keeps a model from being run as it is at this moment.
 
     Where texts are reused or weights are int8, answers are approximate anyhow.
     """
     if any(module.training for module in model.modules()):
         return "it is in training mode"
-    if _dtype(model) != "float32" and adopt != "batched" and not is_approximate:
-        return f"it computes in {_dtype(model)}, and adopt_llm is exact"
-    return None
+    if adopt == "batched":
+        return None
+    is_exact = _dtype(model) == "float32" or is_approximate
+    reasons = [] if is_exact else [f"computes in {_dtype(model)}"]
+    reasons += ["samples"] if is_sampled else []
+    return f"it {' and '.join(reasons)}; {_WOULD_SHARE}" if reasons else None
 
 
 def _dtype(model: Any) -> str:
@@ -305,7 +322,7 @@ def _note(model: Any, refusal: str) -> str:
     return refusal
 
 
-def _has_room(local: LocalModel, call: GreedyCall) -> bool:
+def _has_room(local: LocalModel, call: GenerateCall) -> bool:
     """Tell whether prompts and completions are in the model's context and fit into the pool."""
     from rag_accel.engines.llm.local.model.families import ModelShape
 
@@ -313,6 +330,17 @@ def _has_room(local: LocalModel, call: GreedyCall) -> bool:
     most = max(map(len, call.prompts)) + call.most
     token = 2 * shape.layers * shape.heads * shape.dim * local.model.dtype.itemsize
     return most <= shape.context and 2 * most * token <= local.bounds.pool_bytes
+
+
+def _has_options(call: GenerateCall) -> bool:
+    """Tell whether the options of a call are in the ranges of the sampler."""
+    from rag_accel.engines.llm.local.text.sampling import read_options
+
+    try:
+        read_options(call.sampling)
+    except ConfigError:
+        return False
+    return True
 
 
 def _make(local: LocalModel, *, waits: bool) -> Engine:
@@ -345,7 +373,7 @@ def _streamed(
     identity: RequestIdentity,
     work_items: Callable[[], list[Work]],
     bounds: LocalOptions,
-    call: GreedyCall,
+    call: GenerateCall,
     stream: TokenStream,
 ) -> Any:
     """Give out tokens as they come; after an error of the engine, the plain call goes on."""
@@ -372,7 +400,7 @@ def _streamed(
 
 
 def _continued(
-    accelerator: Accelerator, error: Exception, call: GreedyCall, tokens: Sequence[int]
+    accelerator: Accelerator, error: Exception, call: GenerateCall, tokens: Sequence[int]
 ) -> Any:
     """Return what a call returns without an engine, behind the tokens that its stream was given.
 
@@ -393,7 +421,7 @@ def _continued(
     return result
 
 
-def _is_whole(call: GreedyCall, tokens: Sequence[int]) -> bool:
+def _is_whole(call: GenerateCall, tokens: Sequence[int]) -> bool:
     return len(tokens) == call.most or tokens[-1] in call.ends
 
 

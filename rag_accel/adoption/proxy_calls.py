@@ -21,7 +21,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
-from rag_accel.recognition.generation import GreedyCall
+from rag_accel.recognition.generation import GenerateCall
 from rag_accel.recognition.proxies import ClientWork, ProxyClass, ProxyClasses
 from rag_accel.recognition.served_models import ServedPrompt
 from rag_accel.recognition.weak_maps import ByClass
@@ -126,11 +126,11 @@ class _Asking:
     def has_deadline(self) -> bool:
         return self.identity.deadline is not None
 
-    def adopts(self, model: Any) -> bool:
-        return local_llms.why_plain(self.identity.accelerator, model) is None
+    def why_plain(self, model: Any, *, is_sampled: bool) -> str | None:
+        return local_llms.why_plain(self.identity.accelerator, model, is_sampled=is_sampled)
 
-    def generate(self, model: Any, call: GreedyCall) -> Any:
-        if self.notes and self.adopts(model):
+    def generate(self, model: Any, call: GenerateCall) -> Any:
+        if self.notes and self.why_plain(model, is_sampled=call.is_sampled) is None:
             self._note()
         return local_llms.generate(self.identity, model, self.holder, call)
 

@@ -95,7 +95,8 @@ class RecognisedParts:
             return how
         model = self.proxies.language_model(leaf, cls, plain_method)
         if model is not None:
-            return local_llms.describe(accelerator, model)
+            samples = self.proxies.samples(leaf, cls, plain_method)
+            return local_llms.describe(accelerator, model, samples=samples)
         if self.proxies.is_served(leaf, cls, plain_method):
             return served_llms.describe(accelerator)
         return self.proxies.describe(leaf, cls, plain_method, accelerator.options)
@@ -157,7 +158,10 @@ class RecognisedParts:
             return obstacle
         model = self.proxies.language_model(leaf, cls, plain_method)
         if model is not None:
-            return "" if accelerator is None else local_llms.why_plain(accelerator, model) or ""
+            if accelerator is None:
+                return ""
+            samples = self.proxies.samples(leaf, cls, plain_method)
+            return local_llms.why_plain(accelerator, model, is_sampled=samples) or ""
         if self.proxies.is_served(leaf, cls, plain_method):
             if accelerator is None or accelerator.options.endpoint_limits:
                 return ""

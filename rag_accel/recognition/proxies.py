@@ -99,6 +99,7 @@ class ProxyClass:
         cross_encoder: returns the cross-encoder of sentence-transformers that scores for an object.
         is_of_use: tells whether a run gains from a proxy of an object. Asked in every call, before
             ``obstacle``, which may take longer.
+        samples: tells whether an object draws its model's tokens, unless a call says otherwise.
     """
 
     methods: tuple[str, ...]
@@ -114,6 +115,7 @@ class ProxyClass:
     check: Callable[[Any, type, PlainMethod], object] | None = None
     cross_encoder: Callable[[Any], Any] | None = None
     is_of_use: Callable[[Any, Ask], bool] = lambda obj, ask: True
+    samples: Callable[[Any], bool] = lambda obj: False
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
         """Return why a proxy of an object of a plain class is of no use; None if it is of use."""
@@ -130,11 +132,13 @@ class ProxyClass:
 
 
 #: What acts on recognised models, stores and rerankers, and what switches it off.
-LOCAL_LLM = "its own methods run; greedy calls of all requests share steps"
+LOCAL_LLM = (
+    "its own methods run; greedy calls of all requests share steps, sampled ones where asked"
+)
 LOCAL_LLM_UNLESS = (
     "`adopt_llm=off`",
-    "sampling, beams or a logits processor",
-    "another dtype than float32, unless `adopt_llm=batched`",
+    "beams, or a logits processor that the engine does not have",
+    "sampling, or another dtype than float32, unless `adopt_llm=batched`",
     "an architecture that the engine does not know",
 )
 OWN_METHODS = "its own methods run"
@@ -190,6 +194,11 @@ class ProxyClasses:
         if known is None or known.model is None or not known.fits(obj, cls, method):
             return None
         return known.model(obj)
+
+    def samples(self, obj: Any, cls: type, method: PlainMethod) -> bool:
+        """Tell whether an object with a language model draws tokens by chance as a rule."""
+        known = self.find(cls, method)
+        return known is not None and known.samples(obj)
 
     def cross_encoder(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
         """Return the cross-encoder that scores for an object with proxies; None if none does."""

@@ -1,4 +1,4 @@
-"""Of the calls of ``generate``, those of greedy decoding are read, as transformers reads them."""
+"""Calls of ``generate`` are read as transformers reads them, greedy and sampled ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hf_callers import own_model
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import MaxTimeCriteria
 
-from rag_accel.recognition.generation import GreedyCall
-from rag_accel_adapters.libraries.hf_generation import read_greedy
+from rag_accel.recognition.generation import GenerateCall
+from rag_accel_adapters.libraries.hf_generation import read_call
 from rag_accel_adapters.libraries.hf_pipelines import stop_tokens
 
 IDS = torch.tensor([[3, 4, 5, 6]])
@@ -29,9 +29,9 @@ def model() -> Any:
     return own_model()
 
 
-def read(model: Any, **kwargs: Any) -> GreedyCall | None:
+def read(model: Any, **kwargs: Any) -> GenerateCall | None:
     given = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), **kwargs}
-    return read_greedy(stop_tokens, model, given)
+    return read_call(stop_tokens, model, given)
 
 
 LENGTHS: dict[str, dict[str, Any]] = {
@@ -132,10 +132,42 @@ def test_a_call_that_goes_on_sees_its_own_tokens_and_ends_at_its_ends(
     assert went_on(model, tokens, **options)[0] == tokens[: last + 1]
 
 
+SAMPLED = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
+SAMPLINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "greedy": ({}, {}),
+    "greedy with bounds": ({"top_p": 0.5, "temperature": 0.3, "typical_p": 0.5}, {}),
+    "penalty": ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+    "sampled": ({"do_sample": True}, SAMPLED),
+    "configuration": (
+        {"generation_config": GenerationConfig(do_sample=True, top_p=0.9, temperature=0.7)},
+        {**SAMPLED, "temperature": 0.7, "top_p": 0.9},
+    ),
+    "sampled with bounds": (
+        {"do_sample": True, "top_k": 0, "min_p": 0.1, "repetition_penalty": 1.2},
+        {**SAMPLED, "top_k": 0, "min_p": 0.1, "repetition_penalty": 1.2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_the_choice_of_tokens_is_that_of_transformers(name: str, model: Any) -> None:
+    asked, sampling = SAMPLINGS[name]
+    call = read(model, max_new_tokens=3, **asked)
+    assert call is not None
+    assert call.sampling == sampling
+    assert call.is_sampled == ("temperature" in sampling)
+
+
 OTHERS: dict[str, dict[str, Any]] = {
-    "sampling": {"do_sample": True},
     "beams": {"num_beams": 2},
-    "penalty": {"repetition_penalty": 1.1},
+    "several": {"do_sample": True, "num_return_sequences": 2},
+    "typical": {"do_sample": True, "typical_p": 0.9},
+    "cutoff": {"do_sample": True, "epsilon_cutoff": 0.01},
+    "other cutoff": {"do_sample": True, "eta_cutoff": 0.01},
+    "top_h": {"do_sample": True, "top_h": 0.5},
+    "no temperature": {"do_sample": True, "temperature": 0.0},
+    "whole penalty": {"repetition_penalty": 2},
+    "renormalised": {"do_sample": True, "renormalize_logits": True},
     "processors": {"logits_processor": LogitsProcessorList([object()])},
     "criteria": {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1.0)])},
     "stop strings": {"stop_strings": ["a"], "tokenizer": object()},
@@ -147,7 +179,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "padding on the right": {"attention_mask": torch.tensor([[1, 1, 1, 0]])},
     "no room": {"max_length": 4},
     "custom": {"custom_generate": "somebody/else"},
-    "configuration": {"generation_config": GenerationConfig(do_sample=True)},
+    "configuration": {"generation_config": GenerationConfig(do_sample=True, typical_p=0.5)},
 }
 
 

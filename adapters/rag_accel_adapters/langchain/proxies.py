@@ -30,7 +30,11 @@ from rag_accel.recognition.proxies import (
 )
 from rag_accel.recognition.remote_stores import remote_store_row
 from rag_accel.recognition.served_models import ServedReports, tell
-from rag_accel_adapters.libraries.hf_pipelines import SpreadPipeline, pipeline_obstacle
+from rag_accel_adapters.libraries.hf_pipelines import (
+    SpreadPipeline,
+    pipeline_obstacle,
+    pipeline_samples,
+)
 from rag_accel_adapters.libraries.http_rerankers import LANGCHAIN_JINA
 from rag_accel_adapters.libraries.openai_limited import (
     LimitedClient,
@@ -143,6 +147,7 @@ _LLM = ProxyClass(
     LOCAL_LLM_UNLESS,
     lambda llm: llm.pipeline.model,
     lambda llm, found: _tell(llm.pipeline, found),
+    samples=lambda llm: pipeline_samples(llm.pipeline),
 )
 
 
@@ -165,6 +170,7 @@ _CHAT = ProxyClass(
     LOCAL_LLM_UNLESS,
     lambda chat: chat.llm.pipeline.model,
     lambda chat, found: _tell(chat.llm.pipeline, found),
+    samples=lambda chat: pipeline_samples(chat.llm.pipeline),
 )
 
 

@@ -1,4 +1,4 @@
-"""Calls of ``generate`` of transformers that ask for greedy decoding."""
+"""Calls of ``generate`` of transformers that ask for greedy decoding or for sampling."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from rag_accel.recognition.generation import GreedyCall
+from rag_accel.recognition.generation import GenerateCall
 
 #: Returns the tokens at which a stopping criterion ends; None for one that is not known.
 StopTokens = Callable[[Any], frozenset[int] | None]
 
-#: Settings that do nothing in greedy decoding, or that are read here.
+#: Settings that do nothing in greedy decoding, or that are read here. ``_sampling`` names others.
 _READ = frozenset(
     {
         "_from_model_config",
@@ -23,6 +23,7 @@ _READ = frozenset(
         "assistant_lookbehind",
         "bos_token_id",
         "disable_compile",
+        "do_sample",
         "early_stopping",
         "eos_token_id",
         "epsilon_cutoff",
@@ -34,6 +35,7 @@ _READ = frozenset(
         "num_assistant_tokens",
         "num_assistant_tokens_schedule",
         "pad_token_id",
+        "repetition_penalty",
         "target_lookbehind",
         "temperature",
         "top_h",
@@ -60,9 +62,9 @@ _PASSED = (
 )
 
 
-def read_greedy(
+def read_call(
     stop_tokens: StopTokens, model: Any, kwargs: Mapping[str, Any]
-) -> GreedyCall | None:
+) -> GenerateCall | None:
     """Return what a call of a model's ``generate`` asks for; None if that is anything else.
 
     Args:
@@ -76,7 +78,7 @@ def read_greedy(
         return None
 
 
-def _read(stop_tokens: StopTokens, model: Any, kwargs: Mapping[str, Any]) -> GreedyCall | None:
+def _read(stop_tokens: StopTokens, model: Any, kwargs: Mapping[str, Any]) -> GenerateCall | None:
     if not _is_as_shipped(model) or _casts(model):
         return None
     settings = _settings(model, kwargs)
@@ -84,22 +86,29 @@ def _read(stop_tokens: StopTokens, model: Any, kwargs: Mapping[str, Any]) -> Gre
     ids = kwargs.get("input_ids")
     if settings is None or stops is None or ids is None or ids.device != model.device:
         return None
+    sampling = _sampling(settings)
     prompts = _prompts(ids, kwargs.get("attention_mask"), settings.pad_token_id)
     most = _most(model, settings, kwargs, ids.shape[1])
     ends = _numbers(settings.eos_token_id)
     streamer = kwargs.get("streamer")
     is_one = len(prompts or ()) == 1  # only then do criteria look at each, and streamers work
-    if prompts is None or most < 1 or not (is_one or (not stops and streamer is None)):
+    if (
+        prompts is None
+        or sampling is None
+        or most < 1
+        or not (is_one or (not stops and streamer is None))
+    ):
         return None
     pad = settings.pad_token_id
     filler = pad if pad is not None else next(iter(ends), 0)
-    return GreedyCall(
+    return GenerateCall(
         prompts,
         most,
         frozenset(ends) | stops,
         partial(_with_prompts, ids, filler),
         None if streamer is None else _Streamer(streamer, ids),
         partial(_plain, model, kwargs, most),
+        sampling,
     )
 
 
@@ -152,7 +161,7 @@ def _casts(model: Any) -> bool:
 
 
 def _settings(model: Any, kwargs: Mapping[str, Any]) -> Any | None:
-    """Return the settings that count for a call; None if one of them is not for greedy decoding."""
+    """Return the settings that count for a call; None if one of them asks for something else."""
     from transformers import GenerationConfig
 
     given = kwargs.get("generation_config")
@@ -168,6 +177,33 @@ def _settings(model: Any, kwargs: Mapping[str, Any]) -> Any | None:
         if not is_usual and name not in _READ and not _is_internal(name):
             return None
     return settings
+
+
+def _sampling(settings: Any) -> dict[str, Any] | None:
+    """Return the options of the choice of tokens; None if an engine's sampler lacks one of them.
+
+    Numbers that transformers refuses, such as a whole one as a temperature, are its to refuse.
+    """
+    penalty = settings.repetition_penalty
+    found = {} if penalty in (None, 1.0) else {"repetition_penalty": penalty}
+    floats = list(found.values())
+    if settings.do_sample:
+        temperature = 1.0 if settings.temperature is None else settings.temperature
+        floats.append(temperature)
+        found["temperature"] = temperature
+        found.update((name, getattr(settings, name)) for name in ("top_p", "top_k", "min_p"))
+        if temperature <= 0 or settings.top_h is not None or _cuts(settings):
+            return None
+    return found if all(type(number) is float for number in floats) else None
+
+
+def _cuts(settings: Any) -> bool:
+    """Tell whether sampling leaves out tokens by a rule that is not read here."""
+    typical = settings.typical_p is not None and settings.typical_p < 1
+    return typical or any(
+        cutoff is not None and 0 < cutoff < 1
+        for cutoff in (settings.epsilon_cutoff, settings.eta_cutoff)
+    )
 
 
 def _is_internal(name: str) -> bool:

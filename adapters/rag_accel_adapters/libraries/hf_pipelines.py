@@ -10,12 +10,13 @@ from typing import Any
 
 from rag_accel.recognition.generation import (
     AskGenerate,
+    GenerateCall,
     GeneratingClient,
     Report,
     is_called_by_thread,
 )
 from rag_accel.recognition.known_classes import full_name
-from rag_accel_adapters.libraries.hf_generation import read_greedy
+from rag_accel_adapters.libraries.hf_generation import read_call
 
 _PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"
 #: methods of a pipeline that its calls pass
@@ -45,13 +46,14 @@ _CRITERIA: Mapping[str, str] = {
 
 def generating(model: Any, ask: AskGenerate, tokenizer: Any) -> GeneratingClient:
     """Return a client of a model of transformers whose prompts a tokenizer makes."""
-    return GeneratingClient(model, partial(read_greedy, stop_tokens), ask, tokenizer)
+    return GeneratingClient(model, partial(read_call, stop_tokens), ask, tokenizer)
 
 
 def pipeline_obstacle(pipeline: Any) -> str | None:
     """Return why no engine runs a pipeline; None if it continues texts by its library's code."""
     if isinstance(pipeline, SpreadPipeline):
-        return "it stands in for a pipeline already"
+        reason = pipeline.model.why_plain(is_sampled=pipeline_samples(pipeline))
+        return reason or "it stands in for a pipeline already"
     if full_name(type(pipeline)) != _PIPELINE:
         return f"its pipeline is a {full_name(type(pipeline))}; a {_PIPELINE} runs"
     if pipeline.task != "text-generation":
@@ -88,13 +90,13 @@ class SpreadPipeline:
         if len(args) != 1 or type(args[0]) is not list or not args[0]:
             return self._pipeline(*args, **kwargs)
         prompts = args[0]
-        is_spread = len(prompts) > 1 and self._is_greedy(prompts[0], kwargs)
-        size = self._part() if is_spread else self._batch
+        shared = self._shared_call(prompts[0], kwargs) if len(prompts) > 1 else None
+        size = self._batch if shared is None else self._part()
         parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
         call = partial(self._pipeline, **kwargs)
-        if not is_spread or len(parts) == 1:
+        if shared is None or len(parts) == 1:
             return [found for part in parts for found in call(part)]
-        apart = [self._client.apart() for _ in parts]
+        apart = self._client.apart_for(shared, len(parts))
         with ThreadPoolExecutor(min(_MOST_THREADS, len(parts))) as threads:
             answers = list(threads.map(partial(self._call_apart, kwargs), apart, parts))
         self.reports.extend(report for client in apart for report in client.reports)
@@ -117,10 +119,10 @@ class SpreadPipeline:
         at_once = self._pipeline._batch_size or 1
         return at_once if self._batch % at_once == 0 else self._batch
 
-    def _is_greedy(self, prompt: Any, kwargs: Mapping[str, Any]) -> bool:
-        """Tell whether an engine may continue the prompts of a call, and threads read them."""
-        if not self._client.is_adopted():
-            return False
+    def _shared_call(self, prompt: Any, kwargs: Mapping[str, Any]) -> GenerateCall | None:
+        """Return a call, if an engine may continue its prompts and threads read them."""
+        if self._client.why_plain() is not None:
+            return None
         pipeline = self._pipeline
         try:
             reading, asked, _ = pipeline._sanitize_parameters(**kwargs)
@@ -130,18 +132,29 @@ class SpreadPipeline:
             given.pop("prefix_length", None)
             given = pipeline._prepare_generate_kwargs(given)
         except Exception:  # the pipeline is to refuse it, or runs as it does
-            return False
+            return None
         # A streamer is given one answer after another.
-        return given.get("streamer") is None and may_share(self._client, given)
+        return None if given.get("streamer") is not None else shared_call(self._client, given)
 
 
-def may_share(client: GeneratingClient, kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether an engine may continue some prompt under these arguments of ``generate``."""
+def shared_call(client: GeneratingClient, kwargs: Mapping[str, Any]) -> GenerateCall | None:
+    """Return a call with some prompt; None if no engine may continue it under these arguments."""
     import torch
 
     ids = torch.zeros(1, 1, dtype=torch.long, device=client.device)
     prompt = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return client.may_share({**kwargs, **prompt})
+    return client.shared_call({**kwargs, **prompt})
+
+
+def samples(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether ``generate`` draws tokens by chance under these arguments."""
+    settings = kwargs.get("generation_config") or model.generation_config
+    return kwargs.get("do_sample", getattr(settings, "do_sample", None)) is True
+
+
+def pipeline_samples(pipeline: Any) -> bool:
+    """Tell whether a pipeline draws tokens by chance, which its library's default is."""
+    return samples(pipeline.model, pipeline._prepare_generate_kwargs(pipeline._forward_params))
 
 
 def stop_tokens(criterion: Any) -> frozenset[int] | None:

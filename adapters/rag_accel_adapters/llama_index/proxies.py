@@ -38,7 +38,7 @@ from rag_accel.recognition.proxies import (
 )
 from rag_accel.recognition.remote_stores import BatchedClient, remote_store_row
 from rag_accel.recognition.served_models import ServedReports, tell
-from rag_accel_adapters.libraries.hf_pipelines import generating, may_share
+from rag_accel_adapters.libraries.hf_pipelines import generating, samples, shared_call
 from rag_accel_adapters.libraries.http_rerankers import LLAMA_INDEX_JINA, LLAMA_INDEX_TEI
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
 from rag_accel_adapters.libraries.openai_served import TellingClient
@@ -59,12 +59,18 @@ def _reranker(reranker: Any, ask: Ask) -> Any:
     return replaced(reranker, _model=CrossEncoderClient(reranker._model, ask))
 
 
-#: Why a proxy has no other; never shown, as only objects of programs are explained.
+#: Why a proxy has no other; never shown in explanations, which are of programs.
 _STANDS_IN = "it stands in for an object already"
 
 
 def _llm_obstacle(llm: Any) -> str | None:
-    return _STANDS_IN if isinstance(llm._model, GeneratingClient) else None
+    if not isinstance(llm._model, GeneratingClient):
+        return None
+    return llm._model.why_plain(is_sampled=_samples(llm)) or _STANDS_IN
+
+
+def _samples(llm: Any) -> bool:
+    return samples(llm._model, llm.generate_kwargs)
 
 
 def _llm(llm: Any, ask: Ask) -> Any:
@@ -128,7 +134,7 @@ def shares_steps(obj: Any) -> bool:
         "stopping_criteria": obj._stopping_criteria,
         **obj.generate_kwargs,
     }
-    return may_share(model, asked)
+    return shared_call(model, asked) is not None
 
 
 def searches_on_engine(obj: Any) -> bool:
@@ -202,6 +208,7 @@ PROXIES = ProxyClasses(
             LOCAL_LLM_UNLESS,
             lambda llm: llm._model,
             _tell,
+            samples=_samples,
         ),
         "llama_index.llms.openai_like.base.OpenAILike": ProxyClass(
             _OPENAI_METHODS,

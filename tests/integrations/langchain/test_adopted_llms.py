@@ -53,6 +53,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "max_length": lambda llm: llm.batch(
         QUESTIONS[:3], pipeline_kwargs={"max_new_tokens": None, "max_length": 40}
     ),
+    "penalty": lambda llm: llm.invoke(QUESTIONS[0], pipeline_kwargs={"repetition_penalty": 1.3}),
     "another end": lambda llm: llm.invoke(QUESTIONS[0], pipeline_kwargs={"eos_token_id": [40, 41]}),
 }
 
@@ -122,19 +123,19 @@ def test_the_prompts_of_a_call_share_steps(
     assert max(meeting.sizes) == CALLERS
 
 
-NOT_GREEDY: dict[str, dict[str, Any]] = {
+OTHERS: dict[str, dict[str, Any]] = {
     "sampling": {"do_sample": True, "temperature": 0.9},
-    "penalty": {"repetition_penalty": 1.3},
+    "minimum": {"min_new_tokens": 3},
 }
 
 
-@pytest.mark.parametrize("name", NOT_GREEDY)
+@pytest.mark.parametrize("name", OTHERS)
 def test_another_call_runs_plainly(
     name: str, llm: HuggingFacePipeline, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = count_owned(monkeypatch)
     fast = accelerate(llm, accelerator=accelerator)
-    options: dict[str, Any] = {"pipeline_kwargs": NOT_GREEDY[name]}
+    options: dict[str, Any] = {"pipeline_kwargs": OTHERS[name]}
     torch.manual_seed(3)
     plain = llm.generate(QUESTIONS[:3], **options).generations
     torch.manual_seed(3)

@@ -104,8 +104,9 @@ def own_chat() -> Any:
     return ChatRagAccel(model=tiny_chat.model(), tokenizer=tokenizer(), max_tokens=4)
 
 
-def adopted_chat() -> Any:
-    llm = HuggingFacePipeline(pipeline=own_pipeline(own_model(), max_new_tokens=4))
+def adopted_chat(**settings: Any) -> Any:
+    pipeline = own_pipeline(own_model(), max_new_tokens=4, **settings)
+    llm = HuggingFacePipeline(pipeline=pipeline)
     return ChatHuggingFace(llm=llm, tokenizer=tokenizer(), model_id="tiny")
 
 
@@ -129,6 +130,15 @@ def test_they_share_steps_from_the_third_run_on(chat: Any, accelerator: Accelera
     found += [fast.invoke(question(user)) for user in range(2, 4)]
     assert found == expected
     assert counts(accelerator) == {"early_hits": 2 * (NUM_FOUND - 1)}
+
+
+def test_sampled_answers_of_an_adopted_model_are_not_computed_early() -> None:
+    made = Grader(adopted_chat(do_sample=True))
+    with Accelerator(strict=True, adopt_llm="batched") as accelerator:
+        fast = accelerate(made.plain, accelerator=accelerator)
+        for user in range(4):
+            fast.invoke(question(user))
+        assert counts(accelerator) == {}
 
 
 @pytest.mark.parametrize("blocks", [False, True])

@@ -134,6 +134,21 @@ def test_bfloat16_is_adopted_only_where_batched_texts_are_allowed(
         assert sizes
 
 
+def test_seeded_sampling_gives_a_text_again_where_batched_texts_are_allowed(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = count_owned(monkeypatch)
+    llm = llm_of(model, generate_kwargs={"do_sample": True, "pad_token_id": 0})
+    with Accelerator(strict=True, adopt_llm="batched") as accelerator:
+        fast = accelerate(llm, accelerator=accelerator)
+        texts = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            texts.append(fast.complete(QUESTIONS[1]).text)
+    assert texts[0] == texts[1] != texts[2]
+    assert sizes
+
+
 def test_one_model_has_one_engine_in_both_frameworks(
     llm: HuggingFaceLLM, model: Any, accelerator: Accelerator
 ) -> None:

@@ -236,7 +236,8 @@ class WorkReader:
         ids = payload.ids if segments is None else segments.ids
         max_new = check_room(len(ids), payload.most, self._runner.context)
         completion = CompletionTokens(payload.ends, max_new)
-        work = self._work(request, ids, max_new, Sampler(read_options({})), completion)
+        sampler = Sampler(read_options(payload.options), ids)
+        work = self._work(request, ids, max_new, sampler, completion)
         work.segments = segments
         return work
 

@@ -182,6 +182,7 @@ class CallReader:
             "temperature": chosen.temperature,
             "top_p": chosen.top_p,
             "top_k": chosen.top_k,
+            "min_p": chosen.min_p,
             "repetition_penalty": chosen.repetition_penalty,
             "stop": list(stop_strings(payload.stop)),
             # The ends of LocalLLM, in place of those that vLLM reads.

@@ -97,10 +97,10 @@ def test_a_negative_seed_is_still_a_seed(make: Any, vllm: FakeVllm) -> None:
 
 def test_an_unknown_option_is_refused_by_name_and_its_neighbour_served(make: Any) -> None:
     engine = make()
-    engine.submit([asked(generation(options={"min_p": 1}), "bad"), work("good")])
+    engine.submit([asked(generation(options={"typical_p": 1}), "bad"), work("good")])
     ends = {output.id: output for output in finish(engine, "bad", "good")}
     assert isinstance(ends["bad"].error, ConfigError)
-    assert "min_p" in str(ends["bad"].error)
+    assert "typical_p" in str(ends["bad"].error)
     assert ends["good"].kind == "final"
 
 

@@ -30,7 +30,10 @@ class SamplingOptions:
     Args:
         temperature: 0 for the most probable token; else what logits are divided by.
         top_p: the most probable tokens are kept until together they have this probability.
-        top_k: so many most probable tokens are kept; 0 for all.
+        top_k: so many most probable tokens are kept, and those as probable as the last of them; 0
+            for all.
+        min_p: of the tokens that these keep, those are left out whose probability is less than
+            this share of the largest.
         seed: of the sequence's own generator; without one, each run differs.
         logprobs: whether the probability of each token is wanted; it is that of the model's own
             logits.
@@ -41,6 +44,7 @@ class SamplingOptions:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     seed: int | None = None
     logprobs: bool = False
     repetition_penalty: float = 1.0
@@ -137,12 +141,28 @@ class Sampler:
 
     def draw(self, logits: torch.Tensor) -> int:
         """Return a random token for ``logits: [vocabulary]``, float32, none NaN or infinity."""
+        kept, tokens = self.candidates(logits)
+        at = self._drawn(kept)
+        return at if tokens is None else int(tokens[at])
+
+    def candidates(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the logits ``[n]`` of the tokens to draw from, as transformers' warpers keep them.
+
+        Args:
+            logits: ``[vocabulary]``, float32, those of earlier tokens lowered already.
+
+        Returns:
+            them over the temperature, and their tokens, int64; None for all in their order.
+        """
         options = self.options
-        scaled = logits / options.temperature
+        kept, tokens = logits / options.temperature, None
         if options.top_k or options.top_p < 1:
-            kept, tokens = _kept(scaled, options.top_k, options.top_p)
-            return int(tokens[self._drawn(kept)])
-        return self._drawn(scaled)
+            kept, tokens = _kept(kept, options.top_k, options.top_p)
+        if options.min_p:
+            probabilities = kept.softmax(-1)
+            likely = (probabilities >= options.min_p * probabilities.amax()).nonzero()[:, 0]
+            kept, tokens = kept[likely], likely if tokens is None else tokens[likely]
+        return kept, tokens
 
     def _drawn(self, logits: torch.Tensor) -> int:
         """Return an index as often as its probability says, by a single random number."""
@@ -210,13 +230,25 @@ def _kept(logits: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tensor,
     """Return the logits that both bounds keep, the largest first, and their tokens."""
     size = len(logits)
     if 0 < top_k < size:
-        kept, tokens = logits.topk(top_k)
-        return _within_top_p(kept, tokens, kept.logsumexp(-1), top_p)
-    total = logits.logsumexp(-1)
-    kept, tokens = logits.topk(min(_SORTED, size))
+        kept, tokens = _largest(logits, top_k)
+        return _within_top_p(kept, tokens, kept.double().logsumexp(-1), top_p)
+    total = logits.double().logsumexp(-1)
+    kept, tokens = _largest(logits, min(_SORTED, size))
     if len(kept) < size and float((kept - total).exp().sum()) < top_p:
-        kept, tokens = logits.sort(descending=True)
+        kept, tokens = _largest(logits, size)
     return _within_top_p(kept, tokens, total, top_p)
+
+
+def _largest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ``count`` largest logits and all that equal the last of them, and their tokens.
+
+    Of equal logits, common in bfloat16, the first token comes first: ``top_p`` may part them, and
+    which of them torch's sort, and so transformers, keeps then is nowhere defined.
+    """
+    last = logits.topk(count).values[-1]
+    tokens = (logits >= last).nonzero()[:, 0]
+    kept, order = logits[tokens].sort(descending=True, stable=True)
+    return kept, tokens[order]
 
 
 def _within_top_p(
@@ -225,7 +257,8 @@ def _within_top_p(
     """Keep the fewest most probable tokens that have ``top_p`` together; at least one."""
     if top_p >= 1:
         return kept, tokens
-    probabilities = (kept - total).exp()
+    # Summed up from the largest, float32 would lose the last of them.
+    probabilities = (kept.double() - total).exp()
     before = probabilities.cumsum(-1) - probabilities
     count = max(1, int((before < top_p).sum()))
     return kept[:count], tokens[:count]
@@ -267,6 +300,7 @@ _READERS: Mapping[str, Any] = {
     "temperature": _number(0, 100),
     "top_p": _number(0, 1, above=True),
     "top_k": _whole(0, 1 << 31),
+    "min_p": _number(0, 1),
     "seed": _whole(-(1 << 63), (1 << 63) - 1),
     "logprobs": _flag,
     "repetition_penalty": _number(0, 100, above=True),

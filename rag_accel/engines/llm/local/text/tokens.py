@@ -13,7 +13,7 @@ from rag_accel.kv.segments import Segment, SegmentedPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenInput(GenerationInput):
-    """A prompt as token ids, to be continued with the most probable tokens.
+    """A prompt as token ids, continued as its options choose, which only a local engine reads.
 
     Args:
         ids: the whole prompt; its messages are not looked at.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from rag_accel.engines.llm.local.text.sampling import Choice, Sampler, choose, read_options
 from rag_accel.errors import ConfigError, EngineOutputError
+from rag_accel.recognition.generation import draw_seeds
 
 VOCABULARY = 50
 
@@ -69,19 +71,52 @@ def test_top_p_may_keep_more_than_are_sorted_at_first() -> None:
     assert max(found) > 1100
 
 
-@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
-@pytest.mark.parametrize("top_k", [0, 5])
-def test_what_is_kept_is_what_transformers_keeps(top_p: float, top_k: int) -> None:
-    warpers = pytest.importorskip("transformers.generation.logits_process")
-    (row,) = random_logits(1)
-    warped = warpers.TemperatureLogitsWarper(1.5)(None, row[None])
-    if top_k:
-        warped = warpers.TopKLogitsWarper(top_k)(None, warped)
-    (warped,) = warpers.TopPLogitsWarper(top_p)(None, warped)
-    kept = set(torch.isfinite(warped).nonzero()[:, 0].tolist())
-    found = set(drawn(row, 1000, temperature=1.5, top_p=top_p, top_k=top_k))
-    assert found <= kept
-    assert len(found) >= 0.7 * len(kept)
+BOUNDS: dict[str, dict[str, Any]] = {
+    "temperature": {},
+    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 0.9},
+    "a large top_p": {"top_p": 0.99},
+    "min_p": {"min_p": 0.05},
+    "all": {"top_k": 40, "top_p": 0.95, "min_p": 0.02},
+}
+
+
+@pytest.mark.parametrize("digits", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
+def test_tokens_have_the_probabilities_that_transformers_gives_them(
+    bounds: dict[str, Any], digits: torch.dtype
+) -> None:
+    library = pytest.importorskip("transformers.generation.logits_process")
+    warpers = [
+        library.TemperatureLogitsWarper(1.5),
+        *[library.TopKLogitsWarper(bounds["top_k"]) for _ in bounds.keys() & {"top_k"}],
+        *[library.TopPLogitsWarper(bounds["top_p"]) for _ in bounds.keys() & {"top_p"}],
+        *[library.MinPLogitsWarper(bounds["min_p"]) for _ in bounds.keys() & {"min_p"}],
+    ]
+    logits = 4 * torch.randn(8, 5000, generator=torch.Generator().manual_seed(0))
+    is_parted = digits is torch.bfloat16 and "top_p" in bounds  # equal logits, see _largest
+    for row in logits.to(digits).float():
+        kept, tokens = sampler(temperature=1.5, **bounds).candidates(row)
+        found = torch.zeros(len(row))
+        found[slice(None) if tokens is None else tokens] = kept.softmax(-1)
+        warped = library.LogitsProcessorList(warpers)(torch.tensor([[0]]), row[None])
+        wanted = warped[0].softmax(-1)
+        if is_parted:
+            found, wanted = found.sort().values, wanted.sort().values
+        assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def test_seeds_draw_tokens_as_often_as_their_probability_says() -> None:
+    (row,), count = random_logits(1), 4000
+    torch.manual_seed(0)
+    seeds = draw_seeds(SimpleNamespace(device="cpu"), count)
+    samplers = [sampler(temperature=0.8, top_k=12, seed=seed) for seed in seeds]
+    found = torch.bincount(torch.tensor(tokens(row.expand(count, -1), *samplers)))
+    most = row.topk(12)
+    expected = count * (most.values / 0.8).softmax(-1)
+    assert int(found[most.indices].sum()) == count
+    square = ((found[most.indices] - expected) ** 2 / expected).sum()
+    assert square < 24.7  # of 100 with 11 degrees of freedom, one is above
 
 
 @pytest.mark.parametrize("penalty", [0.8, 1.3, 5.0])
