@@ -70,7 +70,9 @@ class StandingIn:
 
 def _proxy(known: ProxyClass, ask: _Asking, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a proxy is of no use."""
-    fits = known.is_of_use(obj, ask) and known.fits(obj, plain_class(type(obj)), plain_method)
+    if not known.is_of_use(obj, ask):
+        return obj
+    fits = known.checks_itself or known.fits(obj, plain_class(type(obj)), plain_method)
     return known.make(obj, ask) if fits else obj
 
 

@@ -99,6 +99,8 @@ class ProxyClass:
         cross_encoder: returns the cross-encoder of sentence-transformers that scores for an object.
         is_of_use: tells whether a run gains from a proxy of an object. Asked in every call, before
             ``obstacle``, which may take longer.
+        checks_itself: whether a proxy asks ``obstacle`` itself, before it shares anything: a caller
+            without others does not pay for it.
         samples: tells whether an object draws its model's tokens, unless a call says otherwise.
     """
 
@@ -115,6 +117,7 @@ class ProxyClass:
     check: Callable[[Any, type, PlainMethod], object] | None = None
     cross_encoder: Callable[[Any], Any] | None = None
     is_of_use: Callable[[Any, Ask], bool] = lambda obj, ask: True
+    checks_itself: bool = False
     samples: Callable[[Any], bool] = lambda obj: False
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:

@@ -67,7 +67,8 @@ class SearchedClient:
     def why_not(self, client: Any) -> str | None:
         """Return why searches of a client share no calls; None if they do."""
         if isinstance(client, BatchedClient):  # of a proxy, whose search shared no call
-            return "the store itself makes a search that overlaps no other"
+            alone = "the store itself makes a search that overlaps no other"
+            return client.why_not() or alone
         try:
             if full_name(type(client)) != self.name:
                 raise NotAdoptedError(f"its client is a {full_name(type(client))}", self.name)
@@ -104,6 +105,7 @@ def remote_store_row(
         "store",
         "its own methods run; searches that wait at the same time go in one call",
         unless,
+        checks_itself=True,
     )
 
 
@@ -126,6 +128,11 @@ class BatchedClient:
         client, row, _ = self._batched
         return self._search if name == row.method else getattr(client, name)
 
+    def why_not(self) -> str | None:
+        """Return why no search shares a call; None if those do that overlap."""
+        client, row, _ = self._batched
+        return row.why_not(client)
+
     def _search(self, *args: Any, **kwargs: Any) -> Any:
         client, row, ask = self._batched
         plain = partial(getattr(client, row.method), *args, **kwargs)
@@ -141,7 +148,7 @@ class BatchedClient:
         place = id(client), read.key
         is_alone = _searches.begin(place)
         try:
-            if is_alone:  # nothing is to be shared
+            if is_alone or self.why_not() is not None:  # nothing is to be shared
                 return plain()
             query = StoreQuery(
                 *(read.query, read.key, partial(row.search, client, given), row.max_queries),

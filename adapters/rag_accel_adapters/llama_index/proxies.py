@@ -139,9 +139,10 @@ def shares_steps(obj: Any) -> bool:
 
 def searches_on_engine(obj: Any) -> bool:
     """Tell whether an object is a proxy of a store, whose searches may wait for an engine."""
-    return isinstance(getattr(obj, "_faiss_index", None), FaissIndexClient) or isinstance(
-        getattr(obj, "_collection", None), BatchedClient
-    )
+    if isinstance(getattr(obj, "_faiss_index", None), FaissIndexClient):
+        return True
+    client = getattr(obj, "_collection", None)
+    return isinstance(client, BatchedClient) and client.why_not() is None
 
 
 def _served_obstacle(llm: Any) -> str | None:
