@@ -189,7 +189,7 @@ def test_a_call_that_no_engine_runs_says_nothing(
     llm: HuggingFacePipeline, reusing: Accelerator
 ) -> None:
     infos = Infos()
-    made = fast(chain(llm.bind(pipeline_kwargs={"repetition_penalty": 1.3})), reusing)
+    made = fast(chain(llm.bind(pipeline_kwargs={"do_sample": True, "typical_p": 0.9})), reusing)
     made.invoke("abc", config={"callbacks": [infos]})
     list(made.stream("abc", config={"callbacks": [infos]}))
     assert [one or {} for one in infos.found] == [{}, {}]

@@ -11,6 +11,11 @@ from rag_accel.engines.llm.local.batching.schedule import LEAST_CHUNK
 
 
 @pytest.fixture
+def even_forwards() -> None:
+    """Leave times to the forwards of the tests."""
+
+
+@pytest.fixture
 def pace() -> ForwardCost:
     return ForwardCost(most_rows=512, most_s=0.25)
 

@@ -19,7 +19,6 @@ from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.selection import QuestionGuided
-from rag_accel.testing.clock import ManualClock
 
 
 class WatchedRunner:
@@ -142,19 +141,6 @@ def test_prompts_together_choose_each_for_itself() -> None:
 
     outputs = finish(engine, "0", "1", "2")
     assert [value(outputs, str(at)).text for at in range(3)] == alone
-
-
-def test_a_short_prompt_is_computed_where_that_is_faster() -> None:
-    clock = ManualClock()
-    runner = FakeRunner()
-    runner.before = lambda: clock.advance(1.0)  # whatever a forward has to compute
-    chosen = LocalOptions(kv_reuse="fused", stall_s=1000.0)
-    engine = LocalLLMEngine(runner, tokenizer(), options=chosen, clock=clock)
-    answer(engine, asked("one", A, B, C))
-    done = answer(engine, asked("two", C, B, A))
-    assert done.use is not None
-    assert (done.use.from_chunks, done.use.recomputed) == (0, 0)
-    assert done.use.is_exact
 
 
 def test_a_share_beyond_all_is_refused() -> None:

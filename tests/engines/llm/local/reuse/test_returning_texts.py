@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from chunk_prompts import A, answer, asked, tokens
+from chunk_prompts import A, B, C, answer, asked, tokens
 from fake_runner import FakeRunner, finish, tokenizer
 
 from rag_accel.engine_api import PrimitiveKind, PromptUse
@@ -16,6 +16,11 @@ from rag_accel.testing.clock import ManualClock
 
 #: Seconds of a forward, and of each of its rows.
 FORWARD_S, ROW_S = 0.03, 0.001
+
+
+@pytest.fixture
+def even_forwards() -> None:
+    """Leave times to the clock of the tests."""
 
 
 @pytest.fixture
@@ -95,3 +100,16 @@ def test_known_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in (b"a", b"b", b"c", b"d"):
         returns.note([key] * 3)
     assert list(returns._prompts) == [b"b", b"c", b"d"]
+
+
+def test_a_short_prompt_is_computed_where_that_is_faster() -> None:
+    clock = ManualClock()
+    runner = FakeRunner()
+    runner.before = lambda: clock.advance(1.0)  # whatever a forward has to compute
+    chosen = LocalOptions(kv_reuse="fused", stall_s=1000.0)
+    engine = LocalLLMEngine(runner, tokenizer(), options=chosen, clock=clock)
+    answer(engine, asked("one", A, B, C))
+    done = answer(engine, asked("two", C, B, A))
+    assert done.use is not None
+    assert (done.use.from_chunks, done.use.recomputed) == (0, 0)
+    assert done.use.is_exact
