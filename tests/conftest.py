@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(autouse=True)
-def even_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def even_forwards() -> Iterator[None]:
     """Have texts be reused by rows alone: what a busy machine measures decides nothing."""
     from rag_accel.engines.llm.local.batching.forward_cost import ForwardCost
 
-    monkeypatch.setattr(ForwardCost, "seconds", lambda self, rows: float(rows))
+    # Not by the fixture of that name, which would then end after those of the tests.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForwardCost, "seconds", lambda self, rows: float(rows))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
