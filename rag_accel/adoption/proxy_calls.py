@@ -70,9 +70,10 @@ class StandingIn:
 
 def _proxy(known: ProxyClass, ask: _Asking, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a proxy is of no use."""
-    if not known.is_of_use(obj, ask):
-        return obj
-    fits = known.checks_itself or known.fits(obj, plain_class(type(obj)), plain_method)
+    if known.is_of_use is not None:
+        fits = known.is_of_use(obj, ask)
+    else:
+        fits = known.fits(obj, plain_class(type(obj)), plain_method)
     return known.make(obj, ask) if fits else obj
 
 

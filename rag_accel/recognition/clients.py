@@ -75,7 +75,9 @@ def faiss_store_row(
     def is_of_use(store: Any, ask: Ask) -> bool:
         # Searches of one index are about equally long and share no reading: pieces gain nothing
         # unless some of them are more urgent, and cost up to 0.4 of the rate.
-        return ask.has_deadline or not is_clustered(getattr(store, attribute))
+        index = getattr(store, attribute)
+        is_worth_it = ask.has_deadline or not is_clustered(index)
+        return is_worth_it and index_obstacle(index) is None
 
     def proxy(store: Any, ask: Ask) -> Any:
         client = FaissIndexClient(getattr(store, attribute), ask)

@@ -97,10 +97,8 @@ class ProxyClass:
         check: raises ``NotAdoptedError`` where a proxy of an object of this plain class is of no
             use. Asked in every call, before ``obstacle``.
         cross_encoder: returns the cross-encoder of sentence-transformers that scores for an object.
-        is_of_use: tells whether a run gains from a proxy of an object. Asked in every call, before
-            ``obstacle``, which may take longer.
-        checks_itself: whether a proxy asks ``obstacle`` itself, before it shares anything: a caller
-            without others does not pay for it.
+        is_of_use: tells in a call whether its run gains from a proxy of an object; by default where
+            there is no ``obstacle``, which may take longer to look for.
         samples: tells whether an object draws its model's tokens, unless a call says otherwise.
     """
 
@@ -116,8 +114,7 @@ class ProxyClass:
     effects: Mapping[str, str] = field(default_factory=dict[str, str])
     check: Callable[[Any, type, PlainMethod], object] | None = None
     cross_encoder: Callable[[Any], Any] | None = None
-    is_of_use: Callable[[Any, Ask], bool] = lambda obj, ask: True
-    checks_itself: bool = False
+    is_of_use: Callable[[Any, Ask], bool] | None = None
     samples: Callable[[Any], bool] = lambda obj: False
 
     def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:

@@ -150,10 +150,10 @@ class Prompting:
 
         Messages with names of special tokens that are to be read as text are left out, too.
         """
-        turns = chat_turns(messages)
-        if self._marked(turns, _PRIVATE[0]) != turns:
-            return None
         try:
+            turns = chat_turns(messages)
+            if self._marked(turns, _PRIVATE[0]) != turns:
+                return None
             text = self._text(turns, tools)
         except Exception:  # the whole prompt is refused by its reason
             return None
