@@ -71,14 +71,18 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
 
     A search starts at once if no call of its key is in flight. While one is, searches of that key
     wait, and go together in the next: in calls of ``max_queries`` at the same time, if they are
-    more. Calls of different keys never wait for each other. So each search sees whatever was
-    written before it was submitted.
+    more. They do not wait for a call that hangs. Calls of different keys never wait for each other.
+    So each search sees whatever was written before it was submitted.
 
     The final value is what ``search`` returned for the query, or ``ASK_ALONE`` where the call has
     failed: its error tells of other callers' searches too, and each has an error of its own.
+
+    Args:
+        patience_s: seconds after which a call in flight holds up no others of its key.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience_s: float = 1.0) -> None:
+        self._patience_s = patience_s
         profile = EngineProfile(
             kinds=frozenset({PrimitiveKind.SEARCHING}),
             max_batch=_NO_LIMIT,
@@ -90,6 +94,8 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
         super().__init__(profile, "BatchedSearchEngine")
         self._waiting: dict[Hashable, list[_WaitingSearch]] = {}
         self._in_flight: dict[Hashable, int] = {}
+        #: until when searches of a key wait for its calls in flight, in seconds of the clock
+        self._held_until: dict[Hashable, float] = {}
         self._threads: set[threading.Thread] = set()
         self._counts = dict.fromkeys(COUNTS, 0)
 
@@ -139,8 +145,17 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
         for key in {search.key for search in jobs} & self._waiting.keys():
             self._waiting[key] = [one for one in self._waiting[key] if one not in gone]
 
+    def _wait_s(self, most: float | None) -> float | None:
+        """Return the seconds to wait for an answer before searches wait for none any more."""
+        held = [self._held_until[key] for key, searches in self._waiting.items() if searches]
+        if not held:
+            return most
+        patience = max(0.0, min(held) - time.monotonic())
+        return patience if most is None else min(most, patience)
+
     def _send_waiting(self) -> None:
-        for key in [key for key in self._waiting if key not in self._in_flight]:
+        now = time.monotonic()
+        for key in [key for key in self._waiting if self._held_until.get(key, now) <= now]:
             waiting = self._waiting.pop(key)
             while waiting:
                 most = waiting[0].work.max_queries
@@ -150,6 +165,7 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
     def _send(self, call: list[_WaitingSearch]) -> None:
         key = call[0].key
         self._in_flight[key] = self._in_flight.get(key, 0) + 1
+        self._held_until[key] = time.monotonic() + self._patience_s
         self._counts["store_calls"] += 1
         self._counts["searches_in_store_calls"] += len(call)
         thread = threading.Thread(
@@ -162,7 +178,7 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
         key = report.searches[0].key
         self._in_flight[key] -= 1
         if not self._in_flight[key]:
-            del self._in_flight[key]
+            del self._in_flight[key], self._held_until[key]
         results = report.results
         if results is None:
             self._counts["failed_store_calls"] += 1

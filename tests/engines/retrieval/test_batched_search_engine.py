@@ -133,6 +133,16 @@ def test_searches_that_come_during_a_call_share_the_next(
     assert engine.describe_parts() == ("3 searches in 2 calls of its store",)
 
 
+def test_searches_do_not_wait_for_a_call_that_hangs(store: Store) -> None:
+    engine = BatchedSearchEngine(patience_s=0.01)
+    begin(engine, store, work("a", store))
+    engine.submit([work("b", Store())])
+    assert values(engine, "b") == ["found b"]
+    store.gate.set()
+    assert values(engine, "a") == ["found a"]
+    engine.close()
+
+
 @pytest.mark.parametrize("change", [{"key": "other"}, {"namespace": "other"}])
 def test_searches_of_other_keys_or_tenants_share_no_call_and_wait_for_none(
     engine: BatchedSearchEngine, store: Store, change: dict[str, str]
