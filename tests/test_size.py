@@ -278,7 +278,8 @@ RAISES = (
         "searches of such stores one by one",
         {
             "adapters/rag_accel_adapters": 250,
-            "rag_accel/engines/retrieval": 225,
+            "rag_accel/engines": 50,
+            "rag_accel/engines/retrieval": 200,
             "rag_accel/recognition": 200,
             "tests": 1_050,
         },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +13,18 @@ import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
-    Capability,
     EngineOutput,
-    EngineProfile,
     EngineRequest,
     PrimitiveKind,
-    StepBudget,
     TextBatch,
     WorkId,
 )
 from rag_accel.engine_api.transient import is_refusal
-from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.embedding.call_costs import CallCosts
 from rag_accel.engines.embedding.hosted_texts import CallReport
 from rag_accel.engines.http.retry_after import retry_delay_s
 from rag_accel.engines.outbox import Outbox
+from rag_accel.engines.shared_calls import SharedCallsEngine
 from rag_accel.errors import EngineError, EngineOutputError
 from rag_accel.telemetry.shared_spans import CallersSpan, run_apart
 
@@ -56,12 +52,8 @@ MAX_REQUEST_CHARS = 8192
 MAX_CALL_TEXTS = 32
 MAX_CALL_CHARS = 65536
 
-#: Items of the scheduler that may run at once. No call waits for another, so it never fills.
-_NO_LIMIT = 1 << 30
 #: How often a request that comes late may prolong the gathering of a call.
 _MOST_GATHERINGS = 4
-#: seconds in which calls that are in flight may end after ``close``
-_CLOSE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +135,7 @@ class _Failure(NamedTuple):
 _Answer = tuple[_Call, Sequence[Any] | _Failure]
 
 
-class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
+class HostedEmbeddingEngine(SharedCallsEngine[_Answer]):
     """An embedding engine for servers, one for all of them.
 
     Requests of one group that come within ``gather_s`` of one another go into one call; queries
@@ -165,39 +157,16 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
     def __init__(self, *, gather_s: float = 0.003, clock: Clock | None = None) -> None:
         self._gather_s = gather_s
         self._clock = clock or MonotonicClock()
-        profile = EngineProfile(
-            kinds=frozenset({PrimitiveKind.EMBEDDING}),
-            max_batch=_NO_LIMIT,
-            max_threads=0,
-            stepped=True,
-            interruptible=True,
-            capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
-        )
-        super().__init__(profile, "HostedEmbeddingEngine")
+        super().__init__(PrimitiveKind.EMBEDDING, "HostedEmbeddingEngine")
         #: by group what is not sent yet, and until when it waits for others
         self._waiting: dict[Hashable, _Call] = {}
         self._gathers_until: dict[Hashable, float] = {}
         self._latest: dict[Hashable, float] = {}
-        self._threads: set[threading.Thread] = set()
 
-    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Start due calls, and wait up to ``budget.time_s`` for answers, or until interrupted."""
-        self._start_due()
-        outputs = super().step(budget)
-        self._start_due()
-        return outputs
-
-    def close(self) -> None:
-        """Forget everything and wait a little for the threads of calls in flight. Idempotent."""
-        self._closed = True
-        self._jobs.clear()
+    def _clear(self) -> None:
         self._waiting.clear()
         self._gathers_until.clear()
         self._latest.clear()
-        until = time.monotonic() + _CLOSE_S
-        for thread in list(self._threads):
-            thread.join(max(0.0, until - time.monotonic()))
-        self._threads.clear()
 
     def _job(self, request: EngineRequest) -> _TextsToSend:
         work = self._checked_payload(request, ServerTexts, self._jobs)
@@ -227,12 +196,11 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
         gathering = max(0.0, min(self._gathers_until.values()) - self._clock.now())
         return gathering if most is None else min(most, gathering)
 
-    def _start_due(self) -> None:
+    def _send_due(self) -> None:
         now = self._clock.now()
         for group in list(self._waiting):
             while call := self._gathered(group, now):
                 self._send(call)
-        self._threads = {thread for thread in self._threads if thread.is_alive()}
 
     def _gathered(self, group: Hashable, now: float) -> _Call:
         """Take the requests of the group's next call; none while others may still come."""
@@ -262,15 +230,10 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
             self._latest.pop(group, None)
 
     def _send(self, call: _Call) -> None:
-        thread = threading.Thread(
-            target=_ask, args=(call, self._outbox), name="hosted-embedding", daemon=True
-        )
-        self._threads.add(thread)
-        thread.start()
+        self._run(_ask, call, self._outbox)
 
     def _outputs_of(self, report: _Answer) -> list[EngineOutput]:
         call, answer = report
-        # A thread that has put its answer is about to end; a later look finds it ended.
         if isinstance(answer, _Failure):
             return [
                 EngineOutput(job.id, "error", error=AskAloneError(answer.delay_s, answer.attempts))
@@ -284,13 +247,6 @@ class HostedEmbeddingEngine(OutboxEngine[_TextsToSend, _Answer]):
                 outputs.append(EngineOutput(job.id, "final", answer[start:stop]))
             start = stop
         return outputs
-
-    def _forget(self, job: _TextsToSend) -> bool:
-        """Forget work that has ended; False if it was cancelled before."""
-        if self._jobs.get(job.id) is not job:
-            return False
-        del self._jobs[job.id]
-        return True
 
 
 def _most_texts(waiting: _Call) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +9,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rag_accel.engine_api import (
-    Capability,
     EngineOutput,
-    EngineProfile,
     EngineRequest,
     PrimitiveKind,
-    StepBudget,
     WorkId,
 )
-from rag_accel.engines.bases import OutboxEngine
+from rag_accel.engines.shared_calls import SharedCallsEngine
 from rag_accel.errors import EngineOutputError
 from rag_accel.telemetry.shared_spans import CallersSpan, run_apart
 
@@ -26,10 +22,6 @@ from rag_accel.telemetry.shared_spans import CallersSpan, run_apart
 ASK_ALONE = object()
 #: names of counts
 COUNTS: tuple[str, ...] = ("store_calls", "searches_in_store_calls", "failed_store_calls")
-#: items of the scheduler that may run at once: the engine itself holds back what waits
-_NO_LIMIT = 1 << 30
-#: seconds in which calls that are in flight may end after ``close``
-_CLOSE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +58,13 @@ class _StoreAnswer(NamedTuple):
     results: Sequence[Any] | None
 
 
-class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
+class BatchedSearchEngine(SharedCallsEngine[_StoreAnswer]):
     """An engine for SEARCHING (``StoreQuery``) on a client of a remote store.
 
-    A search starts at once if no call of its key is in flight. While one is, searches of that key
-    wait, and go together in the next: in calls of ``max_queries`` at the same time, if they are
-    more. They do not wait for a call that hangs. Calls of different keys never wait for each other.
-    So each search sees whatever was written before it was submitted.
+    A search starts at once if no call of its key is in flight, with those submitted together. While
+    one is, searches of that key wait, and go together in the next: in calls of ``max_queries`` at
+    the same time, if they are more. They do not wait for a call that hangs. Calls of different keys
+    never wait for each other. So each search sees whatever was written before it was submitted.
 
     The final value is what ``search`` returned for the query, or ``ASK_ALONE`` where the call has
     failed: its error tells of other callers' searches too, and each has an error of its own.
@@ -83,20 +75,11 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
 
     def __init__(self, *, patience_s: float = 1.0) -> None:
         self._patience_s = patience_s
-        profile = EngineProfile(
-            kinds=frozenset({PrimitiveKind.SEARCHING}),
-            max_batch=_NO_LIMIT,
-            max_threads=0,
-            stepped=True,
-            interruptible=True,
-            capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
-        )
-        super().__init__(profile, "BatchedSearchEngine")
+        super().__init__(PrimitiveKind.SEARCHING, "BatchedSearchEngine")
         self._waiting: dict[Hashable, list[_WaitingSearch]] = {}
         self._in_flight: dict[Hashable, int] = {}
         #: until when searches of a key wait for its calls in flight, in seconds of the clock
         self._held_until: dict[Hashable, float] = {}
-        self._threads: set[threading.Thread] = set()
         self._counts = dict.fromkeys(COUNTS, 0)
 
     @property
@@ -107,25 +90,8 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
         calls, searches, _ = self._counts.values()
         return (f"{searches} searches in {calls} calls of its store",) if calls else ()
 
-    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        """Send what may start, and wait up to ``budget.time_s`` for answers, or until interrupted.
-
-        Searches that were submitted together share a call, also where none is in flight.
-        """
-        self._send_waiting()
-        outputs = super().step(budget)
-        self._send_waiting()
-        return outputs
-
-    def close(self) -> None:
-        """Forget everything and wait a little for the threads of calls in flight. Idempotent."""
-        self._closed = True
-        self._jobs.clear()
+    def _clear(self) -> None:
         self._waiting.clear()
-        until = time.monotonic() + _CLOSE_S
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        self._threads.clear()
 
     def _job(self, request: EngineRequest) -> _WaitingSearch:
         work = self._checked_payload(request, StoreQuery, self._jobs)
@@ -153,7 +119,7 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
         patience = max(0.0, min(held) - time.monotonic())
         return patience if most is None else min(most, patience)
 
-    def _send_waiting(self) -> None:
+    def _send_due(self) -> None:
         now = time.monotonic()
         for key in [key for key in self._waiting if self._held_until.get(key, now) <= now]:
             waiting = self._waiting.pop(key)
@@ -168,11 +134,7 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
         self._held_until[key] = time.monotonic() + self._patience_s
         self._counts["store_calls"] += 1
         self._counts["searches_in_store_calls"] += len(call)
-        thread = threading.Thread(
-            target=_search, args=(call, self._outbox.put), name="store-searches", daemon=True
-        )
-        self._threads = {one for one in self._threads if one.is_alive()} | {thread}
-        thread.start()
+        self._run(_search, call, self._outbox.put)
 
     def _outputs_of(self, report: _StoreAnswer) -> list[EngineOutput]:
         key = report.searches[0].key
@@ -185,8 +147,7 @@ class BatchedSearchEngine(OutboxEngine[_WaitingSearch, _StoreAnswer]):
             results = [ASK_ALONE] * len(report.searches)
         outputs = list[EngineOutput]()
         for search, result in zip(report.searches, results, strict=True):
-            if self._jobs.get(search.id) is search:  # it was not cancelled before
-                del self._jobs[search.id]
+            if self._forget(search):
                 outputs.append(EngineOutput(search.id, "final", result))
         return outputs
 
