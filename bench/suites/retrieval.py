@@ -6,26 +6,18 @@ the same scores.
 
 - Steps: searches are handed over together to the engine of a ``DocumentIndex``, which reads each
   of them to its end in one call, or in about eight steps; row ``steps`` says how many these were.
-  Both run on the number of threads at which they are fastest. So does the engine of FAISS's own
-  index of the same lists, as of a LangChain store.
+  Both run on the number of threads at which they are fastest.
 - Partitioning: threads search long, each in an accelerator's engine, and when their searches are
   under way another one makes a short search. The opponent ends in each step whatever it holds.
 - Early stop and orders: MiniLM's vectors of passages and questions; ``stop=0.98`` learns from half
   of the questions and is measured on the others. The orders are those of a request's second search.
-- Store: threads search LangChain's ``FAISS`` over an ``IndexIVFFlat`` of the same lists.
 
 Ratios:
     steps8_b1: against the same engine in one call: seconds of one search in eight steps / in one
         call, both on their best number of threads (lower is better); median over turns.
     steps8_b32: against the same engine in one call: the same of 32 searches together.
-    store_steps8_b1: against the engine of FAISS's ``IndexIVFFlat`` in one call: the same of one
-        search.
-    store_steps8_b32: against the engine of FAISS's ``IndexIVFFlat`` in one call: the same of 32
-        searches together.
     partitioning: against the same engine in one call a step: ms of a short search beside long ones
         in one call / in steps; median over turns.
-    store_16: against the plain FAISS store at its best number of threads: searches/s of 16 threads
-        accelerated / plain; median over turns.
     stop_scanned: against the same searches in full: vectors that are read with ``stop=0.98`` /
         without (lower is better).
     stop_equal: against the same searches in full: the share with the same set of five.
@@ -52,22 +44,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from langchain_community.docstore.base import Docstore
-from langchain_community.vectorstores import FAISS
-from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
-
 from bench.answers import too_many
 from bench.arms import bench_accelerator, thread_candidates
 from bench.garbage import little_garbage
-from bench.loads import counted, system_rows
 from bench.measure import Pairs, median, ratios, rotate
 from bench.paired import in_ms
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.search_stop import Sizes as MaterialSizes
 from bench.search_stop import make_material, stop_and_order_rows
-from bench.vectors import IndexSize, Vectors, build_index, make_mixture, stock_index
-from langchain_rag_accel import accelerate
+from bench.vectors import IndexSize, Vectors, build_index, make_mixture
 from rag_accel.accelerator import Work
 from rag_accel.engine_api import (
     Engine,
@@ -79,17 +64,13 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.retrieval import DocumentIndex, RetrievalEngine, stepped_searches
-from rag_accel.engines.retrieval.ivf_index_engine import IvfIndexEngine
-from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.system.files import user_cache
 from rag_accel.system.processor import usable_cores
-from rag_accel_demo.load import Load, run_load
 
 K = 10
 STEPS = 8
 SEED = 1 << 42
 WHOLE, STEPPED = "one call", "in steps"
-PLAIN, OURS = "plain", "accelerated"
 PATIENCE_S = 120.0
 
 
@@ -103,9 +84,6 @@ class Sizes:
         short_nprobe: clusters of a short search.
         long: threads that search long.
         short_turns: short searches of each arm.
-        callers: threads of the store.
-        searches: of a run of them.
-        store_turns: runs of each arm.
         material: of the early stop and the orders.
     """
 
@@ -114,13 +92,10 @@ class Sizes:
     short_nprobe: int = 16
     long: int = 24
     short_turns: int = 7
-    callers: int = 16
-    searches: int = 64
-    store_turns: int = 5
     material: MaterialSizes = field(default_factory=MaterialSizes)
 
 
-QUICK = Sizes(IndexSize(1_000_000, 1024, 512), {1: 9, 32: 5}, short_turns=3, store_turns=3)
+QUICK = Sizes(IndexSize(1_000_000, 1024, 512), {1: 9, 32: 5}, short_turns=3)
 FULL = Sizes(IndexSize(1_000_000, 1024, 512))
 
 Found = list[tuple[str, float]]
@@ -143,18 +118,14 @@ def run(quick: bool, sizes: Sizes | None = None, cache: Path | None = None) -> S
     chosen = sizes or (QUICK if quick else FULL)
     index = build_index(chosen.index, cache or user_cache())
     queries = Queries(chosen.index.dimension)
-    stock = stock_index(index, chosen.index.nprobe, parallel_mode=0)
     rows, found = list[Row](), dict[str, float]()
     with little_garbage():
-        for name, make in (("", RetrievalEngine), ("store_", IvfIndexEngine)):
-            target: Any = index if make is RetrievalEngine else stock
-            for count, turns in chosen.turns.items():
-                ratio = f"{name}steps8_b{count}"
-                more, found[ratio] = _steps(partial(make, target), ratio, queries, count, turns)
-                rows += more
+        for count, turns in chosen.turns.items():
+            ratio = f"steps8_b{count}"
+            make = partial(RetrievalEngine, index)
+            more, found[ratio] = _steps(make, ratio, queries, count, turns)
+            rows += more
         more, found["partitioning"] = _partitioning(index, queries, chosen)
-        rows += more
-        more, found["store_16"] = _store(stock, queries, chosen)
         rows += more
     material = make_material(chosen.material, cache or user_cache())
     learned = stop_and_order_rows(material, chosen.material)
@@ -319,58 +290,3 @@ def _beside(
         found = search(vectors[-1], short_nprobe)
         seconds = time.perf_counter() - started
         return seconds, [*(other.result() for other in others), found], vectors
-
-
-# Store -----------------------------------------------------------------------------------------
-
-
-class _Numbers(Docstore):
-    """Documents that are named by numbers."""
-
-    def search(self, search: str) -> Document:
-        return Document(search, id=search)
-
-
-@dataclass(frozen=True, slots=True)
-class _Arm:
-    """A search by vector, called as a chain is."""
-
-    search: Callable[..., Any]
-    threads: int
-
-    def invoke(self, vector: Any) -> Found:
-        with thread_count(self.threads):
-            return [(found.id, float(score)) for found, score in self.search(vector, K)]
-
-
-def _store(stock: Any, queries: Queries, sizes: Sizes) -> tuple[list[Row], float]:
-    """Return searches/s of a store accelerated / plain."""
-    workload = f"FAISS store, {sizes.callers} threads"
-    names = dict(enumerate(map(str, range(stock.ntotal))))
-    store = FAISS(DeterministicFakeEmbedding(size=stock.d), stock, _Numbers(), names)
-    asked: Any = queries.draw(sizes.searches).tolist()
-    with bench_accelerator() as accelerator:
-        fast = accelerate(store, accelerator=accelerator)
-        arms = {
-            f"{PLAIN}, {counted(threads, 'thread')} of FAISS": _Arm(
-                store.similarity_search_with_score_by_vector, threads
-            )
-            for threads in thread_candidates(usable_cores())
-        }
-        arms[OURS] = _Arm(fast.similarity_search_with_score_by_vector, 1)
-        loads = rotate(
-            {name: partial(_load, arm, asked, sizes.callers) for name, arm in arms.items()},
-            sizes.store_turns,
-        )
-    rows = [
-        row for name in arms for row in system_rows(name, workload, loads[name], "searches_per_s")
-    ]
-    alone = [_Arm(store.similarity_search_with_score_by_vector, 1).invoke(one) for one in asked]
-    rows += [_different(OURS, workload, list(load.answers), alone) for load in loads[OURS][:1]]
-    rates = {name: tuple(load.throughput_rps for load in found) for name, found in loads.items()}
-    plain = [rates[name] for name in arms if name != OURS]
-    return rows, min(median(ratios(Pairs(rate, rates[OURS]))) for rate in plain)
-
-
-def _load(arm: _Arm, asked: Any, callers: int, _: int) -> Load:
-    return run_load(arm, asked, callers, "threads")

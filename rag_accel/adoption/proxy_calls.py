@@ -125,10 +125,6 @@ class _Asking:
 
         return with_fallback(accelerator, owned, plain, work.name)
 
-    @property
-    def has_deadline(self) -> bool:
-        return self.identity.deadline is not None
-
     def why_plain(self, model: Any, *, is_sampled: bool) -> str | None:
         return local_llms.why_plain(self.identity.accelerator, model, is_sampled=is_sampled)
 

@@ -16,12 +16,6 @@ from rag_accel.engines.retrieval.flat_index_engine import (
     measured_scan,
 )
 from rag_accel.engines.retrieval.flat_products import sign
-from rag_accel.engines.retrieval.ivf_index_engine import (
-    IvfIndexEngine,
-    is_clustered,
-    ivf_obstacle,
-    numbers_read,
-)
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
 from rag_accel.recognition.proxies import Ask, ClientWork, ProxyClass, replaced
 from rag_accel.system.locks import ForkedAnew
@@ -35,26 +29,19 @@ RERANK = "rerank"
 #: what FAISS says of a place that is not filled, or minus that
 _FARTHEST = float(np.finfo(np.float32).max)
 #: the classes of indexes that engines search, in the words of reasons and tables
-SEARCHED_INDEXES = (
-    "`IndexFlatL2`, `IndexFlatIP`, `IndexIVFFlat`, `IndexIVFScalarQuantizer` and `IndexIVFPQ`"
-)
+SEARCHED_INDEXES = "`IndexFlatL2` and `IndexFlatIP`"
 
 
 def index_obstacle(index: Any) -> str | None:
     """Return why no owned engine searches a FAISS index; None if a search takes long enough."""
     if isinstance(index, FaissIndexClient):  # of a proxy, whose search shared no call
         return "the store itself makes a search that overlaps no other"
-    if is_clustered(index):
-        if (obstacle := ivf_obstacle(index)) is not None:
-            return obstacle
-        numbers = numbers_read(index)
-        size = f"a search reads {numbers:,} numbers"
-    elif is_searchable(index):
-        numbers, size = index.ntotal * index.d, f"{index.ntotal} x {index.d} numbers"
-    else:
+    if not is_searchable(index):
         names = SEARCHED_INDEXES.replace("`", "")
         return f"its index is a {type(index).__name__}; searches of {names} run"
-    return None if numbers >= MIN_NUMBERS else f"small: {size}, searched from {MIN_NUMBERS:,} on"
+    if index.ntotal * index.d >= MIN_NUMBERS:
+        return None
+    return f"small: {index.ntotal} x {index.d} numbers, searched from {MIN_NUMBERS:,} on"
 
 
 def is_on_gpu(index: Any) -> bool:
@@ -72,13 +59,6 @@ def faiss_store_row(
     ``adapt`` returns a proxy as the run that asks needs it.
     """
 
-    def is_of_use(store: Any, ask: Ask) -> bool:
-        # Searches of one index are about equally long and share no reading: pieces gain nothing
-        # unless some of them are more urgent, and cost up to 0.4 of the rate.
-        index = getattr(store, attribute)
-        is_worth_it = ask.has_deadline or not is_clustered(index)
-        return is_worth_it and index_obstacle(index) is None
-
     def proxy(store: Any, ask: Ask) -> Any:
         client = FaissIndexClient(getattr(store, attribute), ask)
         return adapt(replaced(store, **{attribute: client}), ask)
@@ -88,13 +68,11 @@ def faiss_store_row(
         lambda store: index_obstacle(getattr(store, attribute)),
         proxy,
         "store",
-        "its own methods run; searches of all requests share looks at its index (in clusters:"
-        " of those with a deadline)",
+        "its own methods run; searches of all requests share looks at its index",
         (
             f"searches that read fewer than {MIN_NUMBERS:,} numbers",
             f"another index than {SEARCHED_INDEXES}",
         ),
-        is_of_use=is_of_use,
     )
 
 
@@ -129,10 +107,7 @@ _alone_threads = SearchThreads()
 
 
 class FaissIndexClient:
-    """A FAISS index whose searches are made together with those of other callers.
-
-    All that overlap on a flat index; on one in clusters those of runs with a deadline.
-    """
+    """A flat FAISS index whose searches share calls with those of others."""
 
     def __init__(self, index: Any, ask: Ask) -> None:
         self._index, self._ask = index, ask
@@ -150,8 +125,6 @@ class FaissIndexClient:
         is_alone = _searches.begin(id(self._index))
         try:
             if is_alone:  # nothing is to be shared, and few searches are worth a second core
-                if is_clustered(self._index):  # FAISS has one thread for a query
-                    return plain()
                 return measured_scan(self._index, x, k, _alone_threads)
             if x.shape[1] != self._index.d or not np.isfinite(x).all():
                 return plain()
@@ -170,8 +143,7 @@ class FaissIndexClient:
         return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
 
     def _engine(self) -> Engine:
-        is_flat = is_searchable(self._index)
-        return FlatIndexEngine(self._index) if is_flat else IvfIndexEngine(self._index)
+        return FlatIndexEngine(self._index)
 
     def _as_faiss(self, hits: Any, k: int) -> tuple[Any, Any]:
         towards = sign(self._index)

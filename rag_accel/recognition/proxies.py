@@ -54,13 +54,9 @@ class Ask(AskGenerate, AskServed, Protocol):
 
     Attributes:
         is_on_loop: whether the stand-in is made for a coroutine.
-        has_deadline: whether the run must end in time.
     """
 
     is_on_loop: bool
-
-    @property
-    def has_deadline(self) -> bool: ...
 
     def __call__(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]

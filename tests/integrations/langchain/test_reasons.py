@@ -94,8 +94,10 @@ EXPLAINED: list[tuple[Any, str]] = [
     (lambda: store_of(LARGE), "InMemoryVectorStore: recognised store"),
     (lambda: store_of(LARGE, Quieter), "(Quieter overrides a method of InMemoryVectorStore; use"),
     (faiss_of_two, "(small: 2 x 8 numbers, searched from 2,000,000 on)"),
-    (lambda: faiss_over("IVF1,Flat"), "(small: a search reads 16 numbers, searched from 2,0"),
-    (lambda: faiss_over("HNSW4"), "IndexIVFFlat, IndexIVFScalarQuantizer and IndexIVFPQ run)"),
+    (
+        lambda: faiss_over("IVF1,Flat"),
+        "a IndexIVFFlat; searches of IndexFlatL2 and IndexFlatIP run)",
+    ),
     (OwnStore, f"({NO_ENGINE}; RagAccelVectorStore searches on an engine)"),
     (lambda: EMBEDDING, f"({NO_ENGINE}; RagAccelEmbeddings embeds with a local model)"),
 ]
