@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.adoption import local_llms, served_llms
 from rag_accel.adoption.endpoint_gates import gate_for
 from rag_accel.engines.http.endpoints import EndpointGate
-from rag_accel.interception.fallback import start_in_pool, with_fallback
+from rag_accel.interception.fallback import awith_fallback, start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
     LeafMethod,
@@ -117,13 +117,26 @@ class _Asking:
         accelerator = self.identity.accelerator
 
         def owned() -> Any:
-            engine = accelerator.own(work.client, work.name, work.make, holder=self.holder)
-            leaf = Work(engine, work.kind, work.payload, work.size)
-            found = read(accelerator.leaves.compute(self.identity, leaf))
+            found = read(accelerator.leaves.compute(self.identity, self._leaf(work)))
             self._note()
             return found
 
         return with_fallback(accelerator, owned, plain, work.name)
+
+    async def on_loop(self, work: ClientWork, plain: Callable[[], Awaitable[Any]]) -> Any:
+        accelerator = self.identity.accelerator
+
+        async def owned() -> Any:
+            found = await accelerator.leaves.acompute(self.identity, self._leaf(work))
+            self._note()
+            return found
+
+        return await awith_fallback(accelerator, owned, plain, work.name)
+
+    def _leaf(self, work: ClientWork) -> Work:
+        accelerator = self.identity.accelerator
+        engine = accelerator.own(work.client, work.name, work.make, holder=self.holder)
+        return Work(engine, work.kind, work.payload, work.size)
 
     def why_plain(self, model: Any, *, is_sampled: bool) -> str | None:
         return local_llms.why_plain(self.identity.accelerator, model, is_sampled=is_sampled)

@@ -84,12 +84,11 @@ class UnderWay(ForkedAnew):
         self._lock = threading.RLock()  # a signal's handler may search, too
         self._counts: dict[Hashable, int] = {}
 
-    def begin(self, key: Hashable) -> bool:
-        """Count a search, which ``end`` must follow; return whether it began without another."""
+    def begin(self, key: Hashable) -> int:
+        """Count a search, which ``end`` must follow; return how many run with it."""
         with self._lock:
-            before = self._counts.get(key, 0)
-            self._counts[key] = before + 1
-        return before == 0
+            running = self._counts[key] = self._counts.get(key, 0) + 1
+        return running
 
     def end(self, key: Hashable) -> None:
         """Count a search no longer; nothing if a fork has made it another process's."""
@@ -122,7 +121,7 @@ class FaissIndexClient:
         if more or not is_one or type(k) is not int or not 0 < k <= MAX_K:
             return plain()
         # What is done for a search alone is little: after a scan all of it has left the caches.
-        is_alone = _searches.begin(id(self._index))
+        is_alone = _searches.begin(id(self._index)) == 1
         try:
             if is_alone:  # nothing is to be shared, and few searches are worth a second core
                 return measured_scan(self._index, x, k, _alone_threads)

@@ -8,7 +8,7 @@ written here again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -62,6 +62,10 @@ class Ask(AskGenerate, AskServed, Protocol):
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
     ) -> Any:
         """Return ``read`` of what the engine made of it; ``plain()`` after an internal error."""
+        ...
+
+    async def on_loop(self, work: ClientWork, plain: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what the engine made, to a coroutine; ``plain()`` after an internal error."""
         ...
 
     def share(self, key: Hashable, call: Callable[[], Any], is_whole: Callable[[Any], bool]) -> Any:

@@ -7,9 +7,13 @@ a call is in flight. A row is all that is known of a class.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rag_accel.engine_api import PrimitiveKind
@@ -21,10 +25,14 @@ from rag_accel.engines.retrieval.batched_search_engine import (
 from rag_accel.recognition.clients import UnderWay
 from rag_accel.recognition.known_classes import NotAdoptedError, full_name
 from rag_accel.recognition.proxies import Ask, ClientWork, ProxyClass, replaced
+from rag_accel.recognition.sharing_gain import SharingGain
+from rag_accel.recognition.weak_maps import WeakIdDict
 from rag_accel.telemetry.shared_spans import callers_span
 
 #: most queries of a call, where a row says nothing else: the answer is made as a whole
 MAX_QUERIES = 64
+#: seconds for which searches rely on the last look at their client, which each call takes again
+LOOK_EVERY_S = 0.1
 
 
 class ReadSearch(NamedTuple):
@@ -33,10 +41,12 @@ class ReadSearch(NamedTuple):
     Args:
         query: the part that only this search has, such as its vector.
         key: searches of equal keys may go in one call.
+        kind: of searches that take about as long, such as those of a table.
     """
 
     query: Any
     key: Hashable
+    kind: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class SearchedClient:
         method: by which stores search.
         parameters: of that method; in another version they are others.
         check: raises ``NotAdoptedError`` where something of a client may look at who calls. Asked
-            in every call.
+            before each call that searches share.
         read: returns a search, given a client and its arguments by name, or None if it cannot
             share a call: some of it cannot be compared, or belongs to its caller.
         search: makes one call, given a client, the arguments of its first search by name and the
@@ -64,10 +74,26 @@ class SearchedClient:
     search: Callable[[Any, Mapping[str, Any], list[Any]], Sequence[Any]]
     max_queries: int = MAX_QUERIES
 
+    def may_share(self, client: Any) -> bool:
+        """Tell whether searches of a client share calls, as was found ``LOOK_EVERY_S`` ago."""
+        looked_at, refusal = _looks.get(client) or (-math.inf, None)
+        if time.monotonic() - looked_at > LOOK_EVERY_S:
+            refusal = self.why_not(client)
+            _looks.forget(client)
+            _looks.add(client, (time.monotonic(), refusal))
+        return refusal is None
+
+    def search_together(
+        self, client: Any, given: Mapping[str, Any], queries: list[Any]
+    ) -> Sequence[Any]:
+        """Make one call; raises ``NotAdoptedError`` where a client has changed since its look."""
+        self.check(client)
+        return self.search(client, given, queries)
+
     def why_not(self, client: Any) -> str | None:
         """Return why searches of a client share no calls; None if they do."""
         if isinstance(client, BatchedClient):  # of a proxy, whose search shared no call
-            alone = "the store itself makes a search that overlaps no other"
+            alone = "the store itself makes a search that overlaps no other, or gains from no other"
             return client.why_not() or alone
         try:
             if full_name(type(client)) != self.name:
@@ -85,32 +111,83 @@ class SearchedClient:
         return None
 
 
+#: when each client was looked at, and why its searches share no calls
+_looks = WeakIdDict[tuple[float, str | None]]()
+
+
 @cache
 def _signature(cls: type, method: str) -> inspect.Signature:
     return inspect.signature(getattr(cls, method))
 
 
 def remote_store_row(
-    attribute: str, methods: tuple[str, ...], client: SearchedClient, unless: tuple[str, ...]
+    path: str,
+    methods: tuple[str, ...],
+    client: SearchedClient,
+    unless: tuple[str, ...],
+    stand_in: Callable[[Any, SearchedClient, Ask], Any] | None = None,
+    version_obstacle: Callable[[Any], str | None] = lambda store: None,
 ) -> ProxyClass:
-    """Return what is known of a class of stores that search by the client in an attribute."""
+    """Return what is known of a class of stores that search by a client.
+
+    Args:
+        path: attributes that lead from a store to its client, with dots between.
+        methods: of the store that search.
+        client: the client's row.
+        unless: what switches that off.
+        stand_in: makes what replaces a client for one call; a ``BatchedClient`` by default.
+        version_obstacle: returns why a store's code cannot run on that.
+    """
+    find = attrgetter(path)
 
     def proxy(store: Any, ask: Ask) -> Any:
-        return replaced(store, **{attribute: BatchedClient(getattr(store, attribute), client, ask)})
+        return _leading(store, path, (stand_in or BatchedClient)(find(store), client, ask))
 
     return ProxyClass(
         methods,
-        lambda store: client.why_not(getattr(store, attribute)),
+        lambda store: version_obstacle(store) or client.why_not(find(store)),
         proxy,
         "store",
         "its own methods run; searches that wait at the same time go in one call",
         unless,
         # Its client is looked at before a search shares a call: others do not pay for that.
-        is_of_use=lambda store, ask: True,
+        is_of_use=lambda store, ask: version_obstacle(store) is None,
     )
 
 
+def _leading(obj: Any, path: str, end: Any) -> Any:
+    """Return an object of the same state, but for that to which a path leads."""
+    name, _, rest = path.partition(".")
+    return replaced(obj, **{name: _leading(getattr(obj, name), rest, end) if rest else end})
+
+
 _searches = UnderWay()
+_gains = WeakIdDict[SharingGain]()
+
+
+@contextmanager
+def turn(client: Any, read: ReadSearch) -> Iterator[bool]:
+    """Hold while a search is made; gives whether it may share a call: others run, and it gains."""
+    place = id(client), read.key
+    running = _searches.begin(place)
+    try:
+        if running == 1:
+            yield False
+            return
+        gain = _gains.get(client) or _gains.add(client, SharingGain())
+        epoch, started = gain.epoch(read.kind, running), time.perf_counter()
+        yield epoch.shares
+        gain.note(read.kind, running, epoch, time.perf_counter() - started)
+    finally:
+        _searches.end(place)
+
+
+def client_work(
+    client: Any, read: ReadSearch, max_queries: int, search: Callable[[list[Any]], Sequence[Any]]
+) -> ClientWork:
+    """Return the work of a search that shares a call."""
+    query = StoreQuery(read.query, read.key, search, max_queries, callers_span())
+    return ClientWork(client, "store", BatchedSearchEngine, PrimitiveKind.SEARCHING, query)
 
 
 class BatchedClient:
@@ -146,18 +223,13 @@ class BatchedClient:
             read = None
         if read is None:
             return plain()
-        place = id(client), read.key
-        is_alone = _searches.begin(place)
-        try:
-            if is_alone or self.why_not() is not None:  # nothing is to be shared
+        with turn(client, read) as may_share:
+            if not may_share or not row.may_share(client):
                 return plain()
-            query = StoreQuery(
-                *(read.query, read.key, partial(row.search, client, given), row.max_queries),
-                callers_span(),
-            )
-            kind = PrimitiveKind.SEARCHING
-            work = ClientWork(client, "store", BatchedSearchEngine, kind, query)
-            found = ask(work, plain, lambda result: result)
+            search = partial(row.search_together, client, given)
+            found = ask(client_work(client, read, row.max_queries, search), plain, _as_it_is)
             return plain() if found is ASK_ALONE else found
-        finally:
-            _searches.end(place)
+
+
+def _as_it_is(found: Any) -> Any:
+    return found

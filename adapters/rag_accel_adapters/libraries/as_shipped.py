@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, is_
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -62,7 +62,7 @@ def check_object(obj: Any, name: str) -> None:
     Raises:
         NotAdoptedError: something was; it says by which module.
     """
-    names = vars(obj).keys()
+    names = getattr(obj, "__dict__", {}).keys()  # none with slots only
     for base in _library_bases(type(obj)):
         replaced = names & _as_shipped(base, None).names
         if replaced:
@@ -98,11 +98,7 @@ def check_function(function: Any, name: str) -> None:
     """
     while (inner := traced(function)) is not None:
         function = inner
-    if (
-        type(function) is not FunctionType
-        or not function.__code__.co_filename.startswith(_homes())
-        or function.__code__.co_qualname != function.__code__.co_name
-    ):
+    if not _is_as_shipped(function) or function.__code__.co_qualname != function.__code__.co_name:
         raise NotAdoptedError(f"{name} is a function of {module_of(function)}")
 
 
@@ -200,6 +196,8 @@ def _unwrapped(value: Any) -> Iterator[Any]:
         yield from _unwrapped(_content(cell))
     elif _is_decorated_as_shipped(value):
         yield from _unwrapped(value.__wrapped__)
+    elif cls is MemberDescriptorType or _is_as_shipped(getattr(cls, "__get__", None)):
+        return  # a slot, or a descriptor of the library's own
     elif (inner := traced(value)) is not None:
         if cls is FunctionType:
             yield value
@@ -241,8 +239,11 @@ def _stands_for_another(code: CodeType) -> bool:
 
 def _is_decorated_as_shipped(value: Any) -> bool:
     """Tell whether a library's own decorator, made by wrapt, stands around a function."""
-    around = getattr(value, "_self_wrapper", None)
-    return type(around) is FunctionType and around.__code__.co_filename.startswith(_homes())
+    return _is_as_shipped(getattr(value, "_self_wrapper", None))
+
+
+def _is_as_shipped(function: Any) -> bool:
+    return type(function) is FunctionType and function.__code__.co_filename.startswith(_homes())
 
 
 def _is_of(function: FunctionType, cls: type) -> bool:
@@ -284,6 +285,7 @@ _LIBRARIES = (
     "overrides",
     "qdrant_client",
     "requests",
+    "sqlalchemy",
 )
 
 

