@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
@@ -66,6 +66,7 @@ class Stack:
         is_notebook: whether the program runs as it is inside ``activate()``, one question after
             another.
         is_limited: whether its endpoint limits its rate, so that some users may get no answer.
+        options: of its accelerator.
     """
 
     user: str
@@ -77,6 +78,7 @@ class Stack:
     tracer: str = ""
     is_notebook: bool = False
     is_limited: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def accelerated(self, program: Any, accelerator: Accelerator) -> Any:
         """Return the program accelerated, as its user does it."""
@@ -143,7 +145,8 @@ async def compare(stack: Stack, places: Places) -> Compared:
 
     plain = stack.make(places)
     expected = await outcomes(plain)
-    with Accelerator(strict=True, embedding_runtime="torch") as accelerator:
+    options = {"strict": True, "embedding_runtime": "torch", **stack.options}
+    with Accelerator(**options) as accelerator:
         fast = stack.accelerated(plain, accelerator)
         with stack.on(accelerator):
             found = await outcomes(fast)
@@ -360,23 +363,42 @@ def _postprocessed(places: Places) -> Any:
     return _index(_local_embedding(places), node_postprocessors=[reranker])
 
 
-def _all_local(places: Places) -> Any:
-    from llama_index.llms.huggingface import HuggingFaceLLM
+def _language_model(places: Places, dtype: str) -> tuple[Any, Any]:
+    """Return a tiny model of random weights, and a tokenizer."""
+    import torch
     from transformers import AutoTokenizer
 
     from bench.kv.first_token import Shape
 
     tokenizer = AutoTokenizer.from_pretrained(places.folder)
-    model = Shape(64, 2, 4, 2, 128, 2048).model(len(tokenizer)).float()
+    model = Shape(64, 2, 4, 2, 128, 2048).model(len(tokenizer))
+    return model.to(getattr(torch, dtype)), tokenizer
+
+
+def _all_local(places: Places, dtype: str = "float32", samples: bool = False) -> Any:
+    from llama_index.llms.huggingface import HuggingFaceLLM
+
+    model, tokenizer = _language_model(places, dtype)
     llm = HuggingFaceLLM(
         model=model,
         tokenizer=tokenizer,
         context_window=2048,
         max_new_tokens=8,
         tokenizer_outputs_to_remove=["token_type_ids"],
-        generate_kwargs={"do_sample": False},
+        generate_kwargs={"do_sample": samples},
     )
     return _index(_local_embedding(places), llm)
+
+
+def _sampled_pipeline(places: Places) -> Any:
+    from langchain_huggingface import HuggingFacePipeline
+    from transformers import pipeline
+
+    model, tokenizer = _language_model(places, "bfloat16")
+    made: Any = pipeline(
+        "text-generation", model=model, tokenizer=tokenizer, max_new_tokens=8, do_sample=True
+    )
+    return chain(_in_memory(_local(places)), HuggingFacePipeline(pipeline=made))
 
 
 def _hosted_index(places: Places) -> Any:
@@ -455,6 +477,16 @@ async def _response(program: Any, question: str) -> str:
     return str(await program.aquery(question))
 
 
+async def _drawn_response(program: Any, question: str) -> str:
+    """Return that there is an answer, which is another one each time."""
+    return f"an answer: {bool(str(await program.aquery(question)))}"
+
+
+async def _drawn_text(program: Any, question: str) -> str:
+    """Return that there is an answer, which is another one each time."""
+    return f"an answer: {bool(await program.ainvoke(question))}"
+
+
 async def _ingested(program: Any, question: str) -> str:
     from llama_index.core import Document
 
@@ -479,6 +511,7 @@ async def _batch(program: Any, question: str) -> str:
 _SHARED = "share its calls"
 _LOCAL = "texts of all requests share batches"
 _TURNS = "they wait for their turn"
+_SAMPLED = "greedy and sampled calls of all requests share steps"
 _SERVICE = "service, hosted models"
 _ON_CPU = "local models"
 _AGENT = "graph or agent"
@@ -520,6 +553,21 @@ STACKS = (
     Stack(
         *(_ON_CPU, "LlamaIndex, HuggingFaceEmbedding, SimpleVectorStore, HuggingFaceLLM"),
         *(_all_local, _response, llama_index_rag_accel, _LOCAL),
+    ),
+    Stack(
+        _ON_CPU,
+        "LlamaIndex, HuggingFaceEmbedding, SimpleVectorStore, HuggingFaceLLM in bfloat16"
+        " that samples",
+        lambda at: _all_local(at, "bfloat16", samples=True),
+        *(_drawn_response, llama_index_rag_accel, _SAMPLED),
+        options={"adopt_llm": "batched"},
+    ),
+    Stack(
+        _ON_CPU,
+        "LangChain, HuggingFaceEmbeddings, InMemoryVectorStore, HuggingFacePipeline in bfloat16"
+        " that samples",
+        *(_sampled_pipeline, _drawn_text, langchain_rag_accel, _SAMPLED),
+        options={"adopt_llm": "batched"},
     ),
     Stack(
         *(_AGENT, "LangGraph create_react_agent, OpenAIEmbeddings, Qdrant, ChatOpenAI"),

@@ -299,6 +299,11 @@ RAISES = (
         {"bench": 1_400},
     ),
     *_raises(
+        "a suite of stores on servers, whose servers tests start too",
+        "the start of Chroma's server in its tests",
+        {"bench": 450},
+    ),
+    *_raises(
         "equal hosted texts are asked for once, vectors are cached, lone callers wait for nobody",
         "a gathering wait of each call, and shared calls in the context of the first caller",
         {

@@ -2,7 +2,8 @@
 
 Hosted models are a scripted server in a process of its own, which takes any number of calls at the
 same time: a chat is answered after 300 ms, a call for embeddings after 80 ms. Local embeddings are
-MiniLM on this machine; a local language model is tiny and random. A stack with a tracer has a
+MiniLM on this machine; a local language model is tiny and random, and answers of one that samples
+are not compared. A stack with a tracer has a
 process of its own. A notebook's user asks 16 questions one after another. An endpoint that limits
 its rate takes 15 chats a second after a burst of 10; each user of it asks for four in a batch, and
 counts as not answered if one of them is refused to the end.
@@ -113,7 +114,8 @@ async def _measured(places: Places, sizes: Sizes) -> list[_Found]:
 
 async def _stack(stack: Stack, places: Places, sizes: Sizes) -> _Found:
     plain = stack.make(places)
-    with Accelerator(hosted_cache_mb=0) as accelerator:
+    options: dict[str, Any] = {"hosted_cache_mb": 0, **stack.options}
+    with Accelerator(**options) as accelerator:
         fast = stack.accelerated(plain, accelerator)
         with stack.on(accelerator):
             stack.verbs.prepare(fast)
@@ -166,8 +168,8 @@ def _model() -> str:
 
 _HEAD = """# Usual stacks
 
-Sixteen programs as people write them (`bench/stacks.py`): what acts on each, and why the rest of it
-runs as it is, as `explain()` says both. The last column has the answers a second of 16 users who
+Eighteen programs as people write them (`bench/stacks.py`): what acts on each, and why the rest of
+it runs as it is, as `explain()` says both. The last column has the answers a second of 16 users who
 ask at once, accelerated / plain, from the [results](results/stacks.md); a notebook's user asks 16
 questions one after another.
 
@@ -204,9 +206,10 @@ def page(parts: Sequence[Parts], gains: Mapping[str, float]) -> str:
 
 
 def published_gains() -> dict[str, float]:
-    """Return the published gains of stacks; none if they are of other stacks or servers."""
+    """Return the published gains of stacks, by name; none if they are of other servers."""
     published: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    if published["sizes"] != {**sizes_of(FULL), "turns": published["sizes"]["turns"]}:
+    same = {name: published["sizes"][name] for name in ("turns", "stacks")}
+    if published["sizes"] != {**sizes_of(FULL), **same}:
         return {}
     rows = published["rows"]
     return {row["workload"]: row["median"] for row in rows if row["metric"] == "gain"}

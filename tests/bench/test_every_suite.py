@@ -238,7 +238,14 @@ def test_the_result_of_a_suite_is_whole(
     assert found.wrong == ()
 
 
-@pytest.mark.parametrize(("name", "target"), [("ray", "test-ray"), ("vllm_ttft", "test-vllm")])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("ray", "test-ray"),
+        ("remote_stores", "test-in ENV=stores"),
+        ("vllm_ttft", "test-vllm"),
+    ],
+)
 def test_a_suite_without_its_environment_has_one_row(
     name: str, target: str, tmp_path: Path
 ) -> None:

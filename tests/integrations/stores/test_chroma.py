@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +12,7 @@ from llama_index.core.vector_stores import MetadataFilter, MetadataFilters, Vect
 
 import langchain_rag_accel
 import llama_index_rag_accel
+from bench.stores.servers import chroma_server
 from rag_accel import Accelerator
 from rag_accel_adapters.libraries.vector_stores import CHROMA
 
@@ -24,42 +20,14 @@ chromadb: Any = pytest.importorskip("chromadb")
 langchain_chroma: Any = pytest.importorskip("langchain_chroma")
 llama_index_chroma: Any = pytest.importorskip("llama_index.vector_stores.chroma")
 
-START_S, STOP_S = 60.0, 10.0
-
 pytestmark = pytest.mark.timeout(180)
-
-
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return unused.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start a server, give a client of it, and stop it at the end."""
-    port, until = free_port(), time.monotonic() + START_S
-    chroma = Path(sys.executable).with_name("chroma")
-    folder = str(tmp_path_factory.mktemp("chroma"))
-    command = [str(chroma), "run", "--path", folder, "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while True:
-            try:
-                client = chromadb.HttpClient("127.0.0.1", port, settings=quiet())
-                break
-            except Exception:
-                assert process.poll() is None
-                assert time.monotonic() < until
-                time.sleep(0.1)
+    with chroma_server(tmp_path_factory.mktemp("chroma")) as client:
         yield client
-    finally:
-        process.terminate()
-        process.wait(STOP_S)
-
-
-def quiet() -> Any:
-    return chromadb.config.Settings(anonymized_telemetry=False)
 
 
 @pytest.fixture(scope="module", params=["server", "embedded"])
@@ -67,7 +35,8 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "server":
         return request.getfixturevalue("server")
     folder = tmp_path_factory.mktemp("embedded")
-    return chromadb.PersistentClient(str(folder), settings=quiet())
+    settings = chromadb.config.Settings(anonymized_telemetry=False)
+    return chromadb.PersistentClient(str(folder), settings=settings)
 
 
 @pytest.fixture(scope="module")
