@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.runnables import RunnableLambda
+
 from bench.local_llm import answers
 from bench.local_llm.answers import OURS, PLAIN
 from bench.local_llm.chains import PROMPT, PlainModel, streamed
@@ -78,18 +80,6 @@ FRAMEWORKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
-    """A model's calls as a chain is called; answers are texts, or streams that were read."""
-
-    call: Callable[[str], Any]
-    model: PlainModel
-
-    def invoke(self, asked: Asked) -> Any:
-        """Return the answer to a prompt, by the tokenizer's chat template."""
-        return self.call(self.model.rendered(PROMPT.invoke(asked)))
-
-
-@dataclass(frozen=True, slots=True)
 class Sampled:
     """Users who ask one model, plain at its best callers and torch threads, and accelerated.
 
@@ -112,8 +102,8 @@ class Sampled:
     def rates(self, name: str, tokens: int) -> tuple[list[Row], float]:
         """Compare tokens a second of whole answers, at most so many tokens each."""
         users = len(self.lengths)
-        plain, fast = self._calls(name, tokens), self._calls(name, tokens, fast=True)
-        short = self._calls(name, self.tuning_tokens)
+        plain, fast = (self._chain(name, tokens, fast) for fast in (False, True))
+        short = self._chain(name, self.tuning_tokens, fast=False)
         setting = answers.best_setting(short, self._asked(), sorted({1, users}))
         arms = {PLAIN: answers.called(plain, setting), OURS: answers.ours(fast, users)}
         arms[OURS](self._asked())
@@ -126,14 +116,14 @@ class Sampled:
     def first_texts(self, name: str, tokens: int) -> tuple[list[Row], float]:
         """Compare the times to the first text of streams that all users begin at once."""
         users = len(self.lengths)
-        plain, fast = (self._streams(name, tokens, fast) for fast in (False, True))
+        plain, fast = (self._chain(name, tokens, fast, streams=True) for fast in (False, True))
         setting = answers.best_setting(plain, self._asked(), [users])
-        arms = answers.called(plain, setting), answers.ours(fast, users)
+        theirs, ours = answers.called(plain, setting), answers.ours(fast, users)
         asked = [self._asked() for _ in range(self.turns + 1)]
         pairs = alternate(
-            *(lambda turn, arm=arm: arm(asked[turn]).answers for arm in arms), self.turns + 1
+            lambda turn: theirs(asked[turn]), lambda turn: ours(asked[turn]), self.turns + 1
         )
-        times = pairs.map(lambda streams: [in_ms(one.first_s) for one in streams])
+        times = pairs.map(lambda load: [in_ms(one.first_s) for one in load.answers])
         times = Pairs(times.plain[1:], times.other[1:])  # the first ones make what is kept
         workload = f"{users} users, sampled streams, {name}"
         rows = [
@@ -145,18 +135,15 @@ class Sampled:
     def _asked(self) -> list[Asked]:
         return self.prompts.asked(self.lengths)
 
-    def _calls(self, name: str, tokens: int, fast: bool = False) -> Any:
-        llm, framework = self._llm(name, tokens, fast), FRAMEWORKS[name]
-        return _Calls(lambda text: framework.answer(llm, text), self.model)
-
-    def _streams(self, name: str, tokens: int, fast: bool) -> Any:
-        llm, framework = self._llm(name, tokens, fast), FRAMEWORKS[name]
-        return _Calls(lambda text: streamed(framework.pieces(llm, text)), self.model)
-
-    def _llm(self, name: str, tokens: int, fast: bool) -> Any:
+    def _chain(self, name: str, tokens: int, fast: bool, streams: bool = False) -> Any:
+        """Return the chain whose answers are texts, or streams that were read to their end."""
         framework = FRAMEWORKS[name]
         llm = framework.make(self.model.pipeline.pipeline, tokens)
-        if not fast:
-            return llm
-        accelerate = importlib.import_module(framework.package).accelerate
-        return accelerate(llm, accelerator=self.accelerator)
+        if fast:
+            accelerate = importlib.import_module(framework.package).accelerate
+            llm = accelerate(llm, accelerator=self.accelerator)
+
+        def answer(text: str) -> Any:
+            return streamed(framework.pieces(llm, text)) if streams else framework.answer(llm, text)
+
+        return PROMPT | RunnableLambda(self.model.rendered) | RunnableLambda(answer)
