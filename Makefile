@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo quick test test-all mutation test-vllm test-ray test-in check conformance bench peers peers-infinity peers-genai peers-kvboost clean
+.PHONY: install demo quick test test-all mutation test-vllm test-ray test-in check conformance bench peers peers-infinity peers-genai peers-llamacpp peers-kvboost clean
 
 install: $(STAMP)
 
@@ -133,17 +133,20 @@ bench: install
 # Opponents of the benchmarks whose versions are not ours, each in an environment of its own; the
 # benchmarks name one that is missing. Lists are complete: what else packages require is not used
 # (optimum-intel's torchvision is built for another torch than the one of a processor).
-peers: peers-infinity peers-genai peers-kvboost
+peers: peers-infinity peers-genai peers-llamacpp peers-kvboost
 
-peers-infinity peers-genai peers-kvboost: peers-%:
+peers-infinity peers-genai peers-llamacpp peers-kvboost: peers-%:
 	$(PY) -m venv --clear .peers/$*
 	.peers/$*/bin/python -m pip install --quiet --no-deps -r bench/baselines/$*.txt
 	$(if $(filter genai,$*),$(EXPORT_SMOLLM2))
+	$(if $(filter llamacpp,$*),$(WRITE_Q8_0))
 
-# In the checkpoint's own precision, which is bfloat16.
+# In the checkpoint's own precision, which is bfloat16, and with weights of 8 bits.
 EXPORT_SMOLLM2 = folder=$$($(BIN)/python -c 'import rag_accel.sample as s; print(s.smollm2_folder())') && \
-	DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 .peers/genai/bin/optimum-cli export openvino --model "$$folder" \
-	--task text-generation-with-past .peers/genai/smollm2
+	export="env DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 .peers/genai/bin/optimum-cli export openvino \
+	--model $$folder --task text-generation-with-past" && $$export .peers/genai/smollm2 && \
+	$$export --weight-format int8 .peers/genai/smollm2-int8
+WRITE_Q8_0 = $(BIN)/python -m bench.baselines.token_peers
 
 clean:
 	rm -rf $(VENV) $(VLLM) $(RAY) $(ENVIRONMENTS:%=.venv-%) .conformance .peers build dist

@@ -325,6 +325,11 @@ RAISES = (
             "tests": 250,
         },
     ),
+    *_raises(
+        "weights of 8 bits are measured against others', and sampled users against plain ones",
+        "int8 weights that were compared with ours only, one class for one engine of others",
+        {"bench": 300},
+    ),
 )
 
 

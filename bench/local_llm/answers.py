@@ -69,14 +69,12 @@ def most_threads() -> int:
     return usable_cores()
 
 
-def best_setting(
-    model: PlainModel, asked: Sequence[Asked], callers: Sequence[int], tokens: int
-) -> Setting:
-    """Return the callers and threads at which the plain chain answers soonest.
+def best_setting(chain: Chain, asked: Sequence[Asked], callers: Sequence[int]) -> Setting:
+    """Return the callers and threads at which a plain chain answers soonest.
 
     Settings that leave cores idle which more callers could use are not tried.
     """
-    chain, cores = model.chain(tokens), usable_cores()
+    cores = usable_cores()
     settings = [Setting(each, threads) for each in callers for threads in thread_candidates(cores)]
     filled = min(cores, max(callers))
     tried = [setting for setting in settings if setting.callers * setting.threads >= filled]
@@ -84,6 +82,14 @@ def best_setting(
     for setting, wall_s in taken.items():
         _logger.info("plain, %s: %.1f s", setting, wall_s)
     return min(taken, key=lambda setting: taken[setting])
+
+
+def setting_rows(workload: str, setting: Setting) -> list[Row]:
+    """Return the rows that tell a plain arm's setting."""
+    return [
+        Row(PLAIN, workload, "callers", setting.callers, None, 1),
+        Row(PLAIN, workload, "torch_threads", setting.threads, None, 1),
+    ]
 
 
 def best_batch_threads(model: PlainModel, asked: Sequence[Asked], tokens: int) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from bench.baselines.genai import Genai
+from bench.baselines import token_peers
+from bench.baselines.token_peers import PRECISIONS, TokenProcess
 from bench.local_llm.answers import Arm
 from bench.local_llm.chains import PlainModel
 from bench.local_llm.prompts import Asked
@@ -16,10 +17,14 @@ from rag_accel.errors import EngineError
 from rag_accel_demo.load import Load, torch_threads
 
 CONTINUOUS, GENAI = "transformers generate_batch", "openvino-genai"
+GENAI_INT8, LLAMA_CPP = "openvino-genai, int8", "llama.cpp, Q8_0"
 #: Tokens of a page of generate_batch's cache.
 PAGE = 256
 
-Opened = Callable[[PlainModel, int, int], AbstractContextManager[Arm]]
+PeerArm = Callable[..., Load]
+"""An arm; engines that have a process of their own also take other most tokens of an answer."""
+
+Opened = Callable[[PlainModel, int, int], AbstractContextManager[PeerArm]]
 """Opens an engine: the model, most tokens of an answer, threads."""
 
 
@@ -31,7 +36,7 @@ class PeerError(Exception):
 
 
 @contextmanager
-def opened(open_peer: Opened, model: PlainModel, tokens: int, threads: int) -> Iterator[Arm]:
+def opened(open_peer: Opened, model: PlainModel, tokens: int, threads: int) -> Iterator[PeerArm]:
     """Give an opponent's arm, whose failures of any kind are one error.
 
     Raises:
@@ -43,9 +48,9 @@ def opened(open_peer: Opened, model: PlainModel, tokens: int, threads: int) -> I
     except Exception as error:
         raise PeerError(error) from error
 
-    def answer(asked: Sequence[Asked]) -> Load:
+    def answer(asked: Sequence[Asked], *most: int) -> Load:
         try:
-            return arm(asked)
+            return arm(asked, *most)
         except Exception as error:
             raise PeerError(error) from error
 
@@ -101,19 +106,33 @@ def continuous_batching(model: PlainModel, tokens: int, threads: int) -> Iterato
         causal.destroy_cached_continuous_batching_manager()
 
 
-@contextmanager
-def genai(model: PlainModel, tokens: int, threads: int) -> Iterator[Arm]:
-    """Give openvino-genai's continuous batching, in a process of its own."""
-    tokenizer = model.tokenizer
-    with Genai(model.dtype_name, threads) as process:
+def _by_tokens(start: Callable[[PlainModel, str], TokenProcess]) -> Opened:
+    """Return what opens an engine that runs in a process of its own, on so many threads."""
 
-        def answer(asked: Sequence[Asked]) -> Load:
-            ids = [model.ids(one) for one in asked]
-            found = process.answer(ids, tokens, tokenizer.eos_token_id)
-            texts = [tokenizer.decode(one, skip_special_tokens=True) for one in found.answers]
-            return Load(tuple(texts), (found.wall_s,) * len(texts), found.wall_s)
+    @contextmanager
+    def open_peer(model: PlainModel, tokens: int, threads: int) -> Iterator[PeerArm]:
+        tokenizer = model.tokenizer
+        with start(model, str(threads)) as process:
 
-        yield answer
+            def answer(asked: Sequence[Asked], most: int = tokens) -> Load:
+                ids = [model.ids(one) for one in asked]
+                found = process.answer(ids, most, tokenizer.eos_token_id)
+                texts = [tokenizer.decode(one, skip_special_tokens=True) for one in found.answers]
+                return Load(tuple(texts), found.latencies_s, found.wall_s)
+
+            yield answer
+
+    return open_peer
 
 
-PEERS: dict[str, Opened] = {CONTINUOUS: continuous_batching, GENAI: genai}
+PEERS: dict[str, Opened] = {
+    CONTINUOUS: continuous_batching,
+    GENAI: _by_tokens(
+        lambda model, threads: token_peers.GENAI["own"].start(PRECISIONS[model.dtype_name], threads)
+    ),
+}
+#: With weights of 8 bits, and what is computed and cached as they have it by default.
+INT8_PEERS: dict[str, Opened] = {
+    GENAI_INT8: _by_tokens(lambda _, threads: token_peers.GENAI["int8"].start("default", threads)),
+    LLAMA_CPP: _by_tokens(lambda _, threads: token_peers.LLAMA_CPP.start(threads)),
+}

@@ -57,6 +57,13 @@ class Prompts:
         """Return a text's first token; None of an empty one."""
         return next(iter(self._ids(text)), None)
 
+    def equal_share(self, text: str, reference: str) -> float:
+        """Return the share of tokens before the first in which two texts differ, 0 to 1."""
+        ids, wanted = self._ids(text), self._ids(reference)
+        least = min(len(ids), len(wanted))
+        equal = next((at for at in range(least) if ids[at] != wanted[at]), least)
+        return equal / max(1, len(ids), len(wanted))
+
     @property
     def _overhead(self) -> int:
         """Return about how many tokens a prompt has besides its passages."""

