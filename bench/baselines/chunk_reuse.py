@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -218,19 +219,33 @@ def question_attention(
         runner: computes the question, over the texts' states.
         prompt: its texts are all in ``states``.
         states: of texts behind the prompt's head.
-        layers: which, at least one.
+        layers: which, at least one, ascending.
         asked: whether all tokens of the question look, and are summed, or its last one.
     """
     end = prompt.chunks[-1].end
     rows = range(len(prompt.ids) - end)
-    probes = [Probe(layer, rows if asked == "question" else rows[-1:]) for layer in layers]
+    probe = _LayersProbe(layers, rows if asked == "question" else rows[-1:])
     with lane_of(runner.pool, len(prompt.ids)) as lane:
         load(runner.pool, lane, prompt, states)
         if before := sorted({*range(end)} - {*places_of(prompt)}):
             computed(runner, lane, prompt.ids, before)
-        for probe in probes:
-            computed(runner, lane, prompt.ids, range(end, len(prompt.ids)), probe=probe)
-    return torch.stack([probe.scores for probe in probes]).mean(0).tolist()
+        computed(runner, lane, prompt.ids, range(end, len(prompt.ids)), probe=probe)
+    return torch.stack(probe.found).mean(0).tolist()
+
+
+class _LayersProbe(Probe):
+    """A probe that looks in the next of some layers, ascending, once it has one's scores."""
+
+    def __init__(self, layers: Sequence[int], rows: Sequence[int]) -> None:
+        self.found: list[torch.Tensor] = []
+        self._left = iter(layers)
+        super().__init__(next(self._left), rows)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "scores" and value is not None:
+            self.found.append(value)
+            self.layer = next(self._left, self.layer)
 
 
 def first_places(prompt: SegmentedPrompt, share: float) -> list[int]:
