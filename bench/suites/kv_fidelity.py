@@ -124,7 +124,7 @@ class Sizes:
 
 
 QUICK = Sizes(
-    lengths=(Length(500, 12, 340), Length(2000, 8, 1400), Length(5000, 1, 1400)),
+    lengths=(Length(500, 11, 340), Length(2000, 8, 1400), Length(5000, 1, 1400)),
     random=12,
     contexts=10,
 )
