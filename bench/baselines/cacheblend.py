@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from bench.baselines.chunk_reuse import DEVIATION_LAYER, encoded
+from bench.baselines import chunk_reuse
+from bench.baselines.chunk_reuse import DEVIATION_LAYER, encoded, lane_of, places_of
 from rag_accel.engines.llm.local.batching.rows import SequenceRows
 from rag_accel.engines.llm.local.model.attention import Packed
 from rag_accel.engines.llm.local.model.runner import PackedRunner
@@ -54,18 +55,12 @@ class CacheBlend:
     def prefill(self, prompt: SegmentedPrompt, last: int = 1) -> torch.Tensor:
         """Return the logits of the last rows: ``[last, vocabulary]``, float32."""
         head = self._head_state(prompt.head)
-        self._encode(prompt)
-        pool, size = self._runner.pool, len(prompt.ids)
-        lane = pool.take(size)
-        if lane is None:
-            raise ConfigError("the pool has no room", where="baseline", found=f"{size} tokens")
-        try:
-            pool.write(lane, 0, head)
-            for one in prompt.chunks:
-                pool.write(lane, one.start, self._states[one.ids])
+        if any(one.ids not in self._states for one in prompt.chunks):
+            self._states.update(encoded(self._runner, prompt))
+        with lane_of(self._runner.pool, len(prompt.ids)) as lane:
+            self._runner.pool.write(lane, 0, head)
+            chunk_reuse.load(self._runner.pool, lane, prompt, self._states)
             return self._computed(lane, prompt, last)
-        finally:
-            pool.free(lane)
 
     def _computed(self, lane: int, prompt: SegmentedPrompt, last: int) -> torch.Tensor:
         model, start = self._causal.model, len(prompt.head)
@@ -76,9 +71,9 @@ class CacheBlend:
         for layer in model.layers[:DEVIATION_LAYER]:
             hidden = _through(layer, hidden, rotation, packed)
         deviation = self._deviation(lane, hidden, rotation, places)
-        self.chosen = _greatest(deviation, prompt, self._share, start)
-        texts = {place for one in prompt.chunks for place in range(one.start, one.end)}
-        again = sorted({*places} - texts | {*self.chosen})
+        texts = places_of(prompt)
+        self.chosen = chunk_reuse.greatest(deviation, texts, self._share, start)
+        again = sorted({*places} - {*texts} | {*self.chosen})
         rows = torch.tensor([place - start for place in again])
         packed, positions = self._packed(lane, prompt, again)
         hidden = hidden[:, rows]
@@ -116,27 +111,10 @@ class CacheBlend:
     def _head_state(self, head: tuple[int, ...]) -> KeyValues:
         """Return the head's state, computed once."""
         if self._head is None or self._head[0] != head:
-            pool, places = self._runner.pool, range(len(head))
-            lane = pool.take(len(head))
-            assert lane is not None
-            self._runner.run([SequenceRows(lane, head, places, places, places[-1:])])
-            self._head = head, pool.read(lane, places)
+            self._head = head, chunk_reuse.head_state(self._runner, head)
             self._states.clear()
-            pool.free(lane)
         return self._head[1]
-
-    def _encode(self, prompt: SegmentedPrompt) -> None:
-        if any(one.ids not in self._states for one in prompt.chunks):
-            self._states.update(encoded(self._runner, prompt))
 
 
 def _through(layer: Any, hidden: torch.Tensor, rotation: Any, packed: Packed) -> torch.Tensor:
     return layer(hidden, position_embeddings=rotation, rag_accel_rows=packed)
-
-
-def _greatest(
-    deviation: torch.Tensor, prompt: SegmentedPrompt, share: float, start: int
-) -> list[int]:
-    places = torch.tensor([at for one in prompt.chunks for at in range(one.start, one.end)])
-    best = deviation[places - start].topk(round(share * len(places))).indices
-    return sorted(places[best].tolist())

@@ -4,9 +4,10 @@
 - full reuse: each text has the state it has behind the head, moved to its place; head, glue and
   question are computed; its state may be that behind other texts, too (FusionRAG section 3.1);
 - partial recompute: of the texts' tokens, chosen ones are computed again as well: those that get
-  most of the question's attention over the reused texts (FusionRAG, in the last layer; the engine,
-  in that at two thirds of the depth), or those whose keys and values of the second layer differ
-  most from those that full attention gives (CacheBlend).
+  most of the question's attention over the reused texts (FusionRAG, in the last layer; ProphetKV,
+  meaned over all layers; the engine, in that at two thirds of the depth), the first ones of every
+  text but the first (EPIC), or those whose keys and values of the second layer differ most from
+  those that full attention gives (CacheBlend).
 
 They are written apart from the engine, which they check. Logits are those of a prompt's last rows:
 a tensor ``[last, vocabulary]``, float32.
@@ -19,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -77,11 +79,16 @@ def encoded(runner: PackedRunner, prompt: SegmentedPrompt) -> dict[Ids, KeyValue
     return _alone(runner, prompt.head, (chunk.ids for chunk in prompt.chunks))
 
 
+def head_state(runner: PackedRunner, head: Ids) -> KeyValues:
+    """Return the state of a head, which stands first."""
+    with lane_of(runner.pool, len(head)) as lane:
+        computed(runner, lane, head, range(len(head)))
+        return runner.pool.read(lane, range(len(head)))
+
+
 def _alone(runner: PackedRunner, head: Ids, texts: Iterable[Ids]) -> dict[Ids, KeyValues]:
     pool, states = runner.pool, dict[Ids, KeyValues]()
-    with lane_of(pool, len(head)) as lane:
-        computed(runner, lane, head, range(len(head)))
-        first = pool.read(lane, range(len(head)))
+    first = head_state(runner, head)
     waiting = list(dict.fromkeys(texts))
     while waiting:
         number = max(1, _TOGETHER // max(map(len, waiting)))
@@ -182,8 +189,7 @@ def reuse(
         again: places of the prompt; none for full reuse.
     """
     ids = (*prompt.ids, *answer)
-    texts = {place for one in prompt.chunks for place in range(one.start, one.end)}
-    places = sorted({*range(len(ids))} - texts | {*again})
+    places = sorted({*range(len(ids))} - {*places_of(prompt)} | {*again})
     with lane_of(runner.pool, len(ids)) as lane:
         load(runner.pool, lane, prompt, states)
         return computed(runner, lane, ids, places, len(answer) + 1)
@@ -204,28 +210,49 @@ def question_attention(
     runner: PackedRunner,
     prompt: SegmentedPrompt,
     states: States,
-    layer: int,
+    layers: Sequence[int],
     asked: Asked = "question",
 ) -> list[float]:
-    """Return how much the question looks at each place of the prompt, meaned over heads.
+    """Return how much the question looks at each place, meaned over heads and layers.
 
     Args:
         runner: computes the question, over the texts' states.
         prompt: its texts are all in ``states``.
         states: of texts behind the prompt's head.
-        layer: which.
+        layers: which, at least one, ascending.
         asked: whether all tokens of the question look, and are summed, or its last one.
     """
-    texts = {place for one in prompt.chunks for place in range(one.start, one.end)}
     end = prompt.chunks[-1].end
     rows = range(len(prompt.ids) - end)
-    probe = Probe(layer, rows if asked == "question" else rows[-1:])
+    probe = _LayersProbe(layers, rows if asked == "question" else rows[-1:])
     with lane_of(runner.pool, len(prompt.ids)) as lane:
         load(runner.pool, lane, prompt, states)
-        if before := [place for place in range(end) if place not in texts]:
+        if before := sorted({*range(end)} - {*places_of(prompt)}):
             computed(runner, lane, prompt.ids, before)
         computed(runner, lane, prompt.ids, range(end, len(prompt.ids)), probe=probe)
-    return probe.scores.tolist()
+    return torch.stack(probe.found).mean(0).tolist()
+
+
+class _LayersProbe(Probe):
+    """A probe that looks in the next of some layers, ascending, once it has one's scores."""
+
+    def __init__(self, layers: Sequence[int], rows: Sequence[int]) -> None:
+        self.found: list[torch.Tensor] = []
+        self._left = iter(layers)
+        super().__init__(next(self._left), rows)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "scores" and value is not None:
+            self.found.append(value)
+            self.layer = next(self._left, self.layer)
+
+
+def first_places(prompt: SegmentedPrompt, share: float) -> list[int]:
+    """Return as many first places of every text but the first, a share of all texts' in sum."""
+    later = prompt.chunks[1:]
+    each = round(share * len(places_of(prompt)) / max(1, len(later)))
+    return [place for one in later for place in range(one.start, min(one.start + each, one.end))]
 
 
 def most_deviant(
@@ -245,20 +272,31 @@ def most_deviant(
         whole: what full attention gives, computed to its end. That costs what reuse would save:
             this is for the choice it makes, not for its time.
     """
-    size, places = len(prompt.ids), torch.tensor(_places(prompt))
-    with lane_of(runner.pool, size) as lane:
+    end = prompt.chunks[-1].end
+    with lane_of(runner.pool, end) as lane:
         load(runner.pool, lane, prompt, states)
-        end = prompt.chunks[-1].end
         moved = runner.pool.read(lane, range(end))
     deviation = torch.zeros(end)
     for ours, theirs in ((whole.keys, moved.keys), (whole.values, moved.values)):
         apart = ours[DEVIATION_LAYER, :, :end].float() - theirs[DEVIATION_LAYER].float()
         deviation += apart.square().sum((0, 2)).cpu()
-    best = deviation[places].topk(round(share * len(places))).indices
-    return sorted(places[best].tolist())
+    return greatest(deviation, places_of(prompt), share)
 
 
-def _places(prompt: SegmentedPrompt) -> list[int]:
+def greatest(
+    values: torch.Tensor, places: Sequence[int], share: float, start: int = 0
+) -> list[int]:
+    """Return a share of places, those with the greatest values, ascending.
+
+    ``values`` has those of the places from ``start`` on.
+    """
+    among = torch.tensor(places)
+    best = values[among - start].topk(round(share * len(places))).indices
+    return sorted(among[best].tolist())
+
+
+def places_of(prompt: SegmentedPrompt) -> list[int]:
+    """Return the places of a prompt's texts, ascending."""
     return [place for one in prompt.chunks for place in range(one.start, one.end)]
 
 

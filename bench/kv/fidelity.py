@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from random import Random
 from statistics import fmean
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from bench.baselines import chunk_reuse
-from bench.baselines.chunk_reuse import Ids, States, chosen, question_attention
+from bench.baselines.chunk_reuse import Ids, States, chosen, first_places, question_attention
 from bench.results import Row
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.model.runner import PackedRunner
@@ -27,7 +27,8 @@ from rag_accel.kv.selection import QuestionGuided
 
 ATTENTION, FULL, FUSED_15 = "full attention", "full reuse", "fused 15 %"
 ALONE, ALONE_15 = "full reuse, texts alone", "fused 15 %, texts alone"
-BY_QUESTION_15 = "whole question, last layer, 15 %"
+BY_QUESTION_15, PROPHETKV_15 = "whole question, last layer, 15 %", "ProphetKV 15 %"
+EPIC_15 = "EPIC 15 %"
 #: Of the texts' tokens, what is computed again.
 SHARE = 0.15
 POOL_BYTES = 1 << 30
@@ -156,15 +157,16 @@ class Reader:
         return chunk_reuse.reuse(self._runner, case.prompt, states, answer, again)
 
     def arms(self) -> dict[str, Arm]:
-        """Return full reuse, ours, FusionRAG's choice and CacheBlend's, by name."""
+        """Return full reuse, ours, and the choices of FusionRAG and its peers, by name."""
+        layers = range(self._runner.layers)
         return {
             FULL: lambda case: (case.kept.states, ()),
-            FUSED_15: self._fused(SHARE),
-            "fused 30 %": self._fused(2 * SHARE),
-            "fused 15 %, blocks of 32": self._fused(SHARE, block=32),
+            FUSED_15: self._fused(attrgetter("kept")),
             ALONE: lambda case: (case.alone.states, ()),
-            ALONE_15: self._fused(SHARE, texts=attrgetter("alone")),
-            BY_QUESTION_15: self._by_question,
+            ALONE_15: self._fused(attrgetter("alone")),
+            BY_QUESTION_15: self._by_question(layers[-1:]),
+            PROPHETKV_15: self._by_question(layers),
+            EPIC_15: lambda case: (case.alone.states, first_places(case.prompt, SHARE)),
             "CacheBlend 15 %": lambda case: (
                 case.alone.states,
                 chunk_reuse.most_deviant(
@@ -173,27 +175,24 @@ class Reader:
             ),
         }
 
-    def _fused(
-        self, share: float, block: int = 1, texts: Callable[[Case], Texts] = attrgetter("kept")
-    ) -> Arm:
-        assert isinstance(self._selector, QuestionGuided)
-        selector = replace(self._selector, block=block)
-
+    def _fused(self, texts: Callable[[Case], Texts]) -> Arm:
         def again(case: Case) -> tuple[States, Sequence[int]]:
             taken = texts(case)
-            return taken.states, chosen(taken.scores, case.prompt, share, selector)
+            return taken.states, chosen(taken.scores, case.prompt, SHARE, self._selector)
 
         return again
 
-    def _by_question(self, case: Case) -> tuple[States, Sequence[int]]:
-        """Choose as FusionRAG does."""
-        states = case.alone.states
-        scores = question_attention(self._runner, case.prompt, states, self._runner.layers - 1)
-        return states, chosen(scores, case.prompt, SHARE, QuestionGuided("question"))
+    def _by_question(self, layers: Sequence[int]) -> Arm:
+        def again(case: Case) -> tuple[States, Sequence[int]]:
+            states = case.alone.states
+            scores = question_attention(self._runner, case.prompt, states, layers)
+            return states, chosen(scores, case.prompt, SHARE, QuestionGuided("question"))
+
+        return again
 
     def _texts(self, prompt: SegmentedPrompt, states: States) -> Texts:
         asked = self._selector.asked
-        return Texts(states, question_attention(self._runner, prompt, states, self._layer, asked))
+        return Texts(states, question_attention(self._runner, prompt, states, [self._layer], asked))
 
     def _ids(self, text: str) -> Ids:
         return TextPrompt((text,), "?").segmented(self._tokenizer).chunks[0].ids

@@ -11,9 +11,9 @@ torch; tests hold the engine to them. Each text was in another prompt before, of
 text nearest to it (or of random ones), whose new texts were encoded behind the system's turn and
 behind each other: its state from there is used if the prompt holds a text that it has seen, and
 else that behind the system's turn alone, which ``texts alone`` always have. ``fused`` computes
-those tokens again that the engine chooses by default, or aligned blocks of 32. Over texts alone,
-``whole question, last layer`` is FusionRAG's choice, and CacheBlend's is made from the whole
-prompt's full attention.
+those tokens again that the engine chooses by default. Over texts alone, ``whole question, last
+layer`` is FusionRAG's choice, ProphetKV means over all layers, EPIC takes the first tokens of every
+text but the first, and CacheBlend's choice is made from the whole prompt's full attention.
 
 Beside SmolLM2, a reader of 3.2M parameters answers questions over four documents that were cut in
 two texts of 24 tokens each, and two texts on organisations (``bench.kv.reader``): the second text
@@ -124,7 +124,7 @@ class Sizes:
 
 
 QUICK = Sizes(
-    lengths=(Length(500, 12, 340), Length(2000, 8, 1400), Length(5000, 1, 1400)),
+    lengths=(Length(500, 11, 340), Length(2000, 8, 1400), Length(5000, 1, 1400)),
     random=12,
     contexts=10,
 )

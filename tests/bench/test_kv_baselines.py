@@ -102,6 +102,14 @@ def test_every_token_computed_again_is_full_attention(runner: Any, prompt: Segme
     torch.testing.assert_close(found, plain((*prompt.ids, 7, 8), 3), atol=1e-4, rtol=1e-4)
 
 
+def test_the_first_tokens_are_of_every_text_but_the_first(prompt: SegmentedPrompt) -> None:
+    _, second, third = prompt.chunks
+    assert chunk_reuse.first_places(prompt, 4 / len(all_places(prompt))) == [
+        *range(second.start, second.start + 2),
+        *range(third.start, third.start + 2),
+    ]
+
+
 def test_the_most_deviant_tokens_are_those_of_the_second_layer(
     runner: Any, prompt: SegmentedPrompt
 ) -> None:

@@ -66,7 +66,7 @@ def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
     _, theirs = engine.answer(PROMPT.generation_input(3), len(prompt.ids), [7, 8, 9])
     engine.close()
     states = chunk_reuse.encoded(runner, prompt)
-    scores = question_attention(runner, prompt, states, layer, asked)
+    scores = question_attention(runner, prompt, states, [layer], asked)
     again = chosen(scores, prompt, SHARE, selector)
     ours = chunk_reuse.reuse(runner, prompt, states, [7, 8], again)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
@@ -85,13 +85,13 @@ def test_attention_of_a_question_over_exact_states_is_that_of_the_model(
     with torch.inference_mode():
         looks = model(torch.tensor([prompt.ids]), output_attentions=True).attentions
     end = prompt.chunks[-1].end
-    for layer in range(runner.layers):
-        scores = question_attention(runner, prompt, states, layer)
-        theirs = looks[layer][0].mean(0)[end:].sum(0)
+    for layers in ([0], [1], range(runner.layers)):
+        scores = question_attention(runner, prompt, states, layers)
+        theirs = torch.stack([looks[layer][0].mean(0)[end:].sum(0) for layer in layers]).mean(0)
         torch.testing.assert_close(torch.tensor(scores), theirs, atol=1e-4, rtol=1e-4)
 
 
 def test_no_lane_is_left(runner: Any, prompt: SegmentedPrompt) -> None:
     states = chunk_reuse.encoded(runner, prompt)
-    question_attention(runner, prompt, states, 0)
+    question_attention(runner, prompt, states, [0])
     assert runner.pool.held_bytes == 0
