@@ -32,9 +32,9 @@ pytestmark = pytest.mark.timeout(180)
 def server() -> Iterator[Any]:
     """Start a server, give its URL, and stop it at the end."""
     # Not below pytest's folder: a server that root starts runs as a user that may not enter it.
-    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        with postgres_server(Path(folder) / "data") as made:
-            yield made
+    folder = tempfile.TemporaryDirectory(prefix="postgres-")
+    with folder, postgres_server(Path(folder.name) / "data") as made:
+        yield made
 
 
 @pytest.fixture(scope="module", params=["asyncpg", "psycopg"])
