@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rag_accel.errors import EngineError
 
@@ -66,7 +66,7 @@ class PeerProcess:
             self.close()
             raise
 
-    def __enter__(self) -> PeerProcess:
+    def __enter__(self) -> Self:
         """Return it; the block's end ends the process."""
         return self
 

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bench.baselines.peer_process import ENVIRONMENTS, PeerProcess, interpreter
@@ -39,7 +38,7 @@ class TokenPeer:
         if not self.model.exists():
             raise FileNotFoundError(f"no model {self.model}: make peers")
         given = (str(self.model), *arguments)
-        return TokenProcess(PeerProcess(self.environment, self.script, *given))
+        return TokenProcess(self.environment, self.script, *given)
 
 
 _HERE = Path(__file__).parent
@@ -66,24 +65,8 @@ class Answered:
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenProcess:
+class TokenProcess(PeerProcess):
     """Answers of an engine, all prompts of a call at once; the block's end ends the process."""
-
-    process: PeerProcess
-
-    def __enter__(self) -> TokenProcess:
-        """Return it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the process."""
-        self.process.close()
 
     def answer(self, prompts: Sequence[Sequence[int]], tokens: int, eos: int) -> Answered:
         """Return the most probable tokens, at most so many each, up to ``eos``.
@@ -92,7 +75,7 @@ class TokenProcess:
             EngineError: the process ended instead.
         """
         asked = {"prompts": [list(ids) for ids in prompts], "tokens": tokens, "eos": eos}
-        found = self.process.ask(asked)
+        found = self.ask(asked)
         return Answered(
             tuple(map(tuple, found["answers"])), tuple(found["latencies_s"]), found["wall_s"]
         )
