@@ -196,8 +196,11 @@ def _unwrapped(value: Any) -> Iterator[Any]:
         yield from _unwrapped(_content(cell))
     elif _is_decorated_as_shipped(value):
         yield from _unwrapped(value.__wrapped__)
-    elif cls is MemberDescriptorType or _is_as_shipped(getattr(cls, "__get__", None)):
-        return  # a slot, or a descriptor of the library's own
+    elif cls is MemberDescriptorType:  # of a slot
+        return
+    elif _is_as_shipped(getattr(cls, "__get__", None)):  # a descriptor of the library's own
+        held = getattr(value, "__dict__", {}).values()
+        yield from (one for one in held if isinstance(one, FunctionType))
     elif (inner := traced(value)) is not None:
         if cls is FunctionType:
             yield value
