@@ -125,7 +125,7 @@ def remote_store_row(
     methods: tuple[str, ...],
     client: SearchedClient,
     unless: tuple[str, ...],
-    stand_in: Callable[[Any, SearchedClient, Ask], Any] | None = None,
+    stand_in: Callable[[Any, SearchedClient, Ask], BatchedClient] | None = None,
     version_obstacle: Callable[[Any], str | None] = lambda store: None,
 ) -> ProxyClass:
     """Return what is known of a class of stores that search by a client.
@@ -143,6 +143,11 @@ def remote_store_row(
     def proxy(store: Any, ask: Ask) -> Any:
         return _leading(store, path, (stand_in or BatchedClient)(find(store), client, ask))
 
+    def is_of_use(store: Any, ask: Ask) -> bool:
+        # Its client is looked at before a search shares a call: others do not pay for that. One
+        # inside of a proxy has what replaces it.
+        return version_obstacle(store) is None and not isinstance(find(store), BatchedClient)
+
     return ProxyClass(
         methods,
         lambda store: version_obstacle(store) or client.why_not(find(store)),
@@ -150,8 +155,7 @@ def remote_store_row(
         "store",
         "its own methods run; searches that wait at the same time go in one call",
         unless,
-        # Its client is looked at before a search shares a call: others do not pay for that.
-        is_of_use=lambda store, ask: version_obstacle(store) is None,
+        is_of_use=is_of_use,
     )
 
 
@@ -166,18 +170,18 @@ _gains = WeakIdDict[SharingGain]()
 
 
 @contextmanager
-def turn(client: Any, read: ReadSearch) -> Iterator[bool]:
-    """Hold while a search is made; gives whether it may share a call: others run, and it gains."""
+def turn(client: Any, row: SearchedClient, read: ReadSearch) -> Iterator[bool]:
+    """Hold while a search is made; gives whether it shares a call: others run, and it gains."""
     place = id(client), read.key
     running = _searches.begin(place)
     try:
-        if running == 1:
+        if running == 1 or not row.may_share(client):
             yield False
             return
         gain = _gains.get(client) or _gains.add(client, SharingGain())
-        epoch, started = gain.epoch(read.kind, running), time.perf_counter()
+        epoch, started = gain.epoch(read.kind), time.perf_counter()
         yield epoch.shares
-        gain.note(read.kind, running, epoch, time.perf_counter() - started)
+        gain.note(read.kind, epoch, time.perf_counter() - started, running)
     finally:
         _searches.end(place)
 
@@ -223,13 +227,10 @@ class BatchedClient:
             read = None
         if read is None:
             return plain()
-        with turn(client, read) as may_share:
-            if not may_share or not row.may_share(client):
+        with turn(client, row, read) as shares:
+            if not shares:
                 return plain()
             search = partial(row.search_together, client, given)
-            found = ask(client_work(client, read, row.max_queries, search), plain, _as_it_is)
+            work = client_work(client, read, row.max_queries, search)
+            found = ask(work, plain, lambda result: result)
             return plain() if found is ASK_ALONE else found
-
-
-def _as_it_is(found: Any) -> Any:
-    return found

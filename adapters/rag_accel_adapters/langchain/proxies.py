@@ -49,7 +49,7 @@ from rag_accel_adapters.libraries.openai_served import (
 from rag_accel_adapters.libraries.pgvector import (
     PGVECTOR,
     PGVECTOR_UNLESS,
-    batched_engine,
+    BatchedEngine,
     version_obstacle,
 )
 from rag_accel_adapters.libraries.vector_stores import (
@@ -78,7 +78,7 @@ def _postgres_row(inner: str = "") -> ProxyClass:
         (*names, *(f"a{name}" for name in names)),
         PGVECTOR,
         PGVECTOR_UNLESS,
-        batched_engine,
+        BatchedEngine,
         lambda store: version_obstacle(type(getattr(store, inner) if inner else store)),
     )
 

@@ -12,7 +12,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -27,6 +27,7 @@ from rag_accel.recognition.remote_stores import (
     turn,
 )
 from rag_accel.recognition.tracers import is_tracers, module_of
+from rag_accel.recognition.weak_maps import ByClass
 from rag_accel_adapters.libraries.as_shipped import check_object
 from rag_accel_adapters.libraries.openai_clients import is_value
 
@@ -43,7 +44,7 @@ _SETTINGS = frozenset({"ssl.SSLContext", "psycopg.adapt.AdaptersMap"})
 _USED = frozenset({"engine", "execute"})
 #: a search, as the store writes it
 _SEARCH = re.compile(
-    r"SELECT (?P<columns>.+) as distance\s+FROM (?P<table>.+?)\s+(?:WHERE .+)?"
+    r"SELECT .+ as distance\s+FROM (?P<table>.+?)\s+(?:WHERE .+)?"
     r"ORDER BY .+ :query_embedding LIMIT :dense_limit;\s*",
     re.DOTALL,
 )
@@ -112,7 +113,11 @@ def _renamed(statement: str, names: Mapping[str, str]) -> str:
 def _search(engine: Any, given: Mapping[str, Any], queries: list[dict[str, Any]]) -> Sequence[Any]:
     """Search in the loop of the callers, whose connections are bound to it."""
     searching = _asearch(engine, given, queries)
-    return asyncio.run_coroutine_threadsafe(searching, given["loop"]).result()
+    try:
+        return asyncio.run_coroutine_threadsafe(searching, given["loop"]).result()
+    except RuntimeError:  # the loop is closed: nobody waits there
+        searching.close()
+        raise
 
 
 async def _asearch(
@@ -158,20 +163,17 @@ class BatchedEngine(BatchedClient):
         return _BatchedConnection(*self._batched)
 
 
-def batched_engine(engine: Any, row: SearchedClient, ask: Ask) -> BatchedEngine:
-    """Return what replaces an engine for one call: itself in a store inside of another."""
-    return engine if isinstance(engine, BatchedEngine) else BatchedEngine(engine, row, ask)
-
-
-@cache
-def version_obstacle(store: type) -> str | None:
-    """Return why searches of a version of the class of stores cannot be read; None if they can."""
+def _version_obstacle(store: type) -> str | None:
     for cls in store.__mro__:
         search = vars(cls).get("_AsyncPGVectorStore__query_collection")
         if search is not None:
             used = {*search.__code__.co_names} & {*dir(sys.modules[_MODULE].AsyncConnection)}
             return f"this version asks its connection for {min(used)}" if used - _USED else None
     return "this version searches by another method"
+
+
+#: returns why searches of a class of stores, in its version, cannot be read; None if they can
+version_obstacle = ByClass(_version_obstacle)
 
 
 class _BatchedConnection:
@@ -189,38 +191,40 @@ class _BatchedConnection:
         if self._opened is not None:
             await self._opened.__aexit__(*error)
 
-    async def execute(self, statement: Any, parameters: Any = None) -> Any:
-        if self._opened is None and parameters is None and _SETTING.fullmatch(str(statement)):
-            self._settings += (str(statement),)
-            return _result([], [])
-        if self._opened is None and type(parameters) is dict:
-            return await self._search(statement, parameters)
-        return await self._plain(statement, parameters)
+    async def execute(self, statement: Any, parameters: Any = None, **more: Any) -> Any:
+        text = getattr(statement, "text", None)
+        if self._opened is None and not more and type(text) is str:
+            if parameters is None and _SETTING.fullmatch(text):
+                self._settings += (text,)
+                return _result([], [])
+            if type(parameters) is dict:
+                return await self._search(text, parameters, partial(self._plain, statement))
+        return await self._plain(statement, parameters, **more)
 
-    async def _plain(self, statement: Any, parameters: Any) -> Any:
+    async def _plain(self, statement: Any, parameters: Any, **more: Any) -> Any:
         if self._opened is None:
             opened = self._engine.connect()
             await opened.__aenter__()
             self._opened = opened
-            text: Any = sys.modules["sqlalchemy"].text
             for setting in self._settings:
-                await opened.execute(text(setting))
-        return await self._opened.execute(statement, parameters)
+                await opened.execute(sys.modules["sqlalchemy"].text(setting))
+        return await self._opened.execute(statement, parameters, **more)
 
-    async def _search(self, statement: Any, parameters: dict[str, Any]) -> Any:
+    async def _search(self, text: str, parameters: dict[str, Any], execute: Any) -> Any:
         engine, row = self._engine, self._row
+        plain = partial(execute, parameters)
         given: dict[str, Any] = {
-            "statement": str(statement.text),
-            "parameters": parameters,
-            "settings": self._settings,
-            "loop": asyncio.get_running_loop(),
+            **{"statement": text, "parameters": parameters},
+            **{"settings": self._settings, "loop": asyncio.get_running_loop()},
         }
-        plain = partial(self._plain, statement, parameters)
-        read = row.read(engine, given)
+        try:
+            read = row.read(engine, given)
+        except Exception:  # the engine itself says what is wrong, if anything is
+            read = None
         if read is None:
             return await plain()
-        with turn(engine, read) as may_share:
-            if not may_share or not row.may_share(engine):
+        with turn(engine, row, read) as shares:
+            if not shares:
                 return await plain()
             search = partial(row.search_together, engine, {**given, "key": read.key})
             work = client_work(engine, read, row.max_queries, search)

@@ -26,4 +26,4 @@ def accelerator() -> Iterator[Accelerator]:
 @pytest.fixture(autouse=True)
 def sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all searches that overlap share calls, faster or not."""
-    monkeypatch.setattr(SharingGain, "epoch", lambda self, kind, running: Epoch(True))
+    monkeypatch.setattr(SharingGain, "epoch", lambda self, kind: Epoch(True))
