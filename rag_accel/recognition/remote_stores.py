@@ -175,13 +175,16 @@ def turn(client: Any, row: SearchedClient, read: ReadSearch) -> Iterator[bool]:
     place = id(client), read.key
     running = _searches.begin(place)
     try:
-        if running == 1 or not row.may_share(client):
+        if running > 1 and not row.may_share(client):
             yield False
             return
         gain = _gains.get(client) or _gains.add(client, SharingGain())
-        epoch, started = gain.epoch(read.kind), time.perf_counter()
-        yield epoch.shares
-        gain.note(read.kind, epoch, time.perf_counter() - started, running)
+        if running == 1:
+            gain.resume(read.kind, time.perf_counter())
+            yield False
+        else:
+            yield gain.shares(read.kind)
+            gain.note(read.kind, running, time.perf_counter())
     finally:
         _searches.end(place)
 

@@ -15,8 +15,10 @@ from rag_accel.system.locks import RenewedLock
 
 #: least searches by which a way is measured
 EPOCH = 16
+#: the same by how many run at once: those of a call end together
+ROUNDS = 4
 #: epochs until the slower way is measured again
-TRY_OTHER = 128
+TRY_OTHER = 64
 #: most of the time of shared searches that others may take, to be preferred: they load the server
 WORTH_SHARE = 0.9
 #: by what the number of searches at once changes until both ways are measured again
@@ -25,14 +27,17 @@ OTHER_LOAD = 2.0
 _MAX_KINDS = 256
 
 
+class _Cost(NamedTuple):
+    seconds: float
+    running: float
+
+
 @dataclass(slots=True, eq=False)
-class Epoch:
+class _Epoch:
     """Searches that are made the same way: sharing calls, or each by itself.
 
-    Args:
-        shares: which of them.
-        skipped: of its first searches, which ran with the last ones of the epoch before: those
-            that go the other way find no queue, and are fast for that alone.
+    Of the first ``skipped`` to end, some began the other way. The time of a search is by Little's
+    law: those that are the last to end are missed in no mean of times.
     """
 
     shares: bool
@@ -43,36 +48,40 @@ class Epoch:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether enough searches were made: twice as many as run at the same time."""
-        return self.count >= self.skipped + max(EPOCH, 2 * self.skipped)
+        return self.count >= self.skipped + max(EPOCH, ROUNDS * self.skipped)
 
-    def note(self, seconds: float, running: int) -> None:
-        """Count a search."""
+    def note(self, running: int, seconds: float) -> None:
         self.count += 1
         if self.count > self.skipped:
             self.seconds += seconds
             self.running += running
 
-
-class _Cost(NamedTuple):
-    seconds: float
-    running: float
+    def cost(self) -> _Cost:
+        count = self.count - self.skipped
+        running = self.running / count
+        return _Cost(running * self.seconds / count, running)
 
 
 @dataclass(slots=True, eq=False)
 class _Learned:
-    epoch: Epoch = field(default_factory=lambda: Epoch(True))
+    epoch: _Epoch = field(default_factory=lambda: _Epoch(True))
     costs: dict[bool, _Cost] = field(default_factory=dict[bool, _Cost])
     epochs: int = 0
+    #: when a search last ended, or the first one began
+    last: float = 0.0
 
-    def begin_next(self) -> None:
-        ended, self.epochs = self.epoch, self.epochs + 1
-        measured = ended.count - ended.skipped
-        cost = _Cost(ended.seconds / measured, ended.running / measured)
-        before, self.costs[ended.shares] = self.costs.get(ended.shares, cost), cost
+    def note(self, running: int, now: float) -> None:
+        self.epoch.note(running, now - self.last)
+        self.last = now
+        if self.epoch.is_over:
+            self._begin_next(self.epoch.shares, self.epoch.cost())
+
+    def _begin_next(self, ended: bool, cost: _Cost) -> None:
+        self.epochs += 1
+        before, self.costs[ended] = self.costs.get(ended, cost), cost
         if not 1 / OTHER_LOAD <= cost.running / before.running <= OTHER_LOAD:
-            self.costs.pop(not ended.shares, None)
-        self.epoch = Epoch(self._shares_next(ended.shares), round(cost.running))
+            self.costs.pop(not ended, None)
+        self.epoch = _Epoch(self._shares_next(ended), round(cost.running))
 
     def _shares_next(self, ended: bool) -> bool:
         if len(self.costs) < 2:
@@ -91,21 +100,24 @@ class SharingGain:
         self._lock = RenewedLock()
         self._learned: OrderedDict[Hashable, _Learned] = OrderedDict()
 
-    def epoch(self, kind: Hashable) -> Epoch:
-        """Return how a search is to be made; searches of one kind take about as long."""
+    def shares(self, kind: Hashable) -> bool:
+        """Return whether a search is to share a call; those of one kind take about as long."""
         with self._lock.lock:
-            learned = self._learned.setdefault(kind, _Learned())
-            self._learned.move_to_end(kind)
-            if len(self._learned) > _MAX_KINDS:
-                self._learned.popitem(last=False)
-            return learned.epoch
+            return self._of(kind).epoch.shares
 
-    def note(self, kind: Hashable, epoch: Epoch, seconds: float, running: int) -> None:
-        """Learn from a search that was made as its epoch says, with ``running`` at that time."""
+    def resume(self, kind: Hashable, now: float) -> None:
+        """Count no time until now, when a search begins without another."""
         with self._lock.lock:
-            learned = self._learned.get(kind)
-            if learned is None or learned.epoch is not epoch:
-                return  # the next has begun: some were made the other way meanwhile
-            epoch.note(seconds, running)
-            if epoch.is_over:
-                learned.begin_next()
+            self._of(kind).last = now
+
+    def note(self, kind: Hashable, running: int, now: float) -> None:
+        """Learn from a search that has ended, and began as the last of ``running``."""
+        with self._lock.lock:
+            self._of(kind).note(running, now)
+
+    def _of(self, kind: Hashable) -> _Learned:
+        learned = self._learned.setdefault(kind, _Learned())
+        self._learned.move_to_end(kind)
+        if len(self._learned) > _MAX_KINDS:
+            self._learned.popitem(last=False)
+        return learned

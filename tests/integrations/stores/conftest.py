@@ -10,7 +10,7 @@ import pytest
 from idle_accelerators import soon_idle
 
 from rag_accel import Accelerator
-from rag_accel.recognition.sharing_gain import Epoch, SharingGain
+from rag_accel.recognition.sharing_gain import SharingGain
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,4 +26,4 @@ def accelerator() -> Iterator[Accelerator]:
 @pytest.fixture(autouse=True)
 def sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all searches that overlap share calls, faster or not."""
-    monkeypatch.setattr(SharingGain, "epoch", lambda self, kind: Epoch(True))
+    monkeypatch.setattr(SharingGain, "shares", lambda self, kind: True)
