@@ -71,7 +71,13 @@ def test_a_saving_known_by_construction_is_told(accelerator: Accelerator) -> Non
         for request in profile.recording.done
     ]
     known_ms = 1000 * sum(shorter_s) / len(shorter_s)
-    assert saved["prune_dependencies"] == pytest.approx(known_ms, abs=5)
+    # A busy machine takes its time between two primitives, some of which counts, too.
+    between_s = [
+        request.ended_s - request.arrived_s + shorter - sum(p.running_s for p in request.primitives)
+        for request, shorter in zip(profile.recording.done, shorter_s, strict=True)
+    ]
+    between_ms = 1000 * sum(between_s) / len(between_s)
+    assert saved["prune_dependencies"] == pytest.approx(known_ms, abs=between_ms + 0.01)
     assert known_ms >= 1000 * STEP_S
     assert f"prune_dependencies    {saved['prune_dependencies']:.2f}" in str(profile)
     assert profile.to_dict()["savings"] == [
