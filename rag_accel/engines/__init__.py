@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from rag_accel.engines.ray.options import RayOptions
     from rag_accel.engines.ray.shards.ray_shards import RayShards
     from rag_accel.engines.ray.shards.shard_files import split_index, write_shards
+    from rag_accel.engines.replicas.options import ReplicaOptions
+    from rag_accel.engines.replicas.process_engine import ProcessEngine, ProcessOptions
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
     from rag_accel.engines.rerank.remote import RemoteRerankEngine
@@ -70,7 +72,9 @@ __all__ = [
     "MemoryGraph",
     "Metric",
     "OpenAICompatibleEngine",
+    "ProcessEngine",
     "ProcessMember",
+    "ProcessOptions",
     "RayEngine",
     "RayOptions",
     "RayShards",
@@ -79,6 +83,7 @@ __all__ = [
     "RemoteOptions",
     "RemoteRerankEngine",
     "RemoteServer",
+    "ReplicaOptions",
     "RerankEngine",
     "RetrievalEngine",
     "SentenceTransformerEngine",
@@ -109,7 +114,9 @@ _HOMES = {
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
+    "ProcessEngine": "replicas.process_engine",
     "ProcessMember": "devices.process",
+    "ProcessOptions": "replicas.process_engine",
     "RayEngine": "ray.engine",
     "RayOptions": "ray.options",
     "RayShards": "ray.shards.ray_shards",
@@ -118,6 +125,7 @@ _HOMES = {
     "RemoteOptions": "http.options",
     "RemoteRerankEngine": "rerank.remote",
     "RemoteServer": "llm.remote.remote_llm",
+    "ReplicaOptions": "replicas.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
     "VllmEngine": "llm.vllm.engine",

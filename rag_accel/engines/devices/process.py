@@ -8,18 +8,55 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rag_accel.config import EmbeddingRuntime
 from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
-from rag_accel.engines.devices.child import ChildSettings
-from rag_accel.engines.devices.child_handle import ChildHandle, answer_of
-from rag_accel.engines.devices.members import guess_tokens
+from rag_accel.engines.devices.members import EngineMember, guess_tokens
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.engines.replicas.child_process import ChildProcess
+from rag_accel.engines.replicas.processes import HostGoneError
 from rag_accel.errors import ConfigError, EngineLostError, ForkedError
 from rag_accel.system.processor import usable_cores
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model that a child loads.
+
+    Args:
+        source: a function that returns a model or an engine, pickled; or a model's name or path,
+            or None for the packaged one.
+        options: further arguments of ``SentenceTransformerEngine``.
+    """
+
+    source: bytes | str | None
+    options: Mapping[str, Any]
+
+
+class _ChildMember:
+    """The far side of a ``ProcessMember``: its model, and calls to it one after another."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model = model
+        self._member: EngineMember | None = None
+
+    def load(self) -> None:
+        from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+
+        source, engine = self._model.source, None
+        if isinstance(source, bytes):
+            source = pickle.loads(source)()
+            engine = source if hasattr(source, "profile") else None
+        engine = engine or SentenceTransformerEngine(source, **self._model.options)
+        self._member = EngineMember(engine, max_texts=sys.maxsize)
+
+    def embed(self, texts: SequenceOf[str], role: Role, threads: int) -> Any:
+        assert self._member is not None, "a model is loaded before it embeds"
+        return self._member.embed(texts, role, threads)
 
 
 class ProcessMember:
@@ -70,8 +107,7 @@ class ProcessMember:
         roles: Iterable[str] | None = None,
         namespaces: Iterable[str] | None = None,
     ) -> None:
-        _require_interpreter()
-        mask = None if cpus is None else _checked_cpus(cpus)
+        mask = None if cpus is None else frozenset(cpus)
         threads = usable_cores() if mask is None else len(mask)
         if device != "cpu":
             threads = 0
@@ -83,27 +119,31 @@ class ProcessMember:
         self.max_threads = threads if max_threads is None else min(threads, max_threads)
         self.max_texts = max_texts
         self.max_tokens = max_tokens
-        self._settings = ChildSettings(
-            os.getpid(),
-            mask,
-            model if model is None or isinstance(model, str) else _pickled(model),
-            {
-                "device": device,
-                "query_kwargs": None if query_kwargs is None else dict(query_kwargs),
-                "document_kwargs": None if document_kwargs is None else dict(document_kwargs),
-                "runtime": runtime,
-                "max_threads": self.max_threads,
-            },
-        )
+        self._parent = os.getpid()
+        self._cpus = mask
+        source = model if model is None or isinstance(model, str) else _pickled(model)
+        options = {
+            "device": device,
+            "query_kwargs": None if query_kwargs is None else dict(query_kwargs),
+            "document_kwargs": None if document_kwargs is None else dict(document_kwargs),
+            "runtime": runtime,
+            "max_threads": self.max_threads,
+        }
         self._start_timeout_s = start_timeout_s
         self._step_timeout_s = step_timeout_s
-        self._child: ChildHandle | None = None
-        self._is_over = False
+        self._use(_Model(source, options))
+
+    def _use(self, model: _Model) -> None:
+        self._source = model
+        self._child = ChildProcess(
+            f"ProcessMember({self.name!r})", partial(_ChildMember, model), cpus=self._cpus
+        )
+        self._is_loaded = False
 
     @property
     def takes_any_model(self) -> bool:
         """Tell whether it names no model and no arguments of ``encode``."""
-        options = self._settings.options
+        options = self._source.options
         return self.model is None and not options["query_kwargs"] and not options["document_kwargs"]
 
     def with_model(self, folder: str, encoding: ModelEncoding) -> ProcessMember:
@@ -116,18 +156,17 @@ class ProcessMember:
         made = copy.copy(self)
         made.model = folder
         options = {
-            **self._settings.options,
+            **self._source.options,
             "query_kwargs": dict(encoding.query_kwargs),
             "document_kwargs": dict(encoding.document_kwargs),
         }
-        made._settings = replace(self._settings, model=folder, options=options)
-        made._child, made._is_over = None, False
+        made._use(replace(self._source, source=folder, options=options))
         return made
 
     @property
     def pid(self) -> int | None:
         """Return the id of the child, None before the first call."""
-        return None if self._child is None else self._child.pid
+        return self._child.pid
 
     def embed(self, texts: SequenceOf[str], role: Role, threads: int) -> Any:
         """Let the child embed texts.
@@ -137,10 +176,17 @@ class ProcessMember:
             ForkedError: this is a process forked off the one that made the member.
             Exception: what the model raised.
         """
-        child = self._started()
+        if os.getpid() != self._parent:
+            raise ForkedError(
+                "a member made before fork() was used in the child",
+                where=self.name,
+                hint="make it after the fork",
+            )
+        if not self._is_loaded:
+            self._load()
         # Plain strings: the child may not know a class of the caller's.
-        request = ([str.__str__(text) for text in texts], role, threads)
-        return self._asked(child, request, self._step_timeout_s)
+        plain = [str.__str__(text) for text in texts]
+        return self._result(self._step_timeout_s, "embed", plain, role, threads)
 
     def estimate(self, text: str) -> int:
         """Guess the tokens of a text from its length."""
@@ -148,75 +194,54 @@ class ProcessMember:
 
     def abort(self) -> None:
         """End the child, so that a call that runs ends at once; from any thread."""
-        self._is_over = True
-        if self._child is not None:
-            self._child.kill()
+        self._child.kill()
 
     def close(self) -> None:
         """End the child, by force if it does not end by itself within a second."""
-        self._is_over = True
-        if self._child is not None and os.getpid() == self._settings.parent:
-            self._child.close()
+        self._child.end(restart=False)
 
-    def _started(self) -> ChildHandle:
-        if os.getpid() != self._settings.parent:
-            raise ForkedError(
-                "a member made before fork() was used in the child",
-                where=self.name,
-                hint="make it after the fork",
-            )
-        if self._is_over:
-            raise EngineLostError("the process of this member has been ended", where=self.name)
-        if self._child is None:
-            self._child = child = ChildHandle(self.name)
-            if self._is_over:  # meanwhile, by another thread that saw no child yet
-                child.kill()
-            try:
-                self._asked(child, self._settings, self._start_timeout_s)
-            except EngineLostError:
-                raise
-            except Exception as error:
-                raise EngineLostError(
-                    "the process of a member could not load its model",
-                    where=self.name,
-                    found=f"{type(error).__name__}: {error}",
-                    hint="load the model in this process to see the whole error",
-                ) from error
-        return self._child
-
-    def _asked(self, child: ChildHandle, message: Any, timeout_s: float) -> Any:
+    def _load(self) -> None:
         try:
-            child.send(message)
-            answer = child.receive(timeout_s)
+            self._result(self._start_timeout_s, "load")
+        except EngineLostError:
+            raise
+        except Exception as error:
+            raise EngineLostError(
+                "the process of a member could not load its model",
+                where=self.name,
+                found=f"{type(error).__name__}: {error}",
+                hint="load the model in this process to see the whole error",
+            ) from error
+        self._is_loaded = True
+
+    def _result(self, timeout_s: float, method: str, *arguments: Any) -> Any:
+        try:
+            call = self._child.call(method, *arguments)
+            try:
+                return call.result(timeout_s)
+            except TimeoutError as error:
+                if call.is_done():  # the model's own
+                    raise
+                self.abort()
+                raise EngineLostError(
+                    "the process of a member took too long and was ended",
+                    where=self.name,
+                    found=str(error),
+                    hint="raise start_timeout_s or step_timeout_s of the member",
+                ) from error
+        except HostGoneError as gone:
+            raise EngineLostError(
+                "the process of a member has ended",
+                where=self.name,
+                found=str(gone),
+                hint="make another accelerator to have it back",
+            ) from gone
+        except Exception:
+            raise
         except BaseException:
-            # An answer that comes after an interrupt would be taken for that to the next request.
+            # What was interrupted goes on there, and its engine takes one call at a time.
             self.abort()
             raise
-        return answer_of(answer, self.name)
-
-
-def _require_interpreter() -> None:
-    from rag_accel.engines.compiled.compile_process import has_interpreter
-
-    if not has_interpreter():
-        raise ConfigError(
-            "a member in a process of its own needs a Python interpreter",
-            found=sys.executable or "none",
-            valid="a program that is run by python",
-        )
-
-
-def _checked_cpus(cpus: Iterable[int]) -> frozenset[int]:
-    mask = frozenset(cpus)
-    allowed: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    if not mask or not mask <= allowed:
-        raise ConfigError(
-            "these are no cores for the process of a member",
-            where="ProcessMember(cpus=)",
-            found=str(sorted(mask)),
-            valid=f"some of {sorted(allowed)}" if allowed else "None: this system has no such mask",
-        )
-    return mask
 
 
 def _pickled(model: Callable[[], Any]) -> bytes:

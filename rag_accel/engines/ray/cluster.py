@@ -1,4 +1,4 @@
-"""The cluster as the engines here see it: it hosts, calls and ends actors.
+"""The cluster as the engines here see it: it hosts engines, and its nodes have room for some.
 
 ``library.py`` has the one of Ray; tests have one in their own process.
 """
@@ -7,72 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.spec import EngineSpec
+from rag_accel.engines.replicas.processes import HostProcess
+from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.errors import ConfigError
-
-#: Most seconds in which the answer of a call that has ended is fetched.
-_FETCH_S = 1.0
-
-
-class HostGoneError(Exception):
-    """The process of an actor is gone, for now or for good.
-
-    Args:
-        text: what the cluster says of it.
-        is_final: whether the cluster starts it no more.
-    """
-
-    def __init__(self, text: str, *, is_final: bool) -> None:
-        super().__init__(text)
-        self.is_final = is_final
-
-
-class ActorCall(Protocol):
-    """A call of a method of an actor, under way or ended."""
-
-    def result(self, timeout_s: float) -> Any:
-        """Return what the method returned.
-
-        Raises:
-            HostGoneError: the actor's process is gone.
-            TimeoutError: it has not ended in time.
-            Exception: what the method raised.
-        """
-        ...
-
-    def is_done(self) -> bool:
-        """Tell whether it has ended, in whatever way; at once."""
-        ...
-
-
-class HostActor(Protocol):
-    """An actor that hosts an engine, see ``EngineHost``; may be used on any thread."""
-
-    def call(self, method: str, *arguments: Any) -> ActorCall:
-        """Begin a call of a method.
-
-        Raises:
-            HostGoneError: the cluster is gone.
-        """
-        ...
-
-    def end(self, *, restart: bool) -> None:
-        """End its process at once; the cluster starts another one where ``restart`` says so."""
-        ...
-
-
-def failure_of(call: ActorCall) -> Exception | None:
-    """Return what a call raised; None where it has not, or goes on."""
-    if not call.is_done():
-        return None
-    try:
-        call.result(_FETCH_S)
-    except Exception as error:
-        return error
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +26,7 @@ class ClusterNode:
 class Cluster(Protocol):
     """A cluster that takes actors."""
 
-    def host(self, spec: EngineSpec, options: RayOptions) -> HostActor:
+    def host(self, spec: EngineSpec, options: RayOptions) -> HostProcess:
         """Begin to start an actor that hosts an engine.
 
         Raises:

@@ -12,10 +12,11 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from rag_accel.engines.ray.cluster import ClusterNode, HostGoneError
-from rag_accel.engines.ray.host import EngineHost
+from rag_accel.engines.ray.cluster import ClusterNode
 from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.spec import EngineSpec
+from rag_accel.engines.replicas.host import EngineHost
+from rag_accel.engines.replicas.processes import HostGoneError
+from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.errors import ConfigError, EngineError
 
 #: Methods of one actor that run at a time: one waits for outputs, the others return soon.
@@ -75,7 +76,7 @@ class RayCluster:
 
 
 class RayActor:
-    """An actor of Ray that hosts an engine; a ``HostActor``."""
+    """An actor of Ray that hosts an engine; a ``HostProcess``."""
 
     def __init__(self, ray: Any, handle: Any) -> None:
         self._ray = ray
@@ -95,7 +96,7 @@ class RayActor:
 
 
 class RayCall:
-    """A call of a method of an actor of Ray; an ``ActorCall``."""
+    """A call of a method of an actor of Ray; an ``HostCall``."""
 
     def __init__(self, ray: Any, ref: Any) -> None:
         self._ray = ray

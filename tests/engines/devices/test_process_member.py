@@ -21,9 +21,9 @@ from fake_members import FakeMember, plain_vectors
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines import ProcessMember
-from rag_accel.engines.devices import child_handle
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import Member
+from rag_accel.engines.replicas import child_process
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
 from rag_accel.testing import ManualClock
 
@@ -229,7 +229,7 @@ def test_an_interrupt_ends_the_child_so_that_no_answer_comes_late(
 
     with process() as member:
         member.embed(["x"], "query", 1)
-        monkeypatch.setattr(child_handle, "wait", interrupted)
+        monkeypatch.setattr(child_process, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             member.embed(["late"], "query", 1)
         monkeypatch.undo()

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rag_accel.engines.ray.cluster import ClusterNode, HostGoneError
-from rag_accel.engines.ray.host import EngineHost
+from rag_accel.engines.ray.cluster import ClusterNode
 from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.spec import EngineSpec
+from rag_accel.engines.replicas.host import EngineHost
+from rag_accel.engines.replicas.processes import HostGoneError
+from rag_accel.engines.replicas.spec import EngineSpec
 
 #: Methods of an actor that bring work.
 BRINGS_WORK = ("submit", "exchange")

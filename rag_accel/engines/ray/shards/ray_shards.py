@@ -30,15 +30,15 @@ from rag_accel.engine_api import (
 )
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.ray.cluster import Cluster, check_room
-from rag_accel.engines.ray.jobs import HostedJob, ReplicaReport
 from rag_accel.engines.ray.library import RayCluster
-from rag_accel.engines.ray.messages import HostedWork
 from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.replica import Replica
 from rag_accel.engines.ray.shards.shard_calls import OtherVersion, ShardHits, ShardSearch
 from rag_accel.engines.ray.shards.shard_files import read_manifest
 from rag_accel.engines.ray.shards.shard_ingestion import ShardIngestion
-from rag_accel.engines.ray.spec import EngineSpec
+from rag_accel.engines.replicas.in_flight import HostedJob, ReplicaReport
+from rag_accel.engines.replicas.messages import HostedWork
+from rag_accel.engines.replicas.replica import Replica
+from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.engines.retrieval.search_request import checked_search
 from rag_accel.engines.retrieval.vectors.checks import checked_documents, checked_vectors
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
@@ -163,7 +163,9 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
             check_room(cluster.nodes(), self._options, number, self._name)
         try:
             for place in range(number):
-                spec = EngineSpec.of(_SHARD, {"folder": str(self._folder), "place": place})
+                spec = EngineSpec.of(
+                    _SHARD, {"folder": str(self._folder), "place": place}, self._name
+                )
                 host = partial(cluster.host, spec, self._options)
                 name = f"{self._name}, shard {place}"
                 self._shards.append(Replica(name, host, self._options, self._clock, self._tell))

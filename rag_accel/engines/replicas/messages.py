@@ -1,4 +1,4 @@
-"""Messages between an engine's process and the actors that host it.
+"""Messages between an engine and the processes that host it.
 
 Payloads and results travel pickled one by one, so that one which cannot be pickled, or not read on
 the other side, ends as an error of its own. Times travel as durations: the clocks of two machines
@@ -20,17 +20,17 @@ from rag_accel.engine_api import (
 )
 from rag_accel.errors import EngineError, EngineOutputError
 
-WHERE = "engine in a Ray actor"
+WHERE = "engine in another process"
 
 
 @dataclass(frozen=True, slots=True)
 class HostedWork:
-    """A request on its way to an actor.
+    """A request on its way to a process.
 
     Args:
         number: of this attempt; no other one of the same engine has it.
         size: of the request, in items.
-        body: the pickled request, its id the number, its handle the actor's own.
+        body: the pickled request, its id the number, its handle the one of that process.
         age_s: seconds since it arrived.
         left_s: seconds until its deadline, if it has one.
     """
@@ -76,7 +76,7 @@ class HostedWork:
                 "work that this process cannot read",
                 where=WHERE,
                 found=f"{type(error).__name__}: {error}",
-                valid="classes that every node imports under the same name",
+                valid="classes that both processes import under the same name",
             ) from error
         deadline = None if self.left_s is None else now + self.left_s
         return replace(request, arrived_at=now - self.age_s, deadline=deadline)
@@ -84,11 +84,11 @@ class HostedWork:
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """The facts about an actor whose engine is made.
+    """The facts about a process whose engine is made.
 
     Args:
         profile: of the engine.
-        incarnation: names this process; one that Ray starts in its place has another name.
+        incarnation: names this process; one that is started in its place has another name.
         node: the machine's name.
         pid: of the process.
         versions: of what must be equal on both sides, by name.
@@ -103,7 +103,7 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class HostReports:
-    """The outputs of an actor since those that were acknowledged.
+    """The outputs of a process since those that were acknowledged.
 
     Args:
         incarnation: of the process that reports.
@@ -126,7 +126,7 @@ class HostReports:
 
 
 def work_id(number: int) -> WorkId:
-    """Return the id under which an actor's engine knows an attempt."""
+    """Return the id under which a process's engine knows an attempt."""
     return WorkId(str(number))
 
 
@@ -153,7 +153,7 @@ def unpack_outputs(body: bytes) -> list[EngineOutput]:
             "an answer that this process cannot read",
             where=WHERE,
             found=f"{type(error).__name__}: {error}",
-            valid="classes that every node imports under the same name",
+            valid="classes that both processes import under the same name",
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""The actor's side: an engine on a thread of its own, and the calls that bring it work.
+"""The far side: an engine on a thread of its own, and the calls that bring it work.
 
-This module knows nothing of Ray, which makes an actor of ``EngineHost``. Several of its methods run
-at a time: while ``poll`` waits for outputs and the engine computes, ``submit`` brings more.
+Several methods of ``EngineHost`` run at a time: while ``poll`` waits for outputs and the engine
+computes, ``submit`` brings more.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rag_accel.engine_api import (
     ForgettingEngine,
     Handle,
 )
-from rag_accel.engines.ray.hosted_steps import HostedSteps
-from rag_accel.engines.ray.messages import (
+from rag_accel.engines.replicas.hosted_steps import HostedSteps
+from rag_accel.engines.replicas.messages import (
     WHERE,
     HostedWork,
     HostInfo,
@@ -33,7 +33,7 @@ from rag_accel.engines.ray.messages import (
     pack_outputs,
     work_id,
 )
-from rag_accel.engines.ray.spec import EngineSpec
+from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.errors import EngineLostError
 
 
@@ -67,14 +67,16 @@ class EngineHost:
         self._thread: threading.Thread | None = None
 
     def start(self) -> HostInfo:
-        """Make the engine, once, and return the facts about this actor.
+        """Make the engine, once, and return the facts about this process.
 
         Raises:
             Exception: whatever the factory raises.
         """
         with self._wake:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name="ray-engine", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._main, name="rag-accel-hosted", daemon=True
+                )
                 self._thread.start()
         return self._started.result()
 

@@ -1,4 +1,4 @@
-"""The steps of an engine inside an actor, by the rules of the scheduler."""
+"""The steps of an engine in another process, by the rules of the scheduler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.engines.ray.messages import WHERE, HostedWork, work_id
+from rag_accel.engines.replicas.messages import WHERE, HostedWork, work_id
 from rag_accel.errors import EngineOutputError
 
 #: Seconds after which a stepped engine starts no new piece, so that newcomers join soon.
@@ -48,7 +48,7 @@ class HostedSteps:
         self._held: dict[WorkId, EngineRequest] = {}
         self._streamed: set[WorkId] = set()
         self._ended: list[EngineOutput] = []
-        # Cancelled before they came: calls of an actor may overtake each other.
+        # Cancelled before they came: calls of a process may overtake each other.
         self._gone_early: dict[WorkId, None] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""The calls that take work to an actor and bring its outputs."""
+"""The calls that take work to a process and bring its outputs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError
-from rag_accel.engines.ray.messages import HostedWork, HostReports
+from rag_accel.engines.replicas.messages import HostedWork, HostReports
+from rag_accel.engines.replicas.processes import HostCall, HostGoneError, HostProcess
 
 
 class CallHandover:
     """Passes a call from the thread that sends work to the one that collects outputs.
 
-    An actor without work need not be polled: the call that brings work returns the first outputs,
+    A process without work need not be polled: the call that brings work returns the first outputs,
     too, which saves a second call under way. Whoever sends claims the collecting thread, if it
     waits, and must then ``put``.
     """
@@ -21,9 +21,9 @@ class CallHandover:
     def __init__(self) -> None:
         self._wake = threading.Condition()
         self._state: Literal["away", "waiting", "claimed", "ended"] = "away"
-        self._call: ActorCall | None = None
+        self._call: HostCall | None = None
 
-    def wait(self, timeout_s: float, is_idle: Callable[[], bool]) -> ActorCall | None:
+    def wait(self, timeout_s: float, is_idle: Callable[[], bool]) -> HostCall | None:
         """Return a call that brought work; None after a time, or at once if there is work.
 
         Work that found nobody waiting was sent without a handover; ``is_idle`` sees it.
@@ -48,7 +48,7 @@ class CallHandover:
             self._state = "claimed"
             return True
 
-    def put(self, call: ActorCall | None) -> None:
+    def put(self, call: HostCall | None) -> None:
         """Hand a call over; None where it could not begin."""
         with self._wake:
             self._call = call
@@ -62,23 +62,23 @@ class CallHandover:
             self._wake.notify_all()
 
 
-#: Seconds that a call waits in the actor for outputs, and between polls of one without work.
+#: Seconds that a call waits in the process for outputs, and between polls of one without work.
 POLL_S = 0.5
 
 
 class WorkChannel:
-    """Work on its way to an actor, and its outputs on theirs.
+    """Work on its way to a process, and its outputs on theirs.
 
-    A poll waits in an actor that has work. One that has none is sent work by a call which also
+    A poll waits in a process that has work. One that has none is sent work by a call which also
     returns the first outputs: a round trip is one call, not two that pass each other.
 
     Args:
-        actor: hosts the engine.
+        process: hosts the engine.
         lost_after_s: seconds of silence after which a call is given up.
     """
 
-    def __init__(self, actor: HostActor, lost_after_s: float) -> None:
-        self._actor = actor
+    def __init__(self, process: HostProcess, lost_after_s: float) -> None:
+        self._process = process
         self._most_s = POLL_S + lost_after_s
         self._handover = CallHandover()
         self._taken = 0
@@ -87,8 +87,8 @@ class WorkChannel:
         """Begin with the outputs of a new process."""
         self._taken = 0
 
-    def send(self, work: Sequence[HostedWork]) -> ActorCall | None:
-        """Send work; None if the actor is gone. On any thread."""
+    def send(self, work: Sequence[HostedWork]) -> HostCall | None:
+        """Send work; None if the process is gone. On any thread."""
         if not self._handover.claim():
             return self.begin("submit", work)
         call = None
@@ -98,10 +98,10 @@ class WorkChannel:
             self._handover.put(call)
         return call
 
-    def begin(self, method: str, *arguments: object) -> ActorCall | None:
-        """Begin a call of the actor; None if it is gone, which whoever collects will notice."""
+    def begin(self, method: str, *arguments: object) -> HostCall | None:
+        """Begin a call of the process; None if it is gone, which whoever collects will notice."""
         try:
-            return self._actor.call(method, *arguments)
+            return self._process.call(method, *arguments)
         except HostGoneError:
             return None
 
@@ -109,15 +109,15 @@ class WorkChannel:
         """Wait for outputs, or a while; on one thread.
 
         Args:
-            is_idle: tells whether the actor has no work.
+            is_idle: tells whether the process has no work.
 
         Raises:
-            Exception: as ``ActorCall.result``.
+            Exception: as ``HostCall.result``.
         """
         reports = self._brought(self._handover.wait(POLL_S, is_idle))
         if reports is None:
             wait_s = 0.0 if is_idle() else POLL_S
-            reports = self._actor.call("poll", self._taken, wait_s).result(self._most_s)
+            reports = self._process.call("poll", self._taken, wait_s).result(self._most_s)
         self._taken = reports.end
         return reports
 
@@ -125,10 +125,10 @@ class WorkChannel:
         """Let nobody wait for work any more."""
         self._handover.end()
 
-    def _brought(self, call: ActorCall | None) -> HostReports | None:
+    def _brought(self, call: HostCall | None) -> HostReports | None:
         """Return the outputs of a call that brought work.
 
-        None where it failed: a poll then tells of the actor, and the call of its work.
+        None where it failed: a poll then tells of the process, and the call of its work.
         """
         if call is None:
             return None

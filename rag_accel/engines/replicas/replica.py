@@ -1,4 +1,4 @@
-"""One actor from the side of the engine: work sent to it, its outputs, and its restarts."""
+"""One process from the side of the engine: work sent to it, its outputs, and its restarts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from collections.abc import Callable, Sequence
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, Handle, Health
-from rag_accel.engines.ray.channel import WorkChannel
-from rag_accel.engines.ray.cluster import ActorCall, HostActor, HostGoneError, failure_of
-from rag_accel.engines.ray.flight import Forgetting, ReplicaFlight, ReplicaState
-from rag_accel.engines.ray.jobs import HostedJob, ReplicaReport
-from rag_accel.engines.ray.messages import HostInfo, HostReports, unpack_outputs
-from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.replica_errors import (
+from rag_accel.engines.replicas.channel import WorkChannel
+from rag_accel.engines.replicas.in_flight import (
+    Forgetting,
+    HostedJob,
+    ReplicaFlight,
+    ReplicaReport,
+    ReplicaState,
+)
+from rag_accel.engines.replicas.messages import HostInfo, HostReports, unpack_outputs
+from rag_accel.engines.replicas.options import ReplicaOptions
+from rag_accel.engines.replicas.processes import HostCall, HostGoneError, HostProcess, failure_of
+from rag_accel.engines.replicas.replica_errors import (
     check_versions,
     late_start_error,
     lost_error,
@@ -22,22 +27,22 @@ from rag_accel.engines.ray.replica_errors import (
 )
 from rag_accel.errors import EngineError
 
-#: Seconds between questions whether an actor runs again.
+#: Seconds between questions whether a process runs again.
 _AGAIN_S = 0.1
-#: Seconds of health after which the restarts of an actor are forgotten.
+#: Seconds of health after which the restarts of a process are forgotten.
 _FORGET_S = 3600.0
 
 
 class Replica:
-    """An actor and the work in flight there; a thread of its own collects the outputs.
+    """A process and the work in flight there; a thread of its own collects the outputs.
 
-    When the actor's process is gone, all its work is reported as lost and the thread waits for the
-    process that the cluster starts in its place. An actor that has served for an hour
-    is replaced by another, whose restarts count from none.
+    When the process is gone, all its work is reported as lost and the thread waits for the one that
+    is started in its place. After an hour of service that is a new one, whose restarts count from
+    none.
 
     Args:
         name: in errors and reports.
-        host: begins to start the actor that hosts the engine.
+        host: begins to start the process that hosts the engine.
         options: the bounds.
         clock: that of the scheduler.
         tell: takes reports, on the thread of this replica.
@@ -47,8 +52,8 @@ class Replica:
     def __init__(
         self,
         name: str,
-        host: Callable[[], HostActor],
-        options: RayOptions,
+        host: Callable[[], HostProcess],
+        options: ReplicaOptions,
         clock: Clock,
         tell: Callable[[ReplicaReport], object],
         idle: Callable[[], object] | None = None,
@@ -60,7 +65,7 @@ class Replica:
         self.info: HostInfo | None = None
         self.failure: Exception | None = None
         self._host = host
-        self._actor = host()
+        self._process = host()
         self._served_since = 0.0
         #: whether it may still compute what was cancelled
         self.is_in_step = False
@@ -70,11 +75,11 @@ class Replica:
         self._idle = idle
         self._lock = threading.Lock()
         self._flight = ReplicaFlight()
-        self._channel = WorkChannel(self._actor, options.lost_after_s)
+        self._channel = WorkChannel(self._process, options.lost_after_s)
         self._closing = threading.Event()
         self._settled = threading.Event()
-        self._close_call: ActorCall | None = None
-        self._thread = threading.Thread(target=self._main, name=f"ray-{name}", daemon=True)
+        self._close_call: HostCall | None = None
+        self._thread = threading.Thread(target=self._main, name=f"rag-accel-{name}", daemon=True)
         self._thread.start()
 
     @property
@@ -89,7 +94,7 @@ class Replica:
 
     @property
     def has_suspects(self) -> bool:
-        """Tell whether it has work with which an actor was lost, and takes no other."""
+        """Tell whether it has work with which a process was lost, and takes no other."""
         with self._lock:
             return any(job.is_suspect for job in self._flight.jobs.values())
 
@@ -142,7 +147,7 @@ class Replica:
             self._channel.begin("release", list(handles))
 
     def hint(self, documents: Sequence[str], namespace: str) -> None:
-        """Pass a hint on, where the actor runs; from any thread."""
+        """Pass a hint on, where the process runs; from any thread."""
         if self._flight.state == "ready":
             self._channel.begin("hint", tuple(documents), namespace)
 
@@ -170,7 +175,7 @@ class Replica:
         return True
 
     def begin_close(self) -> None:
-        """Have the actor free its engine."""
+        """Have the process free its engine."""
         with self._lock:
             if self._flight.state != "lost":
                 self._flight.state, self._flight.why = "closed", "the engine is closed"
@@ -185,11 +190,11 @@ class Replica:
             self._close_call = self._channel.begin("close") if self.info is not None else None
 
     def end_close(self) -> None:
-        """Wait until the engine is freed, end the actor and the thread."""
-        self._end_actor()
+        """Wait until the engine is freed, end the process and the thread."""
+        self._end_process()
         self._thread.join()
 
-    def _end_actor(self) -> None:
+    def _end_process(self) -> None:
         try:
             if self._close_call is not None:
                 self._close_call.result(self._options.close_timeout_s)
@@ -197,7 +202,7 @@ class Replica:
             pass
         finally:
             self._close_call = None
-            self._actor.end(restart=False)
+            self._process.end(restart=False)
 
     def _main(self) -> None:
         try:
@@ -212,7 +217,7 @@ class Replica:
             self._settled.set()
 
     def _begin(self) -> HostInfo | None:
-        """Wait until the actor has made its engine; None if this is closed meanwhile.
+        """Wait until the process has made its engine; None if this is closed meanwhile.
 
         Raises:
             Exception: it cannot, or not in time.
@@ -221,7 +226,7 @@ class Replica:
         while not self._closing.is_set():
             try:
                 left_s = max(0.0, deadline - self._clock.now())
-                info: HostInfo = self._actor.call("start").result(left_s)
+                info: HostInfo = self._process.call("start").result(left_s)
             except TimeoutError as error:
                 raise late_start_error(self.name, self._options) from error
             except HostGoneError as error:
@@ -255,7 +260,7 @@ class Replica:
     def _forget_owed(self, forgetting: Forgetting) -> bool:
         """Have the present process forget texts; False if it is gone."""
         try:
-            call = self._actor.call("forget", forgetting.documents, forgetting.namespace)
+            call = self._process.call("forget", forgetting.documents, forgetting.namespace)
             call.result(self._options.lost_after_s)
         except (HostGoneError, TimeoutError):
             return False
@@ -281,20 +286,20 @@ class Replica:
                 return self._restart(info, str(error))
             except (TimeoutError, EngineError) as error:
                 if not self._closing.is_set():
-                    self._actor.end(restart=True)
+                    self._process.end(restart=True)
                 return self._restart(info, f"it does not answer: {error}")
             if reports.incarnation != info.incarnation:
                 return self._restart(info, "its process was replaced by another one")
             self._take(info, reports)
             hangs = self._watch(info, reports)
             if hangs or reports.step_s > self._options.work_timeout_s + self._options.lost_after_s:
-                self._actor.end(restart=True)
+                self._process.end(restart=True)
                 return self._restart(info, f"a step has lasted {reports.step_s:.0f} s")
             if self._idle is not None and not reports.reports:
                 self._idle()
             if self._flight.state == "draining":
                 self.begin_close()
-                self._end_actor()
+                self._end_process()
         return None
 
     def _is_idle(self) -> bool:
@@ -336,9 +341,9 @@ class Replica:
         return known
 
     def _watch(self, info: HostInfo, reports: HostReports) -> bool:
-        """End work that is late, and report such as never reached the actor.
+        """End work that is late, and report such as never reached the process.
 
-        True where a step hangs: the actor is to be ended, and which work is at fault is not known
+        True where a step hangs: the process is to be ended, and which work is at fault is not known
         unless there is only one.
         """
         is_idle = not reports.reports
@@ -388,7 +393,7 @@ class Replica:
                 self._closing.set()
                 self._flight.state = "closed"
                 return
-            self._flight.state, self._flight.why = "starting", f"its actor starts again: {why}"
+            self._flight.state, self._flight.why = "starting", f"its process starts again: {why}"
             self._host_again()
         self.info, self.is_in_step = None, False
         lost = tuple(self._take_all())
@@ -399,11 +404,11 @@ class Replica:
         return self._clock.now() - self._served_since >= _FORGET_S
 
     def _host_again(self) -> None:
-        """Host another actor in the place of one whose restarts are forgotten; under the lock."""
+        """Host another process in the place of one whose restarts are forgotten; under the lock."""
         if self._may_host_again:
-            self._actor.end(restart=False)
-            self._actor = self._host()
-            self._channel = WorkChannel(self._actor, self._options.lost_after_s)
+            self._process.end(restart=False)
+            self._process = self._host()
+            self._channel = WorkChannel(self._process, self._options.lost_after_s)
 
     def _end(self, error: Exception) -> None:
         """Take no work any more."""
@@ -416,7 +421,7 @@ class Replica:
         lost = tuple(self._take_all())
         told = error if isinstance(error, EngineError) else lost_error(self.name, str(error))
         if not self._closing.is_set():
-            self._actor.end(restart=False)
+            self._process.end(restart=False)
         self._settled.set()
         self._tell(ReplicaReport(self, incarnation, (), lost, told))
 

@@ -600,7 +600,7 @@ def test_an_actor_that_takes_too_long_is_named_and_ended() -> None:
 
 def test_another_version_on_a_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"Python": "2.7", "rag-accel": "0", "ray": "absent"}
-    monkeypatch.setattr("rag_accel.engines.ray.replica_errors.versions_here", lambda: here)
+    monkeypatch.setattr("rag_accel.engines.replicas.replica_errors.versions_here", lambda: here)
     with pytest.raises(ConfigError, match="another version"):
         RayEngine(FAKE, cluster=PlainCluster())
 

@@ -1,4 +1,4 @@
-"""The engine that an actor makes: a factory by name and its arguments."""
+"""The engine that another process makes: a factory by name and its arguments."""
 
 from __future__ import annotations
 
@@ -29,17 +29,25 @@ class EngineSpec:
 
     @classmethod
     def of(
-        cls, factory: str | Callable[..., Engine], arguments: Mapping[str, Any] | None
+        cls,
+        factory: str | Callable[..., Engine],
+        arguments: Mapping[str, Any] | None,
+        where: str,
     ) -> EngineSpec:
         """Return the specification of an engine, without importing its factory.
+
+        Args:
+            factory: of the engine.
+            arguments: of the factory, by name.
+            where: names the class that was given them.
 
         Raises:
             ConfigError: an unknown factory, or arguments that cannot be pickled.
         """
-        name = factory if isinstance(factory, str) else _path(factory)
+        name = factory if isinstance(factory, str) else _path(factory, where)
         if ":" not in name:
             engine_registry().origin(name)
-        return cls(name, _pickled(name, arguments or {}))
+        return cls(name, _pickled(f"{where}({name!r})", arguments or {}))
 
     def make(self) -> Engine:
         """Make the engine here.
@@ -73,7 +81,7 @@ class EngineSpec:
         return found
 
 
-def _path(factory: Callable[..., Engine]) -> str:
+def _path(factory: Callable[..., Engine], where: str) -> str:
     """Return the path under which other processes import a factory.
 
     Raises:
@@ -81,23 +89,23 @@ def _path(factory: Callable[..., Engine]) -> str:
     """
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if not module or not name:
-        raise _unknown("RayEngine", repr(factory))
+        raise _unknown(where, repr(factory))
     if module == "__main__" or "<" in name:
         raise ConfigError(
             "the factory cannot be imported by other processes",
-            where="RayEngine",
+            where=where,
             found=f"{module}:{name}",
             valid=_VALID,
-            hint="move it into a module that every node has",
+            hint="move it into a module that they have",
         )
     return f"{module}:{name}"
 
 
-def _pickled(name: str, arguments: Mapping[str, Any]) -> bytes:
+def _pickled(where: str, arguments: Mapping[str, Any]) -> bytes:
     if not isinstance(arguments, Mapping):
         raise ConfigError(
             "arguments of an engine are given by name",
-            where=f"RayEngine({name!r})",
+            where=where,
             found=type(arguments).__name__,
             valid='a mapping, such as {"model": "/models/minilm"}',
         )
@@ -107,10 +115,10 @@ def _pickled(name: str, arguments: Mapping[str, Any]) -> bytes:
         except Exception as error:
             raise ConfigError(
                 "an argument cannot be sent to another process",
-                where=f"RayEngine({name!r}), argument {key!r}",
+                where=f"{where}, argument {key!r}",
                 found=f"{type(value).__name__}: {error}",
                 valid="what pickle takes, such as a path, a name or a number",
-                hint="name the model or file, and let the actor load it",
+                hint="name the model or file, and let the process load it",
             ) from error
     return pickle.dumps(dict(arguments))
 

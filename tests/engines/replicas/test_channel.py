@@ -9,12 +9,12 @@ import pytest
 from in_process_cluster import PlainCall, PlainCluster
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
-from rag_accel.engines.ray.channel import CallHandover, WorkChannel
-from rag_accel.engines.ray.cluster import HostGoneError
-from rag_accel.engines.ray.host import EngineHost
-from rag_accel.engines.ray.messages import HostedWork, unpack_outputs
 from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.spec import EngineSpec
+from rag_accel.engines.replicas.channel import CallHandover, WorkChannel
+from rag_accel.engines.replicas.host import EngineHost
+from rag_accel.engines.replicas.messages import HostedWork, unpack_outputs
+from rag_accel.engines.replicas.processes import HostGoneError
+from rag_accel.engines.replicas.spec import EngineSpec
 
 LONG_S = 30.0
 
@@ -29,7 +29,7 @@ class Channel:
     """A channel to an actor in this process, and the calls of it."""
 
     def __init__(self) -> None:
-        spec = EngineSpec.of("hosted_engines:fake", {})
+        spec = EngineSpec.of("hosted_engines:fake", {}, "a test")
         self.actor = PlainCluster().host(spec, RayOptions())
         self.actor.call("start").result(LONG_S)
         self.calls: list[str] = []
@@ -120,7 +120,7 @@ def test_an_actor_that_goes_with_the_work_is_noticed(channel: Channel) -> None:
 
 
 def test_a_process_that_was_not_started_takes_no_work_of_the_one_before() -> None:
-    host = EngineHost(EngineSpec.of("hosted_engines:fake", {"name": "unstarted"}), 1)
+    host = EngineHost(EngineSpec.of("hosted_engines:fake", {"name": "unstarted"}, "a test"), 1)
     assert host.exchange([hosted_work(1)], 7, 0.0).reports == ()
     host.start()
     assert host.poll(0, 0.05).reports == ()

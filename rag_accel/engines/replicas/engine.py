@@ -1,0 +1,417 @@
+"""Any owned engine in other processes, behind the seam of engines."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.engine_api import (
+    Capability,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    Handle,
+    Health,
+    LatencyModel,
+    PrimitiveKind,
+    StepBudget,
+)
+from rag_accel.engines.bases import OutboxEngine
+from rag_accel.engines.replicas.in_flight import HostedJob, PinnedHandle, ReplicaReport
+from rag_accel.engines.replicas.messages import HostedWork
+from rag_accel.engines.replicas.options import ReplicaOptions
+from rag_accel.engines.replicas.processes import HostProcess
+from rag_accel.engines.replicas.replica import Replica
+from rag_accel.engines.replicas.scaling import ReplicaLoad, ScalingRule
+from rag_accel.errors import ConfigError, EngineError, EngineLostError
+
+#: The steps for which work is in flight at a replica: one that runs, and the next one.
+STEPS = 2
+#: Seconds that a way to a process and back takes about.
+_HOP_S = 0.002
+#: Abilities that tell how an engine uses the process it is in.
+_LOCAL = frozenset({Capability.ENDS_IN_TIME, Capability.SHARES_CORES})
+
+
+def profile_elsewhere(hosted: EngineProfile, options: ReplicaOptions) -> EngineProfile:
+    """Return the profile of an engine for the scheduler, which does not step it here.
+
+    Raises:
+        ConfigError: replicas of an engine that only ingests.
+    """
+    kinds = hosted.kinds
+    if options.most_replicas > 1:
+        kinds -= {PrimitiveKind.INGESTION}
+        if not kinds:
+            raise ConfigError(
+                "an engine that only ingests has no replicas",
+                where=f"{type(options).__name__}.replicas",
+                found=options.most_replicas,
+                valid="1",
+                hint="each replica would know other documents; see RayShards",
+            )
+    latency = LatencyModel(hosted.latency.base_s + _HOP_S, hosted.latency.per_item_s)
+    return replace(
+        hosted,
+        kinds=kinds,
+        max_batch=hosted.max_batch * options.most_replicas * STEPS,
+        latency=latency,
+        max_threads=0,
+        stepped=True,
+        interruptible=True,
+        capabilities=(hosted.capabilities - _LOCAL) | {Capability.BOUNDS_ITS_WORK},
+    )
+
+
+class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
+    """An engine that runs in one or more processes; its answers are those of the hosted engine.
+
+    The scheduler here goes on to see all requests: it hands over at most what two steps of each
+    replica take, and each piece goes to the replica with the least in flight. Work that resumes
+    from a handle goes to the process that made it.
+
+    A process that is lost ends the work that had streamed or had resumed there in
+    ``EngineLostError``; the rest is sent to another replica, or to the process that is started in
+    its place. It goes in parts, each to a process without other work, and what is lost again in
+    smaller ones, so that work which ends its process ends in the error alone. A replica that is
+    added or started again makes its engine of the same arguments.
+
+    Searches may have replicas; ingestion may not, as each would know other documents: more than
+    one replica does not take it.
+
+    Args:
+        name: in errors and reports.
+        host: begins to start a process that hosts the engine.
+        options: the number and bounds of the processes.
+        clock: is that of ``EngineRequest.deadline``.
+
+    Raises:
+        ConfigError: a process with other versions, or one whose engine is another.
+        EngineError: a process has not made its engine in time.
+        Exception: whatever the factory raises.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: Callable[[], HostProcess],
+        options: ReplicaOptions,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = options
+        self._host = host
+        self._clock = clock or MonotonicClock()
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._replica_numbers = itertools.count(1)
+        self._handle_numbers = itertools.count(1)
+        self._waiting: list[HostedJob] = []
+        self._suspects: list[list[HostedJob]] = []
+        self._handles: dict[Handle, PinnedHandle] = {}
+        self._replicas: list[Replica] = []
+        self._scaling = threading.Lock()
+        self._rule = ScalingRule(  # what a step takes is known when a process has told its profile
+            options.replicas, options.most_replicas, options.scale_at or sys.maxsize, options.idle_s
+        )
+        super().__init__(EngineProfile(frozenset()), name)  # until a process tells
+        try:
+            for _ in range(options.replicas):
+                self._add_replica()
+            hosted = self._hosted_profile()
+        except BaseException:
+            self.close()
+            raise
+        self._profile = profile_elsewhere(hosted, options)
+        if options.scale_at is None:
+            self._rule = replace(self._rule, scale_at=STEPS * hosted.max_batch)
+
+    def __repr__(self) -> str:
+        return self._name
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what the hosted engines counted, added up."""
+        total: dict[str, int] = {}
+        for replica in self._replicas:
+            for name, count in replica.counts.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def health(self) -> Health:
+        """Return the health of the replicas; ready where one of them is."""
+        parts = tuple(replica.health() for replica in self._present())
+        states = [part.state for part in parts]
+        if "ready" in states:
+            return Health(self._name, parts=parts)
+        state = "paused" if "paused" in states else "lost"
+        why = next((part.why for part in parts if part.state == state), "the engine is closed")
+        return Health(self._name, state, why, parts)
+
+    def describe_parts(self) -> Sequence[str]:
+        return [_described(replica) for replica in self._present()]
+
+    def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        self._scale_out()
+        return super().step(budget)
+
+    def release(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            pin = self._handles.pop(handle, None)
+            if pin is not None:
+                pin.replica.pins -= 1
+                pin.replica.release(pin.incarnation, [pin.handle])
+
+    def hint(self, documents: Sequence[str], namespace: str = "") -> None:
+        if Capability.HINT in self._profile.capabilities:
+            for replica in tuple(self._replicas):
+                replica.hint(documents, namespace)
+
+    def forget(self, documents: Sequence[str], namespace: str = "") -> None:
+        """Remove what is kept of texts; a replica that starts does so before it takes work.
+
+        Raises:
+            Exception: whatever a hosted engine raises.
+        """
+        for replica in tuple(self._replicas):
+            replica.forget(documents, namespace)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._jobs.clear()
+            self._waiting.clear()
+            self._suspects.clear()
+            self._handles.clear()
+            for replica in self._replicas:
+                replica.begin_close()
+            for replica in self._replicas:
+                replica.end_close()
+
+    def _job(self, request: EngineRequest) -> HostedJob:
+        self._checked_payload(request, object, self._jobs)
+        pin = None
+        if request.handle is not None:
+            pin = self._handles.get(request.handle)
+            if pin is None:
+                raise self._refusal("unknown handle", request.handle, "one not yet released")
+        return HostedJob(request, self._work(request, pin), pin)
+
+    def _work(self, request: EngineRequest, pin: PinnedHandle | None) -> HostedWork:
+        handle = None if pin is None else pin.handle
+        return HostedWork.of(next(self._numbers), request, handle, self._clock.now())
+
+    def _start(self, jobs: Sequence[HostedJob]) -> None:
+        self._waiting += jobs
+        self._send_waiting()
+
+    def _abort(self, jobs: Sequence[HostedJob]) -> None:
+        self._waiting = [job for job in self._waiting if job not in jobs]
+        parts = ([job for job in part if job not in jobs] for part in self._suspects)
+        self._suspects = [part for part in parts if part]
+        for replica in self._replicas:
+            replica.cancel(jobs)
+
+    def _send_waiting(self) -> None:
+        """Send work to the replicas with least in flight; without one that is ready it waits."""
+        while not self._dispatch():
+            pass  # a replica has gone meanwhile: the others take its share
+        waiting = [*self._waiting, *itertools.chain(*self._suspects)]
+        if waiting and all(replica.state in _GONE for replica in self._replicas):
+            self._fail(waiting, self._all_lost())
+            self._waiting, self._suspects = [], []
+
+    def _dispatch(self) -> bool:
+        """Send what waits; False where a replica refused some that is not bound to it."""
+        waiting, self._waiting = self._waiting, []
+        items = self._send_suspects(is_alone=not waiting)
+        chosen: dict[Replica, list[HostedJob]] = {}
+        for job in waiting:
+            if job.pin is not None:
+                replica = self._pinned(job, job.pin)
+            else:
+                replica = min(items, key=items.__getitem__, default=None)
+            if replica is None:
+                if job.pin is None:
+                    self._waiting.append(job)
+                continue
+            items[replica] = items.get(replica, 0) + job.work.size
+            chosen.setdefault(replica, []).append(job)
+        refused = [
+            job for replica, jobs in chosen.items() if not replica.send(jobs) for job in jobs
+        ]
+        self._waiting += refused
+        return all(job.pin is not None for job in refused)
+
+    def _send_suspects(self, *, is_alone: bool) -> dict[Replica, int]:
+        """Send suspects to replicas without other work; return the items of those left for others.
+
+        One that still has work takes no more until it has none. Where other work waits, only one
+        replica at a time is put at risk.
+        """
+        ready = [replica for replica in self._replicas if replica.state == "ready"]
+        items = {replica: replica.items for replica in ready if not replica.has_suspects}
+        while self._suspects and items and (is_alone or len(items) == len(ready)):
+            replica = min(items, key=items.__getitem__)
+            if items.pop(replica) or replica.is_in_step:
+                break
+            if replica.send(self._suspects[0]):
+                del self._suspects[0]
+        return items
+
+    def _pinned(self, job: HostedJob, pin: PinnedHandle) -> Replica | None:
+        """Return the replica that has the state of a job; without one, the job ends in an error."""
+        info = pin.replica.info
+        if info is not None and info.incarnation == pin.incarnation:
+            return pin.replica
+        error = EngineLostError(
+            "the process that had the state of a request is gone",
+            where=pin.replica.name,
+            found=f"handle {job.request.handle}",
+            hint="send the request again from its beginning",
+        )
+        self._fail([job], error)
+        return None
+
+    def _fail(self, jobs: Sequence[HostedJob], error: EngineError) -> None:
+        """Let jobs end in an error in the next step."""
+        for job in jobs:
+            if self._jobs.get(job.request.id) is job:
+                del self._jobs[job.request.id]
+                self._rejected.append(EngineOutput(job.request.id, "error", error=error))
+        self._outbox.interrupt()
+
+    def _outputs_of(self, report: ReplicaReport) -> Iterable[EngineOutput]:
+        outputs = [self._told(report, job, output) for job, output in report.outputs]
+        self._send_again(report)
+        self._send_waiting()
+        rejected, self._rejected = self._rejected, []
+        return [*(output for output in outputs if output is not None), *rejected]
+
+    def _told(
+        self, report: ReplicaReport, job: HostedJob, output: EngineOutput
+    ) -> EngineOutput | None:
+        """Return an output as the scheduler knows its work; None if that was cancelled."""
+        request = job.request
+        is_current = self._jobs.get(request.id) is job
+        handle = None
+        if output.handle is not None:
+            pin = PinnedHandle(report.replica, report.incarnation, output.handle)
+            if not is_current:
+                report.replica.release(report.incarnation, [output.handle])
+                return None
+            handle = Handle(f"hosted-{next(self._handle_numbers)}")
+            self._handles[handle] = pin
+            pin.replica.pins += 1
+        if not is_current:
+            return None
+        if output.kind in ("final", "error"):
+            del self._jobs[request.id]
+        return EngineOutput(request.id, output.kind, output.value, output.error, handle)
+
+    def _send_again(self, report: ReplicaReport) -> None:
+        """Send lost work again in parts, unless its effects or answers are out already.
+
+        Each loss makes the parts smaller, down to a single one that is known to be at fault.
+        """
+        lost = [job for job in report.lost if self._jobs.get(job.request.id) is job]
+        again = [job for job in lost if self._options.resends and _is_repeatable(job)]
+        if len(again) == 1 and again[0].resends >= self._options.resends:
+            again = []
+        if len(again) < len(lost):
+            assert report.error is not None, "a report of lost work says why"
+            self._fail([job for job in lost if job not in again], report.error)
+        for job in again:
+            job.resends += 1
+            job.is_suspect = True
+            job.call = None
+            job.work = self._work(job.request, None)
+        size = max(1, -(-len(again) // _PARTS))
+        self._suspects += [again[at : at + size] for at in range(0, len(again), size)]
+
+    def _scale_out(self) -> None:
+        """Start a replica where the queue asks for one, and drop those that have ended."""
+        if self._options.most_replicas == self._options.replicas:
+            return
+        self._replicas = self._present()
+        waiting = sum(job.work.size for job in self._waiting)
+        if self._rule.wants_another(self._loads(self._replicas), waiting):
+            self._add_replica()
+
+    def _scale_in(self) -> None:
+        """End a replica that is idle for long; on the threads of replicas, as no step runs then."""
+        with self._scaling:
+            replicas = self._present()
+            place = self._rule.surplus(self._loads(replicas))
+            if place is not None:
+                replicas[place].retire()
+
+    def _present(self) -> list[Replica]:
+        """Return the replicas without those that were ended."""
+        return [replica for replica in tuple(self._replicas) if replica.state != "closed"]
+
+    def _loads(self, replicas: Sequence[Replica]) -> list[ReplicaLoad]:
+        now = self._clock.now()
+        return [
+            ReplicaLoad(replica.state, replica.items, replica.idle_s(now), replica.pins > 0)
+            for replica in replicas
+        ]
+
+    def _add_replica(self) -> None:
+        name = f"{self._name}, replica {next(self._replica_numbers)}"
+        scales = self._options.most_replicas > self._options.replicas
+        idle = self._scale_in if scales else None
+        tell = self._tell
+        self._replicas.append(Replica(name, self._host, self._options, self._clock, tell, idle))
+
+    def _tell(self, report: ReplicaReport) -> None:
+        self._outbox.put([report])
+
+    def _hosted_profile(self) -> EngineProfile:
+        """Return the profile of the hosted engines, when all have been made."""
+        profiles: list[EngineProfile] = []
+        for replica in self._replicas:
+            replica.wait()
+            if replica.failure is not None:
+                raise replica.failure
+            if replica.info is None:
+                raise EngineLostError("a process was lost as it began", where=replica.name)
+            profiles.append(replica.info.profile)
+        first = profiles[0]
+        for profile in profiles:
+            if (profile.kinds, profile.capabilities) != (first.kinds, first.capabilities):
+                raise ConfigError(
+                    "the replicas of an engine have different profiles",
+                    where=self._name,
+                    found=f"{profile} and {first}",
+                    valid="processes in which the factory makes the same engine",
+                )
+        return first
+
+    def _all_lost(self) -> EngineLostError:
+        why = [replica.health().why for replica in self._replicas]
+        return EngineLostError(
+            "every process of an engine is lost",
+            where=self._name,
+            found=why[-1] if why else "no replica",
+            hint="see why they died, then make the engine again",
+        )
+
+
+_GONE = ("lost", "closed")
+#: Parts of what was lost: few enough to batch, and enough to find soon what ends processes.
+_PARTS = 8
+
+
+def _is_repeatable(job: HostedJob) -> bool:
+    is_fresh = not job.is_streamed and job.pin is None
+    return is_fresh and job.request.kind is not PrimitiveKind.INGESTION
+
+
+def _described(replica: Replica) -> str:
+    info = replica.info
+    where = "" if info is None else f", process {info.pid} on {info.node}"
+    return f"{replica.name}: {replica.state}{where}, {replica.items} items in flight"
