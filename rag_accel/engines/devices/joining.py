@@ -11,6 +11,7 @@ import numpy as np
 from rag_accel.clock import Clock
 from rag_accel.engines.devices.admitting import ROLES
 from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts, worst
+from rag_accel.engines.devices.gain import why_slower
 from rag_accel.engines.devices.latency_fit import LatencyFit
 from rag_accel.engines.devices.members import Member, MemberChangedError
 from rag_accel.engines.devices.plan import MemberSpec
@@ -127,6 +128,8 @@ def join(
     excluded: dict[str, str] = {}
     for member, found in zip(members, outcomes, strict=True):
         if isinstance(found, Joined):
+            found = _unless_slower(found, [before.member for before in joined], clock, threads)
+        if isinstance(found, Joined):
             joined.append(found)
         elif awaits and found.is_unreached:
             joined.append(Joined(member, _spec_of(member), None))
@@ -139,6 +142,16 @@ def join(
                 )
             close(member)
     return Joining(tuple(joined), unreached, excluded, reference, expected)
+
+
+def _unless_slower(
+    joined: Joined, others: Sequence[Member], clock: Clock, threads: int
+) -> Joined | NotJoined:
+    try:
+        why = why_slower(joined.member, others, clock, threads)
+    except Exception as error:
+        return _not_joined(joined.member, error)
+    return joined if why is None else NotJoined(why)
 
 
 def close(member: Member) -> None:
