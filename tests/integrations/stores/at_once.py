@@ -20,8 +20,9 @@ VECTORS: list[list[float]] = (
     np.random.default_rng(7).normal(size=(COUNT, DIMENSION)).astype(np.float32).tolist()
 )
 Search = Callable[[int], Any]
+SAME = HealthCheck.function_scoped_fixture
 #: of tests of properties, whose stores stay the same
-PROPERTY = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=25)
+PROPERTY = settings(deadline=None, max_examples=25, suppress_health_check=[SAME])
 #: values of which some are equal, or print the same, and others no server takes
 VALUES = st.sampled_from((0, 1, 2, 0.0, -0.0, 1.0, True, False, "1", "True", None, float("nan")))
 

@@ -183,8 +183,8 @@ def test_stores_of_llama_index_share_calls(client: Any, accelerator: Accelerator
         return found.ids, found.similarities, [node.text for node in found.nodes or ()]
 
     plain = [at_once(search, [number])[0] for number in range(CALLERS)]
-    search = within(accelerator, search, llama_index_rag_accel.activate)
-    assert at_once(search, range(CALLERS)) == plain
+    accelerated = within(accelerator, search, llama_index_rag_accel.activate)
+    assert at_once(accelerated, range(CALLERS)) == plain
     assert were_shared(accelerator)
 
 
