@@ -292,7 +292,7 @@ RAISES = (
     *_raises(
         "searches of Postgres share a statement, and searches share calls where that is faster",
         "searches of such stores one by one",
-        {"adapters/rag_accel_adapters": 250, "rag_accel/recognition": 200, "tests": 450},
+        {"adapters/rag_accel_adapters": 250, "rag_accel/recognition": 200, "tests": 700},
     ),
     *_raises(
         "clients of openai 2 and langgraph dev are tested in environments of their own",

@@ -42,6 +42,8 @@ _DIALECTS = "sqlalchemy.dialects.postgresql."
 _SETTINGS = frozenset({"ssl.SSLContext", "psycopg.adapt.AdaptersMap"})
 #: names in the store's search that connections have, too
 _USED = frozenset({"engine", "execute"})
+#: most parameters of a statement: asyncpg's limit; psycopg's is Postgres's, 65,535
+MAX_PARAMETERS = 32_767
 #: a search, as the store writes it
 _SEARCH = re.compile(
     r"SELECT .+ as distance\s+FROM (?P<table>.+?)\s+(?:WHERE .+)?"
@@ -97,6 +99,8 @@ def _read_search(engine: Any, given: Mapping[str, Any]) -> ReadSearch | None:
     found = _SEARCH.fullmatch(text)
     names = list(dict.fromkeys(_PARAMETER.findall(text)))
     if found is None or sorted(names) != sorted(parameters) or not is_value(dict(parameters)):
+        return None
+    if 2 * len(names) > MAX_PARAMETERS:
         return None
     # Names of a filter's parameters are drawn by chance.
     order = {name: f"p{at}" for at, name in enumerate(names)}
@@ -227,7 +231,9 @@ class _BatchedConnection:
             if not shares:
                 return await plain()
             search = partial(row.search_together, engine, {**given, "key": read.key})
-            work = client_work(engine, read, row.max_queries, search)
+            most = min(row.max_queries, MAX_PARAMETERS // len(read.query))
+            # A power of two, as a statement is padded to one.
+            work = client_work(engine, read, 1 << most.bit_length() - 1, search)
             found = await self._ask.on_loop(work, plain)
             if found is ASK_ALONE:
                 return await plain()

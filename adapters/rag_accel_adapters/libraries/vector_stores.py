@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -52,16 +53,20 @@ def _read_chroma(collection: Any, given: Mapping[str, Any]) -> ReadSearch | None
     is_by_vector = all(given.get(f"query_{name}") is None for name in ("texts", "images", "uris"))
     if vector is None or not is_by_vector or not is_value(shared):
         return None
-    # By length, too: a vector of a wrong one fails a call, and those that share it.
-    key = (str(collection.id), len(vector), repr(sorted(shared.items())))
-    return ReadSearch(vector, key)
+    # A copy: the caller's own may change while the search waits, and is sent for others, too.
+    shared = deepcopy(shared)
+    # By length, too: a vector of a wrong one fails a call, and those that share it. By type, as
+    # Chroma converts all vectors of a call as it does the first.
+    form = (len(vector), str(getattr(vector, "dtype", "")))
+    return ReadSearch((vector, shared), (str(collection.id), *form, repr(sorted(shared.items()))))
 
 
 def _vector(given: Any) -> Any | None:
     """Return the only vector of a list of vectors, or a vector; None for anything else."""
     if isinstance(given, np.ndarray):
         given = given[None] if given.ndim == 1 else given
-        return given[0] if given.ndim == 2 and len(given) == 1 and given.size else None
+        is_vector = given.ndim == 2 and len(given) == 1 and given.size and given.dtype.kind in "fiu"
+        return given[0] if is_vector else None
     if type(given) is not list or not given:
         return None
     if type(given[0]) is list or isinstance(given[0], np.ndarray):
@@ -70,9 +75,10 @@ def _vector(given: Any) -> Any | None:
 
 
 def _search_chroma(
-    collection: Any, given: Mapping[str, Any], vectors: list[Any]
+    collection: Any, given: Mapping[str, Any], queries: list[tuple[Any, dict[str, Any]]]
 ) -> Sequence[dict[str, Any]]:
-    found = collection.query(**{**given, "query_embeddings": vectors})
+    vectors, shared = [vector for vector, _ in queries], queries[0][1]
+    found = collection.query(query_embeddings=vectors, **shared)
     parts = {name: part for name, part in found.items() if name != "included"}
     if any(part is not None and len(part) != len(vectors) for part in parts.values()):
         raise ValueError("a part of the answer is not one for each vector")

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from at_once import CALLERS, COUNT, VECTORS, Numbered, at_once, shared_calls
+from at_once import (
+    CALLERS,
+    COUNT,
+    PROPERTY,
+    VALUES,
+    VECTORS,
+    Numbered,
+    at_once,
+    count,
+    were_shared,
+    within,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from llama_index.core.vector_stores import MetadataFilter, MetadataFilters, VectorStoreQuery
 
-import langchain_rag_accel
 import llama_index_rag_accel
 from bench.stores.servers import chroma_server
 from rag_accel import Accelerator
@@ -63,6 +77,9 @@ SEARCHES: dict[str, Callable[[Any, int], Any]] = {
     "by vector": lambda store, n: store.similarity_search_by_vector(VECTORS[n], 3),
     "with score": lambda store, n: store.similarity_search_with_score(f"{n}", 2 + n % 2),
     "filters": lambda store, n: store.similarity_search_with_score(f"{n}", filter={"third": n % 3}),
+    "long filter": lambda store, n: store.similarity_search(
+        f"{n}", filter={"third": {"$in": list(range(-1998, 2))}}
+    ),
     "words": lambda store, n: store.similarity_search(f"{n}", where_document={"$contains": "7"}),
     "diverse": lambda store, n: store.max_marginal_relevance_search(f"{n}", 3, fetch_k=9),
     "wrong length": lambda store, n: store.similarity_search_by_vector(VECTORS[n][: 16 - n % 2]),
@@ -80,20 +97,16 @@ def test_searches_of_many_callers_give_what_each_gives_alone(
     def search(number: int) -> Any:
         return SEARCHES[name](store, number)
 
-    def accelerated(number: int) -> Any:
-        with langchain_rag_accel.activate(accelerator):
-            return search(number)
-
     plain = [at_once(search, [number])[0] for number in range(CALLERS)]
-    assert at_once(accelerated, range(CALLERS)) == plain
-    calls, searches = shared_calls(accelerator)
-    assert 0 < calls < searches, "no call was shared"
+    assert at_once(within(accelerator, search), range(CALLERS)) == plain
+    assert were_shared(accelerator)
+    assert name.startswith("wrong") or count(accelerator, "failed_store_calls") == 0
 
 
 def test_each_part_of_a_shared_answer_is_as_alone(collection: Any) -> None:
     include = ["embeddings", "metadatas", "documents", "distances", "uris"]
     given = {"n_results": 3, "include": include}
-    found = CHROMA.search(collection, given, VECTORS[:4])
+    found = CHROMA.search(collection, {}, [(vector, given) for vector in VECTORS[:4]])
     for vector, one in zip(VECTORS, found, strict=False):
         alone = collection.query(query_embeddings=[vector], **given)
         assert np.array_equal(one.pop("embeddings"), alone.pop("embeddings"))
@@ -102,13 +115,13 @@ def test_each_part_of_a_shared_answer_is_as_alone(collection: Any) -> None:
 
 def test_a_search_that_begins_after_a_write_sees_it(store: Any, accelerator: Accelerator) -> None:
     def write_and_search(number: int) -> Any:
-        with langchain_rag_accel.activate(accelerator):
-            text = f"{number} written"
-            (id,) = store.add_texts([text], ids=[f"written {number}"])
-            found = store.similarity_search(f"{number}", 2)
-            return text in [document.page_content for document in found], store.delete([id])
+        text = f"{number} written"
+        (id,) = store.add_texts([text], ids=[f"written {number}"])
+        found = store.similarity_search(f"{number}", 2)
+        return text in [document.page_content for document in found], store.delete([id])
 
-    assert at_once(write_and_search, range(CALLERS)) == [(True, None)] * CALLERS
+    found = at_once(within(accelerator, write_and_search), range(CALLERS))
+    assert found == [(True, None)] * CALLERS
 
 
 def test_stores_of_llama_index_share_calls(collection: Any, accelerator: Accelerator) -> None:
@@ -120,14 +133,10 @@ def test_stores_of_llama_index_share_calls(collection: Any, accelerator: Acceler
         found = store.query(query)
         return found.ids, found.similarities, [node.text for node in found.nodes or ()]
 
-    def accelerated(number: int) -> Any:
-        with llama_index_rag_accel.activate(accelerator):
-            return search(number)
-
     plain = [at_once(search, [number])[0] for number in range(CALLERS)]
+    accelerated = within(accelerator, search, llama_index_rag_accel.activate)
     assert at_once(accelerated, range(CALLERS)) == plain
-    calls, searches = shared_calls(accelerator)
-    assert 0 < calls < searches, "no call was shared"
+    assert were_shared(accelerator)
 
 
 def test_a_replaced_method_or_a_hook_asks_alone_and_is_named(
@@ -152,5 +161,65 @@ def test_searches_by_texts_or_by_several_vectors_or_with_objects_are_made_alone(
         {"query_texts": ["a"]},
         {"query_embeddings": VECTORS[:2]},
         {**one, "where": {"a": object()}},
+        {"query_embeddings": [np.array(VECTORS[0], dtype=object)]},
     ):
         assert CHROMA.read(collection, other) is None
+
+
+FILTERS = st.dictionaries(st.sampled_from("ab"), VALUES | st.lists(VALUES, max_size=2))
+
+
+@given(FILTERS, FILTERS)
+@settings(PROPERTY, max_examples=300)
+def test_searches_share_a_call_only_if_their_filters_are_sent_as_the_same_text(
+    collection: Any, one: Any, other: Any
+) -> None:
+    reads = [
+        CHROMA.read(collection, {"query_embeddings": [VECTORS[0]], "where": where})
+        for where in (one, other)
+    ]
+    keys = [read.key for read in reads if read]
+    assert len(keys) == 2
+    assert (keys[0] == keys[1]) == (json.dumps(one) == json.dumps(other))
+
+
+def test_a_filter_that_its_owner_changes_while_it_waits_reaches_no_other(collection: Any) -> None:
+    where = {"third": 1}
+    given = {"query_embeddings": [VECTORS[0]], "where": where}
+    reads = [CHROMA.read(collection, given) for _ in range(2)]
+    where["third"] = 2
+    found = CHROMA.search(collection, given, [read.query for read in reads if read])
+    where["third"] = 1
+    assert found == [collection.query(**given)] * 2
+
+
+def test_vectors_that_chroma_converts_in_other_ways_share_no_call(collection: Any) -> None:
+    vectors = (VECTORS[0], np.array(VECTORS[0]), np.array(VECTORS[0], dtype=np.float32))
+    reads = [CHROMA.read(collection, {"query_embeddings": [vector]}) for vector in vectors]
+    assert len({read.key for read in reads if read}) == len(vectors)
+
+
+@pytest.mark.parametrize("part", ["ids", "documents", "metadatas", "distances"])
+def test_searches_whose_shared_answer_lacks_a_part_are_each_made_once_alone(
+    server: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    store, numbers = langchain_chroma.Chroma("parts", Numbered(), client=server), range(CALLERS)
+    store.add_texts([f"{n} text" for n in numbers], ids=[f"{n}" for n in numbers])
+    orjson, answers = chromadb.api.fastapi.orjson, list[int]()
+
+    def loads(text: str) -> Any:
+        answer = orjson.loads(text)
+        if part in answer:
+            answers.append(len(answer["ids"]))
+            answer[part] = answer[part][: max(1, answers[-1] - 1)]
+        return answer
+
+    def search(number: int) -> Any:
+        return store.similarity_search_with_score(f"{number}", 3)
+
+    plain = [search(number) for number in range(CALLERS)]
+    partial = SimpleNamespace(**{**vars(orjson), "loads": loads})
+    monkeypatch.setattr(chromadb.api.fastapi, "orjson", partial)
+    assert at_once(within(accelerator, search), range(CALLERS)) == plain
+    assert count(accelerator, "failed_store_calls") > 0
+    assert answers.count(1) == CALLERS

@@ -14,10 +14,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from at_once import CALLERS, COUNT, DIMENSION, VECTORS, Numbered, at_once, shared_calls
+from at_once import (
+    CALLERS,
+    COUNT,
+    DIMENSION,
+    PROPERTY,
+    VALUES,
+    VECTORS,
+    Numbered,
+    at_once,
+    count,
+    outcome,
+    were_shared,
+    within,
+)
+from hypothesis import given
 from llama_index.core.vector_stores import VectorStoreQuery
 
-import langchain_rag_accel
 import llama_index_rag_accel
 from rag_accel import Accelerator
 from rag_accel_adapters.libraries.vector_stores import QDRANT
@@ -35,6 +48,8 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         batches: the numbers of searches in calls for several.
+        alone: how many searches came alone.
+        fault: changes the results of a batch, or raises.
     """
 
     daemon_threads = True
@@ -42,7 +57,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.lock, self.batches = threading.Lock(), list[int]()
+        self.lock, self.batches, self.alone = threading.Lock(), list[int](), 0
+        self.fault: Callable[[list[Any]], list[Any]] = list
         self.local = qdrant_client.QdrantClient(":memory:")
         size = models.VectorParams(size=DIMENSION, distance=models.Distance.COSINE)
         self.local.create_collection(NAME, vectors_config=size)
@@ -70,10 +86,11 @@ class Server(ThreadingHTTPServer):
             requests = [models.QueryRequest(**one) for one in body.get("searches", [body])]
             found = self.local.query_batch_points(NAME, requests)
             results = [one.model_dump(mode="json") for one in found]
-        if "searches" not in body:
-            return results[0]
+            if "searches" not in body:
+                self.alone += 1
+                return results[0]
         self.batches.append(len(requests))
-        return results
+        return self.fault(results)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -149,15 +166,11 @@ def test_searches_of_many_callers_give_what_each_gives_alone(
     def search(number: int) -> Any:
         return SEARCHES[name](store, number)
 
-    def accelerated(number: int) -> Any:
-        with langchain_rag_accel.activate(accelerator):
-            return search(number)
-
     plain = [at_once(search, [number])[0] for number in range(CALLERS)]
     server.batches.clear()
-    assert at_once(accelerated, range(CALLERS)) == plain
-    calls, searches = shared_calls(accelerator)
-    assert 0 < calls < searches, "no call was shared"
+    assert at_once(within(accelerator, search), range(CALLERS)) == plain
+    assert were_shared(accelerator)
+    searches = count(accelerator, "searches_in_store_calls")
     assert name == "wrong length" or sum(server.batches) == searches
 
 
@@ -169,14 +182,10 @@ def test_stores_of_llama_index_share_calls(client: Any, accelerator: Accelerator
         found = store.query(VectorStoreQuery(VECTORS[number], 3))
         return found.ids, found.similarities, [node.text for node in found.nodes or ()]
 
-    def accelerated(number: int) -> Any:
-        with llama_index_rag_accel.activate(accelerator):
-            return search(number)
-
     plain = [at_once(search, [number])[0] for number in range(CALLERS)]
+    accelerated = within(accelerator, search, llama_index_rag_accel.activate)
     assert at_once(accelerated, range(CALLERS)) == plain
-    calls, searches = shared_calls(accelerator)
-    assert 0 < calls < searches, "no call was shared"
+    assert were_shared(accelerator)
 
 
 def test_a_search_with_headers_of_its_caller_is_made_alone(client: Any) -> None:
@@ -199,6 +208,49 @@ def test_requests_of_a_batch_find_in_local_mode_what_each_finds_alone(server: Se
     with server.lock:
         found = QDRANT.search(server.local, given, [one.query for one in read if one])
         assert found == [server.local.query_points(**query) for query in queries]
+
+
+@given(VALUES, VALUES)
+@PROPERTY
+def test_filters_of_other_types_in_one_batch_find_what_each_finds_alone(
+    client: Any, one: Any, other: Any
+) -> None:
+    shared = {"collection_name": NAME, "limit": 5, "query": VECTORS[0]}
+    match = [{"key": "metadata.third", "match": {"value": value}} for value in (one, other)]
+    queries = [{**shared, "query_filter": {"must": [part]}} for part in match]
+
+    def ids(found: Any) -> list[Any]:
+        return [point.id for point in found.points]
+
+    reads = [QDRANT.read(client, query) for query in queries]
+    batch = [read.query for read in reads if read]
+    plain = [outcome(lambda n: ids(client.query_points(**queries[n])), n) for n in range(2)]
+    together = outcome(lambda _: [*map(ids, QDRANT.search(client, shared, batch))], 0)
+    # A batch of which one fails does so as a whole: each is made alone then.
+    assert together == plain or (type(together) is str and str in map(type, plain))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [lambda results: results[1:], lambda results: None, lambda results: results[len(results)]],
+    ids=["fewer", "none", "refused"],
+)
+def test_searches_of_a_batch_that_is_not_answered_are_each_made_once_alone(
+    client: Any, server: Server, accelerator: Accelerator, monkeypatch: Any, fault: Any
+) -> None:
+    store = langchain_qdrant.QdrantVectorStore(
+        client, NAME, Numbered(), validate_collection_config=False
+    )
+
+    def search(number: int) -> Any:
+        return store.similarity_search(f"{number}", filter=third(number))
+
+    plain = [search(number) for number in range(CALLERS)]
+    monkeypatch.setattr(server, "fault", fault)
+    server.alone = 0
+    assert at_once(within(accelerator, search), range(CALLERS)) == plain
+    assert count(accelerator, "failed_store_calls") > 0
+    assert server.alone == CALLERS
 
 
 def add_middleware(client: Any) -> None:
