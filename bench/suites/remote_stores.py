@@ -72,7 +72,7 @@ class Sizes:
     write_s: float = 1.0
 
 
-QUICK = Sizes(documents=(5_000,), searches=256, turns=5, pairs=100, writes=4)
+QUICK = Sizes(documents=(5_000,), turns=3, pairs=100, writes=4)
 FULL = Sizes()
 
 
