@@ -51,7 +51,7 @@ def _is_accelerator_here(member: Member) -> bool:
 
 def _texts_per_s(members: Sequence[Member], clock: Clock, threads: int) -> float:
     """Return the texts per second of members that embed full batches at the same time."""
-    runs = [_Run(member, clock, min(threads, member.max_threads)) for member in members]
+    runs = [_BatchRun(member, clock, min(threads, member.max_threads)) for member in members]
     are_over = threading.Event()
     workers = [
         threading.Thread(target=run.embed_until, args=(are_over,), daemon=True) for run in runs
@@ -73,7 +73,7 @@ def _texts_per_s(members: Sequence[Member], clock: Clock, threads: int) -> float
     return sum(run.texts / run.seconds for run in runs if run.seconds > 0.0)
 
 
-class _Run:
+class _BatchRun:
     """The batches of one member on a thread of its own."""
 
     def __init__(self, member: Member, clock: Clock, threads: int) -> None:

@@ -109,7 +109,7 @@ class ChildProcess:
         last = self._child
         if last is not None and last.how is None:
             return last
-        if self._is_over:
+        if self._is_over or (last is not None and last.was_ended):
             raise HostGoneError("it was ended", is_final=True)
         if last is not None:
             if not self._restarts:
@@ -172,6 +172,8 @@ class _Child:
         )
         #: how it ended; None while it runs
         self.how: str | None = None
+        #: by this process, which may be about to exit: no other follows then
+        self.was_ended = False
         self._requests: SimpleQueue[ChildSettings | ChildRequest | None] = SimpleQueue()
         self._numbers = itertools.count(1)
         self._open: dict[int, Future[ChildAnswer]] = {}
@@ -206,6 +208,7 @@ class _Child:
         """Kill the child and free its files; also when nobody holds it, or this process ends."""
         if os.getpid() != owner:  # a forked process has no child of its own in it
             return
+        self.was_ended = True
         self.process.kill()
         self._requests.put(None)
         with suppress(subprocess.TimeoutExpired):

@@ -76,6 +76,7 @@ def test_a_processor_that_takes_nothing_from_the_others_joins(first: Any) -> Non
 def test_a_processor_that_fails_while_it_is_measured_stays_out_with_its_error() -> None:
     cpu = processor(Interpreter())
     first = accelerator(Interpreter())
+
     def failing(texts: Any, role: str) -> Any:
         if "0" in texts[0]:  # those that are measured are numbered
             raise ValueError("no memory left")

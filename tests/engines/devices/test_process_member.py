@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import child_models
 import numpy as np
 import pytest
+from child_processes import await_end, is_there
 from fake_members import FakeMember, plain_vectors
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
@@ -48,21 +48,6 @@ def ended(group: DeviceGroup) -> Any:
         for output in group.step(StepBudget(10.0)):
             return output.value if output.kind == "final" else output.error
     raise AssertionError("nothing ended")
-
-
-def is_there(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and waits for its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter while it is reaped
-        return False
-
-
-def await_end(pid: int) -> None:
-    until = time.monotonic() + 20
-    while is_there(pid):
-        assert time.monotonic() < until, "the child is still there"
-        threading.Event().wait(0.01)
 
 
 def test_its_vectors_are_those_of_the_model() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import tiny_chat
 from aiohttp import web
+from child_processes import await_end, is_there
 from fake_runner import tokenizer
 from loopback_server import LoopbackServer
 
@@ -115,9 +118,33 @@ def test_closed_engines_leave_no_process_no_file_and_no_thread() -> None:
         engine.submit([embedding("a")])
         ends(engine, 1)
         children = pids(engine)
-    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert not any(map(is_there, children))
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+_SCRIPT = """
+import os, sys
+sys.path[:0] = sys.argv[1:]
+from rag_accel.engines import ProcessEngine
+engine = ProcessEngine("hosted_engines:fake")
+print(engine._replicas[0].info.pid, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)"])
+def test_a_program_that_ends_with_an_open_engine_leaves_no_child(end: str) -> None:
+    helpers = Path(__file__).parents[1] / "ray"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _SCRIPT.format(end=end), helpers],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == (-9 if end else 0)
+    assert done.stderr == ""
+    await_end(int(done.stdout))
 
 
 @pytest.mark.parametrize(
