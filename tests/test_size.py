@@ -322,7 +322,7 @@ RAISES = (
             "rag_accel/adoption": 50,
             "rag_accel/engines/llm": 50,
             "rag_accel/recognition": 50,
-            "tests": 500,
+            "tests": 600,
         },
     ),
     *_raises(
