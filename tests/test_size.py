@@ -333,7 +333,7 @@ RAISES = (
             "rag_accel/adoption": 50,
             "rag_accel/engines/llm": 50,
             "rag_accel/recognition": 50,
-            "tests": 250,
+            "tests": 600,
         },
     ),
     *_raises(

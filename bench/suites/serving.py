@@ -75,7 +75,7 @@ from bench.local_llm.sampled import FRAMEWORKS, Sampled
 from bench.local_llm.streams import StreamArm, compare_streams, our_stream, plain_stream
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.accelerator import Accelerator
-from rag_accel.errors import RagAccelError
+from rag_accel.errors import ConfigError, RagAccelError
 from rag_accel.sample import read_corpus, smollm2_folder
 
 _CHUNKS = 600
@@ -221,6 +221,11 @@ class _Bench:
             self.rows.append(missing_row(INT8, int8))
         else:
             arms[INT8] = our_stream(our_chain(self._folder, fast, sizes.tokens, **int8))
+            try:
+                arms[INT8](self._prompts.asked(self._alone[:1])[0])
+            except ConfigError as error:  # such as no bfloat16 in paged attention here
+                self.rows.append(missing_row(INT8, str(error)))
+                del arms[INT8]
         found = compare_streams("1 user", arms, self._prompts, self._alone, sizes.alone_turns)
         self.rows += [*answers.setting_rows("1 user", setting), *found.rows()]
         self.found["ttft_1"] = found.first_text()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 
+import torch
 from fake_runner import tokenizer
+from hf_callers import own_model
 
 from bench.local_llm import answers, beside, first_token
 from bench.local_llm.chains import Streamed, streamed
 from bench.local_llm.prompts import Prompts
 from bench.local_llm.streams import RATE, Streams, compare_streams
+from bench.suites.serving import INT8, Material, Sizes, _Bench
+from rag_accel import Accelerator
+from rag_accel.engines.llm.local.model import runner_choice
 from rag_accel_demo.load import Load
 
 TEXTS = (
@@ -114,3 +120,21 @@ def test_runners_are_compared_beside_a_thread_that_is_busy(prompts: Prompts) -> 
     assert [row.n for row in rows] == [2, 2]
     before, *busy = sorted(counts)[:1], *sorted(counts)[2:]
     assert set(busy) == {before[0] + 1}
+
+
+def test_int8_weights_that_cannot_run_are_a_row_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("langchain_huggingface")
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(runner_choice, "_computes_bfloat16", lambda: False)
+    own_model(torch.bfloat16).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    sizes = Sizes(prompt=(40, 60), tokens=4, alone_prompts=1, alone_turns=1, tuning_tokens=2)
+    with Accelerator() as accelerator:
+        bench = _Bench(sizes, Material(str(tmp_path), TEXTS))
+        bench.one(accelerator)
+    (missing,) = [row for row in bench.rows if row.metric == "missing" and row.system == INT8]
+    assert "dtype='float32'" in missing.workload
+    assert "ttft_1" in bench.found
+    assert "int8_tokens_1" not in bench.found

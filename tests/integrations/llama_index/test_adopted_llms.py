@@ -134,19 +134,26 @@ def test_bfloat16_is_adopted_only_where_batched_texts_are_allowed(
         assert sizes
 
 
-def test_seeded_sampling_gives_a_text_again_where_batched_texts_are_allowed(
+def test_a_seed_of_torch_gives_a_text_again_among_others(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = count_owned(monkeypatch)
-    llm = llm_of(model, generate_kwargs={"do_sample": True, "pad_token_id": 0})
+    llm = llm_of(model, generate_kwargs={"do_sample": True, "temperature": 1.2, "pad_token_id": 0})
     with Accelerator(strict=True, adopt_llm="batched") as accelerator:
         fast = accelerate(llm, accelerator=accelerator)
-        texts = []
-        for seed in (1, 1, 2):
+
+        def seeded(seed: int) -> str:
             torch.manual_seed(seed)
-            texts.append(fast.complete(QUESTIONS[1]).text)
-    assert texts[0] == texts[1] != texts[2]
-    assert sizes
+            return fast.complete(QUESTIONS[0]).text
+
+        alone, other = seeded(5), seeded(6)
+        sizes = count_owned(monkeypatch)
+        streams = [fast.stream_complete(question) for question in QUESTIONS[1:]]
+        for stream in streams:  # each has drawn its seed, and the engine goes on with it
+            next(stream)
+        assert seeded(5) == alone != other
+        for stream in streams:
+            list(stream)
+    assert max(sizes) > 1
 
 
 def test_one_model_has_one_engine_in_both_frameworks(

@@ -190,6 +190,16 @@ def _require_suited(source: Any, wish: RunnerWish) -> None:
     size = sum(weight.numel() for weight in source.parameters())
     if wish.leaves_choice and size < LEAST_WEIGHTS:
         raise _UnavailableError(f"a model of {size:,} weights gains nothing by another")
+    if str(source.dtype) == "torch.bfloat16" and not _computes_bfloat16():
+        raise _UnavailableError(
+            "this processor has no paged attention in bfloat16; with dtype='float32' it has"
+        )
+
+
+def _computes_bfloat16() -> bool:
+    """Tell whether OpenVINO computes in bfloat16 here, which takes AVX-512 or AMX."""
+    openvino = importlib.import_module("openvino")
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) -> PagedRunner:
