@@ -57,7 +57,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/sample": 1_700,
     "rag_accel/scheduler": 5_100,
     "rag_accel/server": 1_000,
-    "rag_accel/serving": 3_200,
+    "rag_accel/serving": 3_100,
     "rag_accel/system": 500,
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 1_400,

@@ -22,10 +22,11 @@ from starlette.types import Message, Receive, Scope, Send
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.errors import ClosedError, ServedRequestError
 from rag_accel.leaves.request_threads import request_threads
+from rag_accel.serving.admission import TenantTurns
 from rag_accel.serving.chat_answers import completion, completion_events, embeddings
 from rag_accel.serving.event_stream import COMMENT_S, EventStream, event
 from rag_accel.serving.http_errors import ErrorAnswer, answer_error
-from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, ServingCollector
+from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, metrics_text
 from rag_accel.serving.plain_values import as_json, parse_object
 from rag_accel.serving.request_body import ClientGoneError, deadline_of, in_time, read_body
 from rag_accel.serving.request_guard import RequestGuard
@@ -47,7 +48,6 @@ from rag_accel.serving.serving_options import ServingOptions
 from rag_accel.serving.sync_steps import RequestSteps
 from rag_accel.serving.tenants import MadeTenants, ServedTenants
 from rag_accel.serving.tokens import TokenFile
-from rag_accel.serving.turns import TenantTurns
 
 T = TypeVar("T")
 
@@ -343,14 +343,10 @@ class ServingApp:
         }
 
     async def _metrics(self, request: Request, namespace: str, send: Send) -> int:
-        shown = {
-            name: accelerator
-            for name, accelerator in self._tenants.accelerators.items()
-            if name == namespace
-        }
+        accelerator = self._tenants.of(namespace).accelerator
         waiting = self.turns.of(namespace).waiting
-        collector = ServingCollector(self.http, waiting, shown, (namespace,))
-        response = Response(collector.text(), media_type=CONTENT_TYPE)
+        text = metrics_text(self.http, waiting, accelerator, namespace)
+        response = Response(text, media_type=CONTENT_TYPE)
         await response(request.scope, request.receive, send)
         return 200
 

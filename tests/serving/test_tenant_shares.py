@@ -100,7 +100,7 @@ async def test_shares_beyond_all_places_wait_for_one_and_are_not_refused(
     assert calls[1].status == 200
     for tenant in TENANTS:
         turns = clients.app.turns.of(tenant)
-        assert (turns.admission.running, turns.waiting) == (0, 0)
+        assert (turns.places.running, turns.waiting) == (0, 0)
 
 
 async def test_a_share_holds_for_the_one_tenant_of_a_server_without_tokens() -> None:
