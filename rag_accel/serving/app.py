@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from starlette.applications import Starlette
@@ -113,17 +114,13 @@ class ServingApp:
             "/v1/models/{name:path}": self._one_model,
             "/metrics": self._metrics,
         }
+        answered = {"POST": posts, "GET": gets}
         routes = [
-            *(
-                Route(path, _Endpoint(self, path, respond), methods=["POST"])
-                for path, respond in posts.items()
-            ),
-            *(
-                Route(path, _Endpoint(self, path, respond), methods=["GET"])
-                for path, respond in gets.items()
-            ),
-            Route("/healthz", self._healthz, methods=["GET"]),
+            Route(path, _Endpoint(self, path, respond), methods=[method])
+            for method, responses in answered.items()
+            for path, respond in responses.items()
         ]
+        routes.append(Route("/healthz", self._healthz, methods=["GET"]))
         app = Starlette(
             routes=routes,
             exception_handlers={HTTPException: _no_such_route},
@@ -386,14 +383,16 @@ class ServingApp:
         return 200
 
 
+@dataclass(frozen=True)
 class _Endpoint:
     """One route, as the ASGI application that Starlette calls."""
 
-    def __init__(self, app: ServingApp, path: str, respond: Respond) -> None:
-        self._app, self._path, self._respond = app, path, respond
+    app: ServingApp
+    path: str
+    respond: Respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app.serve(self._path, self._respond, scope, receive, send)
+        await self.app.serve(self.path, self.respond, scope, receive, send)
 
 
 def _told(answer: ServedAnswer) -> dict[str, Any]:

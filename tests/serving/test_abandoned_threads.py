@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from serving_kit import HANG_S, AsgiCall, ScriptedProgram, served, serving_app, until
-from test_tenant_shares import ANNA, BERT, TwoTenants
+from test_tenant_shares import TwoTenants
+from test_tenants_and_tokens import ANNA, BERT, token_file
 
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.request_threads import RequestThreads, request_threads
@@ -146,12 +147,10 @@ async def test_a_request_that_fails_beside_its_thread_keeps_its_place_and_refuse
 async def test_threads_of_a_tenant_that_hold_the_places_of_all_let_no_other_hang(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "tokens"
-    path.touch(0o600)
-    path.write_text(f"{ANNA} anna\n{BERT} bert\n")
+    tokens = TokenFile(token_file(tmp_path, f"{ANNA} anna\n{BERT} bert\n"))
     program = CountedProgram()
     options = ServingOptions(max_requests=1, max_requests_per_tenant=1)
-    app = ServingApp(TwoTenants(program), options, TokenFile(path))
+    app = ServingApp(TwoTenants(program), options, tokens)
     asgi = app.asgi()
 
     def ask(token: str) -> AsgiCall:
