@@ -113,7 +113,7 @@ class RunHandle:
 
 
 class Execution:
-    """The requests of one driver, started and waited for in each way that callers need."""
+    """Plans of graphs and requests of one driver: what the verbs of ``CompiledGraph`` share."""
 
     def __init__(
         self,
