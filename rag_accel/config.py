@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from rag_accel.errors import ConfigError
 
@@ -45,6 +45,40 @@ _SWITCH = {
 
 def _option(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
     return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+
+
+class OptionArguments(TypedDict, total=False):
+    """The options of ``Options`` as keyword arguments."""
+
+    strict: bool
+    on_full: OnFull
+    max_requests: int
+    max_batch: int
+    batch_wait_ms: float
+    deadline_s: float | None
+    step_timeout_s: float
+    shutdown_s: float
+    threads: int | None
+    call_threads: int
+    offload_blocking: bool
+    parallel_calls: bool
+    thread_safe_classes: tuple[str, ...]
+    single_flight: bool
+    max_loops: int
+    passes: str
+    use_skeleton: bool
+    namespace: str
+    reproducible: bool
+    embedding_runtime: EmbeddingRuntime
+    endpoint_limits: bool
+    hosted_cache_mb: float
+    hosted_cache_s: float
+    embedding_slo_s: float | None
+    member_tolerance: float | None
+    adopt_llm: AdoptLLM | Literal[False]
+    kv_reuse: KvReuse
+    kv_folder: str | None
+    trace_events: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +270,9 @@ class Options:
             _check(spec.name, getattr(self, spec.name), hints[spec.name], spec.metadata)
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Options:
+    def load(
+        cls, environ: Mapping[str, str] | None = None, **arguments: Unpack[OptionArguments]
+    ) -> Options:
         """Merge arguments over environment variables over defaults.
 
         Raises:
@@ -244,11 +280,10 @@ class Options:
         """
         hints = _hints()
         _reject_unknown(arguments, hints)
-        values = dict(_from_environment(os.environ if environ is None else environ, hints))
-        values.update(arguments)
-        return cls(**values)
+        read = _from_environment(os.environ if environ is None else environ, hints)
+        return cls(**{**dict(read), **arguments})
 
-    def merged(self, **arguments: Any) -> Options:
+    def merged(self, **arguments: Unpack[OptionArguments]) -> Options:
         """Return a copy with some options replaced; unknown names raise ConfigError."""
         _reject_unknown(arguments, _hints())
         return replace(self, **arguments)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import FrozenInstanceError, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.config import Options, is_enabled
+from rag_accel.config import AdoptLLM, OptionArguments, Options, is_enabled
 from rag_accel.errors import ConfigError
 
 BOUNDED = [
@@ -25,6 +25,11 @@ def test_an_argument_beats_the_environment_which_beats_the_default() -> None:
     environ = {"RAG_ACCEL_MAX_BATCH": "32", "RAG_ACCEL_THREADS": "2"}
     options = Options.load(environ, max_batch=8)
     assert (options.max_batch, options.threads, options.max_loops) == (8, 2, 64)
+
+
+def test_type_checkers_know_each_option() -> None:
+    arguments = get_type_hints(OptionArguments)
+    assert arguments | {"adopt_llm": AdoptLLM} == get_type_hints(Options)
 
 
 def test_options_made_directly_do_not_look_at_the_environment(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from rag_accel.accelerator.embedder_lists import ListedEmbedders, names_of
 from rag_accel.accelerator.engine_pools import pooled
@@ -19,7 +19,7 @@ from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.accelerator.preparation import PREPARE_S, EnginesOf, prepare_engines
 from rag_accel.accelerator.program_beginnings import ProgramBeginnings
 from rag_accel.accelerator.program_requests import ProgramRequests, live
-from rag_accel.config import Options
+from rag_accel.config import OptionArguments, Options
 from rag_accel.engine_api import (
     ROLES,
     BorrowedEngine,
@@ -105,7 +105,7 @@ class Accelerator(ProgramRequests):
         graph: Any = None,
         engines: Mapping[str, Any] | None = None,
         options: Options | None = None,
-        **arguments: Any,
+        **arguments: Unpack[OptionArguments],
     ) -> None:
         self.options = options.merged(**arguments) if options else Options.load(**arguments)
         self.cores = self.options.threads or usable_cores()
@@ -261,6 +261,13 @@ class Accelerator(ProgramRequests):
         Raises:
             GraphError: if the graph breaks a rule, or these engines cannot run it.
         """
+        compiled = self._of(graph)
+        for is_alone in (False, True):
+            self._execution.plan(compiled.graph, is_alone=is_alone).start()
+        return compiled
+
+    def _of(self, graph: Graph) -> CompiledGraph:
+        """Return a graph that is compiled on its first run."""
         return CompiledGraph(self._execution, graph.freeze())
 
     def prepare(self, graph: Graph, *, timeout_s: float = PREPARE_S) -> bool:
@@ -325,7 +332,7 @@ class Accelerator(ProgramRequests):
             DeadlineError: if ``deadline_s`` passes first.
             Exception: whatever a stage raised, the same object.
         """
-        return self._execution.run(graph, inputs, outputs, deadline_s)
+        return self._of(graph).run(outputs=outputs, deadline_s=deadline_s, **inputs)
 
     async def arun(
         self,
@@ -337,36 +344,25 @@ class Accelerator(ProgramRequests):
         **inputs: Any,
     ) -> Any:
         """Run a graph without blocking the loop; async stages run on it. Raises as ``run``."""
-        return await self._execution.arun(graph, inputs, outputs, deadline_s)
+        return await self._of(graph).arun(outputs=outputs, deadline_s=deadline_s, **inputs)
 
     async def arun_counted(
         self, graph: Graph, inputs: Mapping[str, Any], *, deadline_s: float | None = None
     ) -> CountedResult:
         """Run a graph as ``arun``; return its result with its retries and fallbacks by stage."""
-        return await self._execution.arun_counted(graph, inputs, deadline_s)
+        return await self._of(graph).arun_counted(inputs, deadline_s=deadline_s)
 
     def stream(
         self, graph: Graph, /, *, deadline_s: float | None = None, **inputs: Any
     ) -> Iterator[str]:
         """Yield the text of the graph's last generation as it is made. Raises as ``run``."""
-        return self._execution.stream(graph, inputs, deadline_s)
+        return self._of(graph).stream(deadline_s=deadline_s, **inputs)
 
     def astream(
         self, graph: Graph, /, *, deadline_s: float | None = None, **inputs: Any
     ) -> AsyncIterator[str]:
         """Yield the text of the graph's last generation on this loop. Raises as ``run``."""
-        return self._execution.astream(graph, inputs, deadline_s)
-
-    def astream_written(
-        self,
-        graph: Graph,
-        inputs: Mapping[str, Any],
-        write: Callable[[Any], str],
-        *,
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[str]:
-        """Yield text as ``astream``; ``write`` makes it of a result that no generation streams."""
-        return self._execution.astream(graph, inputs, deadline_s, write)
+        return self._of(graph).astream(deadline_s=deadline_s, **inputs)
 
     def submit(
         self,
@@ -383,7 +379,7 @@ class Accelerator(ProgramRequests):
             BusyError: if ``max_requests`` requests are live.
             GraphError: if the graph breaks a rule, or the inputs do not fit.
         """
-        return self._execution.submit(graph, inputs, outputs, deadline_s)
+        return self._of(graph).submit(outputs=outputs, deadline_s=deadline_s, **inputs)
 
     def explain(self, graph: Graph, stage: PlanStage = "ragraph") -> str:
         """Return a graph as text at a stage of its lowering, with how each engine is driven.

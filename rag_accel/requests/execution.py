@@ -113,7 +113,7 @@ class RunHandle:
 
 
 class Execution:
-    """The requests of one driver, started and waited for in each way that callers need."""
+    """Plans of graphs and requests of one driver: what the verbs of ``CompiledGraph`` share."""
 
     def __init__(
         self,
@@ -135,111 +135,17 @@ class Execution:
         self._passes = passes_named(options.passes)
         self._estimated = passes_estimated(options.passes)
 
-    def run(
-        self,
-        graph: Graph,
-        inputs: Mapping[str, Any],
-        outputs: Sequence[str] | None,
-        deadline_s: float | None,
-    ) -> Any:
-        """Return the request's result; user code runs in this thread as far as it can."""
-        run = self._make(graph, inputs, outputs)
-        with self._sync_host(run, deadline_s) as host:
-            self._start(run, deadline_s, self._options.on_full)
-            while not run.is_over:
-                host.attend()
-        return run.result(outputs)
-
-    def stream(
-        self, graph: Graph, inputs: Mapping[str, Any], deadline_s: float | None
-    ) -> Iterator[str]:
-        """Yield the last generation's text as it is made."""
-        run = self._make(graph, inputs, stream=True)
-        assert run.stream is not None, "a streaming run has a stream"
-        said = is_over = False
-        with self._sync_host(run, deadline_s) as host:
-            self._start(run, deadline_s, self._options.on_full)
-            while not is_over:
-                host.attend()
-                is_over = run.is_over  # looked at first: what was written before the end is taken
-                for text in run.stream.take():
-                    said = True
-                    yield text
-        whole = run.result()
-        if not said:
-            yield as_text(whole)
-
-    async def arun(
-        self,
-        graph: Graph,
-        inputs: Mapping[str, Any],
-        outputs: Sequence[str] | None,
-        deadline_s: float | None,
-    ) -> Any:
-        """Return the request's result; async user code runs on this loop."""
-        run = await self._awaited(graph, inputs, outputs, deadline_s)
-        return run.result(outputs)
-
-    async def arun_counted(
-        self, graph: Graph, inputs: Mapping[str, Any], deadline_s: float | None
-    ) -> CountedResult:
-        """Return the request's result with its retries and fallbacks. Else as ``arun``."""
-        run = await self._awaited(graph, inputs, None, deadline_s)
-        return CountedResult(run.result(), dict(run.retries), dict(run.fallbacks))
-
-    async def _awaited(
-        self,
-        graph: Graph,
-        inputs: Mapping[str, Any],
-        outputs: Sequence[str] | None,
-        deadline_s: float | None,
-    ) -> GraphRequest:
-        run = self._make(graph, inputs, outputs)
-        async with self._async_host(run) as host:
-            self._start(run, deadline_s, self._options.on_full)
-            while not run.is_over:
-                await host.attend()
-        return run
-
-    async def astream(
-        self,
-        graph: Graph,
-        inputs: Mapping[str, Any],
-        deadline_s: float | None,
-        write: Callable[[Any], str] = as_text,
-    ) -> AsyncIterator[str]:
-        """Yield the last generation's text as it is made, or what ``write`` makes of the result."""
-        run = self._make(graph, inputs, stream=True)
-        assert run.stream is not None, "a streaming run has a stream"
-        said = is_over = False
-        async with self._async_host(run) as host:
-            self._start(run, deadline_s, self._options.on_full)
-            while not is_over:
-                await host.attend()
-                is_over = run.is_over  # looked at first: what was written before the end is taken
-                for text in run.stream.take():
-                    said = True
-                    yield text
-        whole = run.result()
-        if not said:
-            yield write(whole)
-
     def submit(
-        self,
-        graph: Graph,
-        inputs: Mapping[str, Any],
-        outputs: Sequence[str] | None,
-        deadline_s: float | None,
+        self, run: GraphRequest, outputs: Sequence[str] | None, deadline_s: float | None
     ) -> RunHandle:
-        """Start a request and return at once; user code runs in the accelerator's threads.
+        """Start a request whose user code runs in the accelerator's threads.
 
         Raises:
             BusyError: if the bound on live requests is reached.
         """
-        run = self._make(graph, inputs, outputs)
         handle = RunHandle(run, self, outputs)
         run.host = PoolHost(self._pool, handle.look)
-        self._start(run, deadline_s, "raise")
+        self.start(run, deadline_s, "raise")
         self._driver.ask(lambda: None)  # by then the request was let in or refused
         if run.is_over and isinstance(run.error, BusyError):
             raise run.error
@@ -249,13 +155,14 @@ class Execution:
         """End a request whose caller does not want it any more."""
         self._driver.post(RequestCancelled(run.id))
 
-    def _make(
+    def make(
         self,
         graph: Graph,
         inputs: Mapping[str, Any],
         outputs: Sequence[str] | None = None,
         stream: bool = False,
     ) -> GraphRequest:
+        """Return a request that has not started. Raises GraphError if its inputs do not fit."""
         plan = self.plan(graph, is_alone=self._driver.num_live == 0)
         plan.check_fields()
         inputs = _complete(plan.graph, inputs)
@@ -296,14 +203,17 @@ class Execution:
             plans[estimated] = plan
         return plan
 
-    def _start(self, run: GraphRequest, deadline_s: float | None, on_full: OnFull) -> None:
+    def start(
+        self, run: GraphRequest, deadline_s: float | None, on_full: OnFull | None = None
+    ) -> None:
+        """Let the scheduler have a request; ``on_full`` in the place of the option."""
         now = self._driver.now()
         limit = self._limit(deadline_s)
         deadline = None if limit is None else now + limit
         run.arrived_at, run.deadline = now, deadline
         if self._identify is not None and (program := run.program) is not None:
             run.identity = self._identify(run, program)
-        event = RequestArrived(run.id, run.start(), now, deadline, on_full)
+        event = RequestArrived(run.id, run.start(), now, deadline, on_full or self._options.on_full)
         self._driver.submit(event, run)
         run.arrived()
 
@@ -313,14 +223,16 @@ class Execution:
             raise ConfigError("bad deadline", where="deadline_s", found=limit, valid="from 0")
         return limit
 
-    def _sync_host(self, run: GraphRequest, deadline_s: float | None) -> SyncHost:
+    def sync_host(self, run: GraphRequest, deadline_s: float | None) -> SyncHost:
+        """Return a request's host, by which its user code runs in this thread if it can."""
         bounded = self._limit(deadline_s) is not None
         # Inside a running loop (a notebook's) an async call cannot run in this thread.
         inline = not bounded and not runs_in_loop()
         host = run.host = SyncHost(self._pool, inline, lambda: self._left(run))
         return host
 
-    def _async_host(self, run: GraphRequest) -> AsyncHost:
+    def async_host(self, run: GraphRequest) -> AsyncHost:
+        """Return a request's host, by which its async user code runs on this loop."""
         host = AsyncHost(self._pool, self._driver, lambda: self._left(run))
         run.host = WeakHost(host)
         return host
@@ -354,17 +266,15 @@ def _check_outputs(graph: FrozenRAGraph, outputs: Sequence[str]) -> None:
 
 
 class CompiledGraph:
-    """A graph verified and lowered for the engines of one accelerator (``Accelerator.compile``).
+    """A graph for the engines of one accelerator (``Accelerator.compile``), and its runs.
 
-    Running the graph itself does the same work once, on its first run; this says so beforehand,
-    and raises beforehand what is wrong with it. Engines that are added later are known here too.
+    Running the graph itself does the same work once, on its first run; compiling it does so
+    beforehand, and raises beforehand what is wrong with it. Engines that are added later are known
+    here too.
     """
 
     def __init__(self, execution: Execution, graph: FrozenRAGraph) -> None:
-        for is_alone in (False, True):
-            execution.plan(graph, is_alone=is_alone).start()
-        self._execution = execution
-        self.graph = graph
+        self._execution, self.graph = execution, graph
 
     def run(
         self,
@@ -375,7 +285,12 @@ class CompiledGraph:
         **inputs: Any,
     ) -> Any:
         """Run it and return its result. Raises as ``Accelerator.run``."""
-        return self._execution.run(self.graph, inputs, outputs, deadline_s)
+        run = self._execution.make(self.graph, inputs, outputs)
+        with self._execution.sync_host(run, deadline_s) as host:
+            self._execution.start(run, deadline_s)
+            while not run.is_over:
+                host.attend()
+        return run.result(outputs)
 
     async def arun(
         self,
@@ -386,15 +301,71 @@ class CompiledGraph:
         **inputs: Any,
     ) -> Any:
         """Run it without blocking the loop. Raises as ``Accelerator.run``."""
-        return await self._execution.arun(self.graph, inputs, outputs, deadline_s)
+        return (await self._awaited(inputs, deadline_s, outputs)).result(outputs)
+
+    async def arun_counted(
+        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None
+    ) -> CountedResult:
+        """Run it as ``arun``; return its result with its retries and fallbacks by stage."""
+        run = await self._awaited(inputs, deadline_s)
+        return CountedResult(run.result(), dict(run.retries), dict(run.fallbacks))
+
+    async def _awaited(
+        self,
+        inputs: Mapping[str, Any],
+        deadline_s: float | None,
+        outputs: Sequence[str] | None = None,
+    ) -> GraphRequest:
+        run = self._execution.make(self.graph, inputs, outputs)
+        async with self._execution.async_host(run) as host:
+            self._execution.start(run, deadline_s)
+            while not run.is_over:
+                await host.attend()
+        return run
 
     def stream(self, /, *, deadline_s: float | None = None, **inputs: Any) -> Iterator[str]:
         """Yield the text of its last generation as it is made. Raises as ``Accelerator.run``."""
-        return self._execution.stream(self.graph, inputs, deadline_s)
+        run = self._execution.make(self.graph, inputs, stream=True)
+        assert run.stream is not None, "a streaming run has a stream"
+        said = is_over = False
+        with self._execution.sync_host(run, deadline_s) as host:
+            self._execution.start(run, deadline_s)
+            while not is_over:
+                host.attend()
+                is_over = run.is_over  # looked at first: what was written before the end is taken
+                for text in run.stream.take():
+                    said = True
+                    yield text
+        whole = run.result()
+        if not said:
+            yield as_text(whole)
 
     def astream(self, /, *, deadline_s: float | None = None, **inputs: Any) -> AsyncIterator[str]:
         """Yield the text of its last generation on this loop. Raises as ``Accelerator.run``."""
-        return self._execution.astream(self.graph, inputs, deadline_s)
+        return self.astream_written(inputs, as_text, deadline_s=deadline_s)
+
+    async def astream_written(
+        self,
+        inputs: Mapping[str, Any],
+        write: Callable[[Any], str],
+        *,
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[str]:
+        """Yield text as ``astream``; ``write`` makes it of a result that no generation streams."""
+        run = self._execution.make(self.graph, inputs, stream=True)
+        assert run.stream is not None, "a streaming run has a stream"
+        said = is_over = False
+        async with self._execution.async_host(run) as host:
+            self._execution.start(run, deadline_s)
+            while not is_over:
+                await host.attend()
+                is_over = run.is_over  # looked at first: what was written before the end is taken
+                for text in run.stream.take():
+                    said = True
+                    yield text
+        whole = run.result()
+        if not said:
+            yield write(whole)
 
     def submit(
         self,
@@ -405,4 +376,5 @@ class CompiledGraph:
         **inputs: Any,
     ) -> RunHandle:
         """Start it and return a handle at once. Raises as ``Accelerator.submit``."""
-        return self._execution.submit(self.graph, inputs, outputs, deadline_s)
+        run = self._execution.make(self.graph, inputs, outputs)
+        return self._execution.submit(run, outputs, deadline_s)

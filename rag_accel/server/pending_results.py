@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rag_accel.clock import MonotonicClock
-from rag_accel.engine_api import TokenUsage
 from rag_accel.errors import (
     BusyError,
     ClosedError,
@@ -160,8 +161,9 @@ class PendingResults:
         with self._lock:
             return None if self._live else True
 
-    def claim(self, id: ServedId) -> ServedRequest:
-        """Keep one result for the caller; ``collect`` or ``unclaim`` must follow.
+    @contextmanager
+    def claimed(self, id: ServedId) -> Iterator[ServedRequest]:
+        """Keep one result for the caller of the block, for ``collect``; not if the block raises.
 
         Raises:
             SchedulingError: if there is no such result to wait for.
@@ -179,15 +181,15 @@ class PendingResults:
                 )
             served.is_claimed = True
         self.listeners.tell()
-        return served
-
-    def unclaim(self, served: ServedRequest) -> None:
-        """Leave a result to any caller that fetches it."""
-        with self._lock:
-            served.is_claimed = False
-            if served.result is not None:
-                self._keep(served)
-        self.listeners.tell(served.id)
+        try:
+            yield served
+        except BaseException:
+            with self._lock:
+                served.is_claimed = False
+                if served.result is not None:
+                    self._keep(served)
+            self.listeners.tell(served.id)
+            raise
 
     def collect(self, served: ServedRequest) -> ServedResult:
         """Return a claimed result; without one yet it is claimed no longer.
@@ -239,12 +241,10 @@ class PendingResults:
         with self._lock:
             assert served.ended_at is not None, "a request has a result before it ended"
             handle, served.handle = served.handle, None
-            usage = handle.usage if handle is not None else TokenUsage()
-            retries = handle.retries if handle is not None else {}
-            fallbacks = handle.fallbacks if handle is not None else {}
+            assert handle is not None, "a request ended before it was followed"
             latency_s = served.ended_at - served.started_at
             state, error = self._state(served, error)
-            told = (output, error, usage, retries, fallbacks)
+            told = (output, error, handle.usage, handle.retries, handle.fallbacks)
             served.result = ServedResult(served.id, served.program, state, latency_s, *told)
             del self._live[served.id]
             self._totals[state] += 1

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.config import Options
+from rag_accel.config import OptionArguments, Options
 from rag_accel.errors import ConfigError, ForkedError, GraphError
 from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.server.pending_results import PendingResults
 from rag_accel.server.stats import ServedId, ServedResult, ServerStats
-from rag_accel.server.waiting import await_until, wait_until
 
 DEFAULT_MAX_UNFETCHED = 4096
 NAME_LEN = 80
@@ -102,7 +101,7 @@ class Server:
         options: Options | None = None,
         accelerator: Accelerator | None = None,
         max_unfetched: int = DEFAULT_MAX_UNFETCHED,
-        **arguments: Any,
+        **arguments: Unpack[OptionArguments],
     ) -> None:
         if not isinstance(max_unfetched, int) or max_unfetched < 1:
             raise ConfigError(
@@ -128,7 +127,7 @@ class Server:
             )
         self._is_owner = accelerator is None
         self._accelerator = accelerator if accelerator is not None else Accelerator(**given)
-        self._pending = PendingResults(self._accelerator.calls, max_unfetched)
+        self._results = PendingResults(self._accelerator.calls, max_unfetched)
 
     @property
     def accelerator(self) -> Accelerator:
@@ -163,20 +162,20 @@ class Server:
             ClosedError: after ``close`` or ``drain``.
             ForkedError: in a forked child.
         """
-        self._require_own_process()
+        pending = self._pending
         if not isinstance(graph, RAGraph | FrozenRAGraph):
             raise GraphError("this is no graph", found=type(graph).__name__, valid="a RAGraph")
         frozen = graph.freeze()
         values = inputs_of(frozen, input, inputs)
-        served = self._pending.open(program if program is not None else name_of(frozen))
+        served = pending.open(program if program is not None else name_of(frozen))
         try:
             handle = self._accelerator.submit(
                 frozen, outputs=outputs, deadline_s=deadline_s, **values
             )
         except BaseException as error:
-            self._pending.withdraw(served, error)
+            pending.withdraw(served, error)
             raise
-        self._pending.follow(served, handle, folds=bool(frozen.reducers))
+        pending.follow(served, handle, folds=bool(frozen.reducers))
         return served.id
 
     def ready(self, timeout_s: float | None = 0.0) -> list[ServedResult]:
@@ -190,29 +189,24 @@ class Server:
             ConfigError: on a bad timeout.
             ForkedError: in a forked child.
         """
-        self._require_own_process()
-        return wait_until(self._pending.listeners, None, self._pending.take_ready, timeout_s) or []
+        pending = self._pending
+        return pending.listeners.wait(None, pending.take_ready, timeout_s) or []
 
     async def aready(self, timeout_s: float | None = 0.0) -> list[ServedResult]:
         """Return the results since the last call, without blocking the loop; see ``ready``."""
-        self._require_own_process()
-        found = await await_until(
-            self._pending.listeners, None, self._pending.take_ready, timeout_s
-        )
-        return found or []
+        pending = self._pending
+        return await pending.listeners.await_(None, pending.take_ready, timeout_s) or []
 
     def __iter__(self) -> Iterator[ServedResult]:
         """Yield results as they end, until no request lives and none is left."""
-        self._require_own_process()
-        while found := wait_until(self._pending.listeners, None, self._pending.take_next, None):
+        pending = self._pending
+        while found := pending.listeners.wait(None, pending.take_next, None):
             yield from found
 
     async def __aiter__(self) -> AsyncIterator[ServedResult]:
         """Yield results as they end, until no request lives and none is left."""
-        self._require_own_process()
-        while found := await await_until(
-            self._pending.listeners, None, self._pending.take_next, None
-        ):
+        pending = self._pending
+        while found := await pending.listeners.await_(None, pending.take_next, None):
             for result in found:
                 yield result
 
@@ -226,25 +220,17 @@ class Server:
             ConfigError: on a bad timeout.
             ForkedError: in a forked child.
         """
-        self._require_own_process()
-        served = self._pending.claim(id)
-        try:
-            wait_until(self._pending.listeners, served.id, lambda: served.result, timeout_s)
-        except BaseException:
-            self._pending.unclaim(served)
-            raise
-        return self._pending.collect(served)
+        pending = self._pending
+        with pending.claimed(id) as served:
+            pending.listeners.wait(served.id, lambda: served.result, timeout_s)
+        return pending.collect(served)
 
     async def await_result(self, id: ServedId, timeout_s: float | None = None) -> ServedResult:
         """Wait for one request without blocking the loop; see ``wait``."""
-        self._require_own_process()
-        served = self._pending.claim(id)
-        try:
-            await await_until(self._pending.listeners, served.id, lambda: served.result, timeout_s)
-        except BaseException:
-            self._pending.unclaim(served)
-            raise
-        return self._pending.collect(served)
+        pending = self._pending
+        with pending.claimed(id) as served:
+            await pending.listeners.await_(served.id, lambda: served.result, timeout_s)
+        return pending.collect(served)
 
     def result(self, id: ServedId, timeout_s: float | None = None) -> Any:
         """Wait for one request and return its output; raise what ended it.
@@ -263,7 +249,6 @@ class Server:
 
         Its result is handed out like any other.
         """
-        self._require_own_process()
         return self._pending.cancel(id)
 
     def drain(self, timeout_s: float | None = None) -> list[ServedResult]:
@@ -271,17 +256,17 @@ class Server:
 
         After ``timeout_s`` seconds it returns without those that have not ended; they run on.
         """
-        self._require_own_process()
-        self._pending.shut("the server takes no further request: it was drained")
-        wait_until(self._pending.listeners, None, self._pending.is_empty, timeout_s)
-        return self._pending.take()
+        pending = self._pending
+        pending.shut("the server takes no further request: it was drained")
+        pending.listeners.wait(None, pending.is_empty, timeout_s)
+        return pending.take()
 
     async def adrain(self, timeout_s: float | None = None) -> list[ServedResult]:
         """Refuse new requests and let the live ones end; see ``drain``."""
-        self._require_own_process()
-        self._pending.shut("the server takes no further request: it was drained")
-        await await_until(self._pending.listeners, None, self._pending.is_empty, timeout_s)
-        return self._pending.take()
+        pending = self._pending
+        pending.shut("the server takes no further request: it was drained")
+        await pending.listeners.await_(None, pending.is_empty, timeout_s)
+        return pending.take()
 
     def close(self) -> None:
         """Refuse new requests and end the live ones with ClosedError, within ``shutdown_s``.
@@ -290,11 +275,11 @@ class Server:
         """
         if self._accelerator.forked:
             return
-        self._pending.close(cancel=not self._is_owner)
+        self._results.close(cancel=not self._is_owner)
         if self._is_owner:
             self._accelerator.close()
         shutdown_s = self._accelerator.options.shutdown_s
-        wait_until(self._pending.listeners, None, self._pending.is_empty, shutdown_s)
+        self._results.listeners.wait(None, self._results.is_empty, shutdown_s)
 
     def stats(self) -> ServerStats:
         """Return counts, latencies by workflow and the accelerator's own metrics.
@@ -302,10 +287,10 @@ class Server:
         Raises:
             ForkedError: in a forked child.
         """
-        self._require_own_process()
+        pending = self._pending
         # Read first: it waits for the scheduler, which may have ends of requests to tell.
         accelerator = self._accelerator.metrics.snapshot()
-        return self._pending.stats(accelerator)
+        return pending.stats(accelerator)
 
     def __enter__(self) -> Server:
         return self
@@ -313,9 +298,12 @@ class Server:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _require_own_process(self) -> None:
+    @property
+    def _pending(self) -> PendingResults:
+        """Return the results. Raises ForkedError in a forked child."""
         if self._accelerator.forked:
             raise ForkedError(
                 "a server made before fork() was used in the child",
                 hint="make the Server in the child",
             )
+        return self._results

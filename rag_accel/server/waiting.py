@@ -49,51 +49,43 @@ class Listeners:
         for tell in waiting:
             tell()
 
+    def wait(
+        self, key: ServedId | None, look: Callable[[], T | None], timeout_s: float | None
+    ) -> T | None:
+        """Return the first thing that ``look`` finds, None after ``timeout_s`` seconds."""
+        until = _until(timeout_s)
+        woken = threading.Event()
+        with self.listening(key, woken.set):
+            while (found := look()) is None:
+                left = _left(until)
+                if left <= 0:
+                    return None
+                woken.wait(min(left, SIGNAL_S))
+                woken.clear()
+            return found
 
-def wait_until(
-    listeners: Listeners,
-    key: ServedId | None,
-    look: Callable[[], T | None],
-    timeout_s: float | None,
-) -> T | None:
-    """Return the first thing that ``look`` finds, None after ``timeout_s`` seconds."""
-    until = _until(timeout_s)
-    woken = threading.Event()
-    with listeners.listening(key, woken.set):
-        while (found := look()) is None:
-            left = _left(until)
-            if left <= 0:
-                return None
-            woken.wait(min(left, SIGNAL_S))
-            woken.clear()
-        return found
+    async def await_(
+        self, key: ServedId | None, look: Callable[[], T | None], timeout_s: float | None
+    ) -> T | None:
+        """Do as ``wait`` without blocking the loop."""
+        until = _until(timeout_s)
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
 
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(woken.set)
 
-async def await_until(
-    listeners: Listeners,
-    key: ServedId | None,
-    look: Callable[[], T | None],
-    timeout_s: float | None,
-) -> T | None:
-    """Return the first thing that ``look`` finds, None after ``timeout_s`` seconds."""
-    until = _until(timeout_s)
-    loop = asyncio.get_running_loop()
-    woken = asyncio.Event()
-
-    def tell() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(woken.set)
-
-    with listeners.listening(key, tell):
-        while (found := look()) is None:
-            left = _left(until)
-            if left <= 0:
-                return None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await woken.wait()
-            woken.clear()
-        return found
+        with self.listening(key, tell):
+            while (found := look()) is None:
+                left = _left(until)
+                if left <= 0:
+                    return None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await woken.wait()
+                woken.clear()
+            return found
 
 
 def _until(timeout_s: float | None) -> float | None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from starlette.applications import Starlette
@@ -22,10 +23,11 @@ from starlette.types import Message, Receive, Scope, Send
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.errors import ClosedError, ServedRequestError
 from rag_accel.leaves.request_threads import request_threads
+from rag_accel.serving.admission import TenantTurns
 from rag_accel.serving.chat_answers import completion, completion_events, embeddings
 from rag_accel.serving.event_stream import COMMENT_S, EventStream, event
 from rag_accel.serving.http_errors import ErrorAnswer, answer_error
-from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, ServingCollector
+from rag_accel.serving.http_metrics import CONTENT_TYPE, HTTPMetrics, metrics_text
 from rag_accel.serving.plain_values import as_json, parse_object
 from rag_accel.serving.request_body import ClientGoneError, deadline_of, in_time, read_body
 from rag_accel.serving.request_guard import RequestGuard
@@ -47,7 +49,6 @@ from rag_accel.serving.serving_options import ServingOptions
 from rag_accel.serving.sync_steps import RequestSteps
 from rag_accel.serving.tenants import MadeTenants, ServedTenants
 from rag_accel.serving.tokens import TokenFile
-from rag_accel.serving.turns import TenantTurns
 
 T = TypeVar("T")
 
@@ -113,17 +114,13 @@ class ServingApp:
             "/v1/models/{name:path}": self._one_model,
             "/metrics": self._metrics,
         }
+        answered = {"POST": posts, "GET": gets}
         routes = [
-            *(
-                Route(path, _Endpoint(self, path, respond), methods=["POST"])
-                for path, respond in posts.items()
-            ),
-            *(
-                Route(path, _Endpoint(self, path, respond), methods=["GET"])
-                for path, respond in gets.items()
-            ),
-            Route("/healthz", self._healthz, methods=["GET"]),
+            Route(path, _Endpoint(self, path, respond), methods=[method])
+            for method, responses in answered.items()
+            for path, respond in responses.items()
         ]
+        routes.append(Route("/healthz", self._healthz, methods=["GET"]))
         app = Starlette(
             routes=routes,
             exception_handlers={HTTPException: _no_such_route},
@@ -343,14 +340,10 @@ class ServingApp:
         }
 
     async def _metrics(self, request: Request, namespace: str, send: Send) -> int:
-        shown = {
-            name: accelerator
-            for name, accelerator in self._tenants.accelerators.items()
-            if name == namespace
-        }
+        accelerator = self._tenants.of(namespace).accelerator
         waiting = self.turns.of(namespace).waiting
-        collector = ServingCollector(self.http, waiting, shown, (namespace,))
-        response = Response(collector.text(), media_type=CONTENT_TYPE)
+        text = metrics_text(self.http, waiting, accelerator, namespace)
+        response = Response(text, media_type=CONTENT_TYPE)
         await response(request.scope, request.receive, send)
         return 200
 
@@ -390,14 +383,16 @@ class ServingApp:
         return 200
 
 
+@dataclass(frozen=True)
 class _Endpoint:
     """One route, as the ASGI application that Starlette calls."""
 
-    def __init__(self, app: ServingApp, path: str, respond: Respond) -> None:
-        self._app, self._path, self._respond = app, path, respond
+    app: ServingApp
+    path: str
+    respond: Respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app.serve(self._path, self._respond, scope, receive, send)
+        await self.app.serve(self.path, self.respond, scope, receive, send)
 
 
 def _told(answer: ServedAnswer) -> dict[str, Any]:

@@ -110,25 +110,21 @@ class WatchedProtocol(H11Protocol):
         super().connection_made(transport)
 
     def phase(self) -> tuple[Phase, object]:
-        return phase_of(self)
+        """Return the phase, with the request or the bytes unread."""
+        cycle: Any = self.cycle
+        transport: Any = self.transport
+        unread = transport.get_write_buffer_size()
+        if transport.is_closing():
+            return "closing", None
+        is_serving = False
+        if cycle is not None and not cycle.response_complete:
+            if cycle.more_body and not cycle.response_started:
+                return "body", cycle
+            is_serving = True
+        if unread and (not is_serving or self.flow.write_paused):
+            return "unread", unread
+        # The cycle itself, not its id: another request's could have the same.
+        return ("answer" if is_serving else "head"), cycle
 
     def abort(self) -> None:
         self.transport.abort()
-
-
-def phase_of(connection: Any) -> tuple[Phase, object]:
-    """Return the phase of a connection of uvicorn's, with its request or the bytes unread."""
-    cycle: Any = connection.cycle
-    transport: Any = connection.transport
-    unread = transport.get_write_buffer_size()
-    if transport.is_closing():
-        return "closing", None
-    is_serving = False
-    if cycle is not None and not cycle.response_complete:
-        if cycle.more_body and not cycle.response_started:
-            return "body", cycle
-        is_serving = True
-    if unread and (not is_serving or connection.flow.write_paused):
-        return "unread", unread
-    # The cycle itself, not its id: another request's could have the same.
-    return ("answer" if is_serving else "head"), cycle

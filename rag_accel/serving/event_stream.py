@@ -63,16 +63,15 @@ class EventStream:
         finally:
             comments.cancel()
             await asyncio.gather(comments, return_exceptions=True)
-        await self._write(DONE)
-        await self.end()
+        await self._end()
 
     async def fail(self, data: bytes) -> None:
         """Send what went wrong as the last event."""
         await self._write(data)
-        await self._write(DONE)
-        await self.end()
+        await self._end()
 
-    async def end(self) -> None:
+    async def _end(self) -> None:
+        await self._write(DONE)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _comment(self) -> None:

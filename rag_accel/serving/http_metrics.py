@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from rag_accel.telemetry import Metrics
@@ -23,9 +20,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_ENGINES = "engines"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class HTTPMetrics:
@@ -63,136 +58,75 @@ class HTTPMetrics:
         return {} if cells is None else cells.snapshot()
 
 
-class ServingCollector(Collector):
-    """All values that one reader may see, as Prometheus' families.
+class _Families(Collector):
+    """The values of one tenant as Prometheus' families."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._by_name: dict[str, Any] = {}
+
+    def collect(self) -> Iterator[Any]:
+        yield from self._by_name.values()
+
+    def add(
+        self,
+        name: str,
+        value: int | HistogramSnapshot,
+        kind: Any = CounterMetricFamily,
+        **more: str,
+    ) -> None:
+        """Add a value to the family of its name; ``more`` are labels besides the tenant's."""
+        labels, given = {"namespace": self._namespace, **more}, [value]
+        if not isinstance(value, int):
+            kind, name = HistogramMetricFamily, re.sub("_s$", "_seconds", name)
+            bounds = [*(f"{bound:g}" for bound in value["bounds"]), "+Inf"]
+            given = [list(zip(bounds, accumulate(value["counts"]), strict=True)), value["sum"]]
+        full = f"rag_accel_{_UNFIT.sub('_', name)}"
+        if full not in self._by_name:
+            text = name.replace("_", " ").capitalize() + "."
+            self._by_name[full] = kind(full, text, labels=list(labels))
+        self._by_name[full].add_metric(list(labels.values()), *given)
+
+    def add_waiting(self, count: int) -> None:
+        name = "rag_accel_http_requests_waiting"
+        self._by_name[name] = GaugeMetricFamily(name, "Requests that wait for a place.", count)
+
+
+def metrics_text(
+    http: HTTPMetrics, waiting: int, accelerator: Accelerator | None, namespace: str
+) -> bytes:
+    """Return in the text format what a tenant may see: its requests and its accelerator's values.
 
     Args:
         http: the server's counts.
         waiting: requests that wait for a place.
-        accelerators: by tenant, those whose values are shown.
-        namespaces: the tenants whose counts are shown.
+        accelerator: schedules the tenant's work; None if nothing does.
+        namespace: the tenant.
     """
-
-    def __init__(
-        self,
-        http: HTTPMetrics,
-        waiting: int,
-        accelerators: Mapping[str, Accelerator],
-        namespaces: tuple[str, ...],
-    ) -> None:
-        self._http, self._waiting = http, waiting
-        self._accelerators, self._namespaces = accelerators, namespaces
-
-    def text(self) -> bytes:
-        """Return the values in the text format."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return generate_latest(registry)
-
-    def describe(self) -> list[Any]:
-        """Return nothing: names are known once there are values."""
-        return []
-
-    def collect(self) -> Iterator[Family]:
-        """Yield the families."""
-        families: dict[str, Family] = {}
-        for name in self._namespaces:
-            self._collect_http(families, name)
-        for name, accelerator in self._accelerators.items():
-            for top, branch in accelerator.metrics.snapshot().items():
-                _collect(families, top, branch, name)
-        yield from families.values()
-        waiting = GaugeMetricFamily(
-            "rag_accel_http_requests_waiting", "Requests that wait for a place."
-        )
-        waiting.add_metric([], self._waiting)
-        yield waiting
-
-    def _collect_http(self, families: dict[str, Family], name: str) -> None:
-        under_way = _gauge(families, "http_requests_in_flight", ["namespace"])
-        under_way.add_metric([name], self._http.in_flight[name])
-        abandoned = _gauge(families, "http_requests_abandoned", ["namespace"])
-        abandoned.add_metric([name], self._http.abandoned[name])
-        found = self._http.snapshot(name)
-        for route, by_status in _branches(found.get("requests", {})):
-            for status, count in _branches(by_status):
-                counter = _counter(families, "http_requests", ["namespace", "route", "status"])
-                counter.add_metric([name, route, status], cast("int", count))
-        for route, histogram in _branches(found.get("request_s", {})):
-            _histogram(
-                families,
-                "http_request_seconds",
-                {"namespace": name, "route": route},
-                cast("HistogramSnapshot", histogram),
-            )
+    families = _Families(namespace)
+    families.add("http_requests_in_flight", http.in_flight[namespace], GaugeMetricFamily)
+    families.add("http_requests_abandoned", http.abandoned[namespace], GaugeMetricFamily)
+    counts = http.snapshot(namespace)
+    for (route, status), count in _leaves(counts.get("requests", {})):
+        families.add("http_requests", count, route=route, status=status)
+    for (route,), histogram in _leaves(counts.get("request_s", {})):
+        families.add("http_request_s", histogram, route=route)
+    values = {} if accelerator is None else accelerator.metrics.snapshot()
+    for top, branch in values.items():
+        for path, value in _leaves(branch):
+            is_engine = top == "engines"
+            name = f"engine_{path[1]}" if is_engine else top
+            label = {"engine": path[0]} if is_engine else {"path": "/".join(path)}
+            kind = GaugeMetricFamily if name.endswith(HELD) else CounterMetricFamily
+            families.add(name, value, kind, **label)
+    families.add_waiting(waiting)
+    return generate_latest(families)
 
 
-def _collect(families: dict[str, Family], top: str, branch: Any, namespace: str) -> None:
-    """Add what an accelerator counts: by engine, or by path."""
-    if top == _ENGINES:
-        for engine, cells in _branches(branch):
-            for cell, value in _branches(cells):
-                labels = {"namespace": namespace, "engine": engine}
-                _add(families, f"engine_{cell}", labels, value)
-        return
-    for path, value in _leaves(branch):
-        _add(families, top, {"namespace": namespace, "path": path}, value)
-
-
-def _add(families: dict[str, Family], name: str, labels: dict[str, str], value: Any) -> None:
-    if not isinstance(value, int):
-        seconds = f"{name[:-2]}_seconds" if name.endswith("_s") else name
-        _histogram(families, seconds, labels, value)
-    elif name.endswith(HELD):
-        _gauge(families, name, list(labels)).add_metric(list(labels.values()), value)
-    else:
-        _counter(families, name, list(labels)).add_metric(list(labels.values()), value)
-
-
-def _histogram(
-    families: dict[str, Family], name: str, labels: dict[str, str], value: HistogramSnapshot
-) -> None:
-    full = _full(name)
-    family = families.get(full)
-    if family is None:
-        family = families[full] = HistogramMetricFamily(full, _help(name), labels=list(labels))
-    total, buckets = 0, list[Any]()
-    bounds = [*(f"{bound:g}" for bound in value["bounds"]), "+Inf"]
-    for bound, count in zip(bounds, value["counts"], strict=True):
-        total += count
-        buckets.append((bound, total))
-    cast("HistogramMetricFamily", family).add_metric(list(labels.values()), buckets, value["sum"])
-
-
-def _counter(families: dict[str, Family], name: str, labels: list[str]) -> CounterMetricFamily:
-    full = _full(name)
-    if full not in families:
-        families[full] = CounterMetricFamily(full, _help(name), labels=labels)
-    return cast("CounterMetricFamily", families[full])
-
-
-def _gauge(families: dict[str, Family], name: str, labels: list[str]) -> GaugeMetricFamily:
-    full = _full(name)
-    if full not in families:
-        families[full] = GaugeMetricFamily(full, _help(name), labels=labels)
-    return cast("GaugeMetricFamily", families[full])
-
-
-def _full(name: str) -> str:
-    return f"rag_accel_{_UNFIT.sub('_', name)}"
-
-
-def _help(name: str) -> str:
-    return name.replace("_", " ").capitalize() + "."
-
-
-def _branches(tree: Any) -> Iterator[tuple[str, Any]]:
-    yield from sorted(cast("dict[str, Any]", tree).items())
-
-
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the cells of a snapshot with their paths, in the order of the paths."""
     if not isinstance(tree, dict) or "counts" in tree:
         yield path, tree
         return
-    for name, branch in _branches(tree):
-        yield from _leaves(branch, f"{path}/{name}" if path else name)
+    for name, branch in sorted(cast("dict[str, Any]", tree).items()):
+        yield from _leaves(branch, (*path, name))

@@ -33,9 +33,8 @@ class ServedRAGraph:
 
     def __init__(self, graph: RAGraph | FrozenRAGraph, accelerator: Accelerator) -> None:
         self._graph = graph.freeze()
-        accelerator.compile(self._graph)  # says now what is wrong with it
+        self._compiled = accelerator.compile(self._graph)  # says now what is wrong with it
         self.accelerator: Accelerator | None = accelerator
-        self._run, self._stream = accelerator.arun_counted, accelerator.astream_written
         optional = self._graph.optional
         self.inputs = tuple(str(name) for name in self._graph.inputs if name not in optional)
 
@@ -46,7 +45,7 @@ class ServedRAGraph:
             ServedRequestError: an option of a stage cannot have the value that the client gives.
         """
         self._check_options(values)
-        found = await self._run(self._graph, values, deadline_s=deadline_s)
+        found = await self._compiled.arun_counted(values, deadline_s=deadline_s)
         return ServedAnswer(
             found.output,
             as_answer_text(found.output),
@@ -59,7 +58,7 @@ class ServedRAGraph:
     ) -> AsyncIterator[ServedPiece]:
         """Yield the answer as its last generation makes it. Raises as ``answer``."""
         self._check_options(values)
-        texts: Any = self._stream(self._graph, values, as_answer_text, deadline_s=deadline_s)
+        texts: Any = self._compiled.astream_written(values, as_answer_text, deadline_s=deadline_s)
         async with aclosing(texts):
             async for text in texts:
                 yield ServedPiece(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +93,13 @@ class ServedTenants:
             ConfigError: the object cannot be served, or not to several tenants.
         """
         names = tuple(namespaces)
-        _check_room(names)
+        if len(names) > MOST_TENANTS:
+            raise ConfigError(
+                "there are too many tenants",
+                where="--token-file",
+                found=len(names),
+                valid=f"up to {MOST_TENANTS}",
+            )
         made = MadeTenants()
         try:
             for namespace in names:
@@ -140,25 +146,18 @@ class ServedTenants:
         if isinstance(obj, ServedProgram | ServedEmbedder):
             made.served[namespace] = obj
             return
-        if given is not None and self._target.make is not None:
-            if given.closed:
-                raise ConfigError(
-                    "the accelerator is closed", where=self.name, found=f"tenant {namespace!r}"
-                )
-            made.accelerators[namespace] = given  # made for this tenant alone
+        if given is not None and given.closed and self._target.make is not None:
+            raise ConfigError(
+                "the accelerator is closed", where=self.name, found=f"tenant {namespace!r}"
+            )
         # A new request that an embedder would answer too late is refused, not held.
         on = given or Accelerator(options=Options.load(namespace=namespace, on_full="raise"))
-        try:
-            terms = ServingTerms(on, self._inputs, self._plain)
-            served = serve_native(obj, given, terms) or self._offer(obj, terms)
-        except BaseException:
-            if given is None:
-                on.close()
-            raise
-        if given is None and served.accelerator is on:
-            made.accelerators[namespace] = on
-        elif given is None:
-            on.close()
+        if given is None or self._target.make is not None:
+            made.accelerators[namespace] = on  # made for this tenant alone
+        terms = ServingTerms(on, self._inputs, self._plain)
+        served = serve_native(obj, given, terms) or self._offer(obj, terms)
+        if given is None and served.accelerator is not on:
+            made.accelerators.pop(namespace).close()
         made.served[namespace] = served
         made.preparations.extend(terms.preparations)
 
@@ -201,13 +200,3 @@ class ServedTenants:
                     found=f"{len(served_by)} tenants",
                     valid="one tenant",
                 )
-
-
-def _check_room(namespaces: Sequence[str]) -> None:
-    if len(namespaces) > MOST_TENANTS:
-        raise ConfigError(
-            "there are too many tenants",
-            where="--token-file",
-            found=len(namespaces),
-            valid=f"up to {MOST_TENANTS}",
-        )

@@ -18,7 +18,7 @@ from server_harness import (
 
 from rag_accel import END, START, Accelerator, ConfigError, DeadlineError, RAGraph, SchedulingError
 from rag_accel.server import ServedId, Server
-from rag_accel.server.waiting import Listeners, wait_until
+from rag_accel.server.waiting import Listeners
 from rag_accel.testing import FakeEngine, compute
 
 
@@ -216,6 +216,6 @@ def test_a_bad_bound_on_results_is_refused(bound: object) -> None:
 def test_a_caller_that_waits_no_more_is_not_remembered() -> None:
     listeners = Listeners()
     for key in (None, ServedId(1), ServedId(2)):
-        assert wait_until(listeners, key, lambda: None, 0) is None
-        assert wait_until(listeners, key, lambda: True, None)
+        assert listeners.wait(key, lambda: None, 0) is None
+        assert listeners.wait(key, lambda: True, None)
     assert listeners._waiting == {}  # pyright: ignore[reportPrivateUsage]

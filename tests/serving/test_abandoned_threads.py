@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from serving_kit import HANG_S, AsgiCall, ScriptedProgram, served, serving_app, until
-from test_tenant_shares import ANNA, BERT, TwoTenants
+from test_tenant_shares import TwoTenants
+from test_tenants_and_tokens import ANNA, BERT, token_file
 
 from rag_accel.leaves.call_pool import CallPool
 from rag_accel.leaves.request_threads import RequestThreads, request_threads
@@ -109,15 +110,15 @@ async def test_those_that_wait_are_refused_once_threads_hold_all_places() -> Non
     first = AsgiCall(asgi, "/invoke", {"input": "a"})
     await program.begun.wait()
     second = AsgiCall(asgi, "/invoke", {"input": "b"})
-    admission = app.turns.of("").admission
-    await until(lambda: admission.waiting == 1)
+    places = app.turns.of("").places
+    await until(lambda: places.waiting == 1)
     first.leave()
     await asyncio.gather(first.task, second.task)
     assert second.status == 429
-    assert (admission.running, admission.abandoned, admission.waiting) == (1, 1, 0)
+    assert (places.running, places.abandoned, places.waiting) == (1, 1, 0)
     program.threads[0].__exit__()
-    await until(lambda: admission.running == 0)
-    assert (admission.abandoned, app.http.in_flight[""]) == (0, 0)
+    await until(lambda: places.running == 0)
+    assert (places.abandoned, app.http.in_flight[""]) == (0, 0)
 
 
 async def test_a_request_that_fails_beside_its_thread_keeps_its_place_and_refuses_no_other() -> (
@@ -130,28 +131,26 @@ async def test_a_request_that_fails_beside_its_thread_keeps_its_place_and_refuse
     first = AsgiCall(asgi, "/invoke", {"input": "a"})
     await program.begun.wait()
     second = AsgiCall(asgi, "/invoke", {"input": "b"})
-    admission = app.turns.of("").admission
-    await until(lambda: admission.waiting == 1)
+    places = app.turns.of("").places
+    await until(lambda: places.waiting == 1)
     assert program.gate is not None
     program.gate.set()
     await first.task
-    assert (admission.running, admission.waiting) == (1, 1)
+    assert (places.running, places.waiting) == (1, 1)
     program.threads[0].__exit__()
     await until(lambda: program.num_begun == 2)
     program.threads[1].__exit__()
     await second.task
-    assert (first.status, second.status, admission.running) == (500, 500, 0)
+    assert (first.status, second.status, places.running) == (500, 500, 0)
 
 
 async def test_threads_of_a_tenant_that_hold_the_places_of_all_let_no_other_hang(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "tokens"
-    path.touch(0o600)
-    path.write_text(f"{ANNA} anna\n{BERT} bert\n")
+    tokens = TokenFile(token_file(tmp_path, f"{ANNA} anna\n{BERT} bert\n"))
     program = CountedProgram()
     options = ServingOptions(max_requests=1, max_requests_per_tenant=1)
-    app = ServingApp(TwoTenants(program), options, TokenFile(path))
+    app = ServingApp(TwoTenants(program), options, tokens)
     asgi = app.asgi()
 
     def ask(token: str) -> AsgiCall:
@@ -167,7 +166,7 @@ async def test_threads_of_a_tenant_that_hold_the_places_of_all_let_no_other_hang
     await asyncio.gather(anna.task, waiting.task, newcomer.task)
     assert (waiting.status, newcomer.status) == (429, 429)
     program.threads[0].__exit__()
-    await until(lambda: app.turns.of("anna").admission.running == 0)
+    await until(lambda: app.turns.of("anna").places.running == 0)
     assert program.gate is not None
     program.gate.set()
     last = ask(BERT)

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 from serving_kit import ScriptedProgram, client_of, serving_app
+from test_tenants_and_tokens import ANNA, token_file
 
 from rag_accel.errors import ConfigError
 from rag_accel.serving.serving_options import ServingOptions
 from rag_accel.serving.tokens import TokenFile
 
-TOKEN = "anna-token-0123456789"
 JSON = {"Content-Type": "application/json"}
 
 
 async def status_of(host: str, path: str = "/invoke", **arguments: Any) -> int:
     program = ScriptedProgram()
-    headers = {**JSON, "Host": host, "Authorization": f"Bearer {TOKEN}"}
+    headers = {**JSON, "Host": host, "Authorization": f"Bearer {ANNA}"}
     async with client_of(serving_app(program, **arguments)) as client:
         answer = await client.post(path, content=b'{"input": "a"}', headers=headers)
     assert program.num_begun == (answer.status_code == 200)
@@ -91,9 +91,7 @@ async def test_a_name_that_was_allowed_is_answered() -> None:
 
 
 async def test_with_tokens_any_name_is_answered_unless_some_are_listed(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.touch(0o600)
-    path.write_text(TOKEN)
+    path = token_file(tmp_path, ANNA)
     assert await status_of("anything", tokens=TokenFile(path)) == 200
     assert await status_of("[", tokens=TokenFile(path)) == 200
     assert await status_of("[", "/invoke/", tokens=TokenFile(path)) == 404

@@ -33,7 +33,7 @@ async def test_an_exit_is_an_error_with_an_id(
     assert answer.json()["error"]["message"].split()[-1] in caplog.text
     assert type(error).__name__ in caplog.text
     assert f'route="{path}",status="500"}} 1.0' in metrics
-    assert app.turns.of("").admission.running == 0
+    assert app.turns.of("").places.running == 0
 
 
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from serving_kit import AsgiCall, ScriptedProgram, serving_app, until
+from test_tenants_and_tokens import ANNA, BERT, token_file
 
 from rag_accel.errors import ConfigError
 from rag_accel.serving.app import ServingApp
@@ -17,7 +18,6 @@ from rag_accel.serving.target import ServingTarget
 from rag_accel.serving.tenants import ServedTenants
 from rag_accel.serving.tokens import TokenFile
 
-ANNA, BERT = "anna-token-0123456789", "bert-token-0123456789"
 TENANTS = {"anna": ANNA, "bert": BERT}
 
 
@@ -33,10 +33,7 @@ class TwoTenants(ServedTenants):
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> TokenFile:
-    path = tmp_path / "tokens"
-    path.touch(0o600)
-    path.write_text(f"{ANNA} anna\n{BERT} bert\n")
-    return TokenFile(path)
+    return TokenFile(token_file(tmp_path, f"{ANNA} anna\n{BERT} bert\n"))
 
 
 class TwoTenantClients:
@@ -100,7 +97,7 @@ async def test_shares_beyond_all_places_wait_for_one_and_are_not_refused(
     assert calls[1].status == 200
     for tenant in TENANTS:
         turns = clients.app.turns.of(tenant)
-        assert (turns.admission.running, turns.waiting) == (0, 0)
+        assert (turns.places.running, turns.waiting) == (0, 0)
 
 
 async def test_a_share_holds_for_the_one_tenant_of_a_server_without_tokens() -> None:
