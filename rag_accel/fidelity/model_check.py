@@ -89,7 +89,10 @@ def check(
         EngineError: the chat template refuses a prompt.
         OSError: the verdict cannot be written.
     """
-    used = variant if isinstance(variant, Variant) else _named(variant)
+    used = variant if isinstance(variant, Variant) else VARIANTS.get(variant)
+    if used is None:
+        valid = " | ".join(VARIANTS)
+        raise ConfigError("unknown variant", where="check", found=variant, valid=valid)
     _check_bounds(target, tokens, limit_s, count if prompts is None else len(prompts))
     if used.kind.by_ratio:
         _check_ratios(ratios)
@@ -98,16 +101,16 @@ def check(
     loaded = load(
         model, tokenizer, dtype=dtype, options=replace(used.options, pool_bytes=pool_bytes)
     )
-    # Only other weights need a model of their own: all other ways share one pool with it.
-    own = loaded
+    own = loaded  # in one pool; only other weights need another model
     if used.options.weights != "own":
         own = load(model, tokenizer, dtype=dtype, pool_bytes=pool_bytes)
     asked = prompts or used.prompts(own, count)
     prompting = Prompting(own.tokenizer, template=template)
     encoded = [used.encode(prompting, prompt) for prompt in asked]
     _check_room(own, encoded, tokens)
-    ways = used.at_ratios(sorted(set(ratios)))
-    engines = [(own, LocalOptions(prefix_lanes=0)), *((loaded, way) for way in ways)]
+    shares = sorted(set(ratios)) if used.kind.by_ratio else [0.0]
+    ways = [(loaded, replace(used.options, recompute_ratio=share)) for share in shares]
+    engines = [(own, LocalOptions(prefix_lanes=0)), *ways]
     found: list[list[Divergence]] = []
     with closing(_score(engines, asked, encoded, tokens, template)) as scores:
         while now() < ends_at and (score := next(scores, None)) is not None:
@@ -117,8 +120,8 @@ def check(
     if len(found) < LEAST_PROMPTS:
         raise _too_few("the time was over", len(found), "give a larger limit_s")
     measured = tuple(
-        RatioFidelity.of(way.recompute_ratio if used.kind.by_ratio else 0.0, list(each))
-        for way, each in zip(ways, zip(*found, strict=True), strict=True)
+        RatioFidelity.of(share, list(each))
+        for share, each in zip(shares, zip(*found, strict=True), strict=True)
     )
     verdict, shown = _judge(loaded, measured, target, len(found), tokens)
     compared = encoded[: len(found)]
@@ -194,12 +197,6 @@ def _judge(
         kl=shown.kl,
     )
     return verdict, shown
-
-
-def _named(name: str) -> Variant:
-    if name not in VARIANTS:
-        raise ConfigError("unknown variant", where="check", found=name, valid=" | ".join(VARIANTS))
-    return VARIANTS[name]
 
 
 def _check_bounds(target: float, tokens: int, limit_s: float, count: int) -> None:

@@ -31,15 +31,15 @@ def load_prompts(path: str | Path) -> list[TextPrompt]:
 def load_lines(
     path: str | Path, parse: Callable[[dict[str, Any]], Prompt], valid: str
 ) -> list[Prompt]:
-    """Return the prompts of a UTF-8 file with one JSON object a line; blank lines are ignored.
+    """Return what ``parse`` makes of the members of each object of such a file.
 
     Args:
         path: of the file.
-        parse: makes a prompt of an object's members; raises a ValueError that says what is wrong.
+        parse: raises a ValueError that says what is wrong with an object.
         valid: a valid line, for errors.
 
     Raises:
-        DocumentError: the file is missing, too large or empty, or a line is no prompt; names it.
+        DocumentError: as ``load_prompts`` does.
     """
     file = Path(path)
     found: list[Prompt] = []

@@ -61,17 +61,12 @@ class CheckResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all that applies to this way as values of JSON."""
-        found = {**asdict(self), "file": str(self.file)}
-        del found["layouts"]
-        if self.measured:
-            unused = ("option", "top1", "top1_error", "kl", "kl_error")
-        else:
-            unused = ("ratio", "measured", "heads")
-            found["passed"] = self.passed
-        for name in unused:
-            del found[name]
-        layouts = {} if self.layouts is None else {"layouts": asdict(self.layouts)["costs"]}
-        return {**found, **layouts}
+        found = {**asdict(self), "file": str(self.file), "passed": self.passed}
+        layouts = found.pop("layouts")
+        single = ("option", "top1", "top1_error", "kl", "kl_error", "passed")
+        unused = single if self.measured else ("ratio", "measured", "heads")
+        shown = {name: value for name, value in found.items() if name not in unused}
+        return shown if layouts is None else {**shown, "layouts": layouts["costs"]}
 
     def __str__(self) -> str:
         limited = "" if self.complete else ", as many as the time allowed"

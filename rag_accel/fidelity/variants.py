@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rag_accel.engines.llm.local.model.loading import LoadedModel
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -57,12 +57,6 @@ class Variant:
     prompts: Callable[[LoadedModel, int], Sequence[TextPrompt]]
     encode: Callable[[Prompting, TextPrompt], PromptTokens]
     generated: str = "prompts"
-
-    def at_ratios(self, ratios: Sequence[float]) -> list[LocalOptions]:
-        """Return the options of each engine to compare: one a ratio, if the variant has ratios."""
-        if not self.kind.by_ratio:
-            return [self.options]
-        return [replace(self.options, recompute_ratio=ratio) for ratio in ratios]
 
 
 def fits(loaded: LoadedModel, tokens: int) -> bool:

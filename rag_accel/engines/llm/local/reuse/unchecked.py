@@ -45,9 +45,8 @@ def warn_if_unchecked(
         if kind is not INT8 and (name, option) in _warned:
             continue
         verdict = kind.find(identity, result_folders(bounds.kv_folder))
-        how = _call(kind, bounds)
-        if isinstance(model, str | Path):
-            how = _command(kind, name, dtype, template, bounds)
+        named = isinstance(model, str | Path)
+        how = _command(kind, name, dtype, template, bounds) if named else _call(kind, bounds)
         if kind is INT8:
             described = f"int8 weights, approximate ({_figures(verdict, how)})"
         if verdict is None or not verdict.passes(ratio):
@@ -104,10 +103,9 @@ def _warn_once(key: tuple[str, str], warning: UserWarning) -> None:
 def _command(
     kind: VerdictKind, name: str, dtype: str | None, template: str | None, bounds: LocalOptions
 ) -> str:
-    words = ["rag-accel", "check", name, "--variant", kind.variant]
-    for option, value in (("--folder", bounds.kv_folder), ("--dtype", dtype)):
-        words += [option, value] if value is not None else []
-    said = shlex.join(words)
+    named = {"--variant": kind.variant, "--folder": bounds.kv_folder, "--dtype": dtype}
+    given = (word for pair in named.items() if pair[1] is not None for word in pair)
+    said = shlex.join(["rag-accel", "check", name, *map(str, given)])
     return said if template is None else f"{said} --template FILE"
 
 
