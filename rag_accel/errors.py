@@ -306,11 +306,11 @@ class ServedRequestError(RagAccelError, ValueError):
 
 
 class UncheckedReuseWarning(UserWarning):
-    """Retrieved texts are reused on a model that no ``rag-accel cache check`` has passed for."""
+    """Retrieved texts are reused on a model that no ``rag-accel check`` has passed for."""
 
 
 class UncheckedWeightsWarning(UserWarning):
-    """A model runs with int8 weights that no ``rag-accel cache check`` has passed for."""
+    """A model runs with int8 weights that no ``rag-accel check`` has passed for."""
 
 
 class ApproximateVectorsWarning(UserWarning):

@@ -46,7 +46,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/engines/replicas": 2_300,
     "rag_accel/engines/rerank": 700,
     "rag_accel/engines/retrieval": 4_200,
-    "rag_accel/fidelity": 2_300,
+    "rag_accel/fidelity": 2_000,
     "rag_accel/graph": 3_700,
     "rag_accel/interception": 3_900,
     "rag_accel/kv": 5_800,
@@ -63,7 +63,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 1_400,
     "rag_accel/workflows": 1_200,
-    "tests": 119_800,
+    "tests": 119_700,
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_accel.cli.cache import add_cache_command
+from rag_accel.cli.check import add_check_command
 from rag_accel.cli.corpus_searches import add_corpus_command
 from rag_accel.cli.doctor import add_doctor_command
 from rag_accel.cli.profile import add_profile_command
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.add_argument("--json", action="store_true", help="print one JSON object")
     trace.set_defaults(run=_trace)
     add_profile_command(commands)
+    add_check_command(commands)
     add_cache_command(commands)
     add_corpus_command(commands)
     add_tune_command(commands)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.cli.check import add_check_verb
 from rag_accel.cli.fill import add_fill_verb
 from rag_accel.cli.kept_models import list_models, purge_int8_weights, purge_traces
 from rag_accel.errors import ConfigError
@@ -52,7 +53,7 @@ def add_cache_command(commands: Any) -> None:
     which.add_argument("--traces", action="store_true", help="models traced for OpenVINO")
     purge.set_defaults(run=_purge)
     add_fill_verb(verbs)
-    _add_check_verb(verbs)
+    add_check_verb(verbs)
 
 
 def _opened(path: Path) -> ChunkFolder:
@@ -134,64 +135,3 @@ def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[Chun
         digest = folder.namespace_digest(arguments.namespace)
         return lambda header: header.tag.namespace == digest
     return lambda header: True
-
-
-def _add_check_verb(verbs: Any) -> None:
-    check = verbs.add_parser(
-        "check",
-        help="measure what approximate options change on a model",
-        description='Of kv_reuse="fused" a recompute_ratio is proposed. The exit status is 0 with a'
-        " ratio to propose, or where int8 weights or trees of paths agree, and 1 otherwise.",
-    )
-    check.add_argument("model", metavar="MODEL", help="a folder, or a name on the hub")
-    check.add_argument(
-        "--prompts",
-        metavar="FILE",
-        type=Path,
-        help='your own: a line each of {"question": "...", "documents": ["..."]}',
-    )
-    check.add_argument("--folder", metavar="FOLDER", help="the kv_folder to keep the verdict in")
-    check.add_argument("--target", type=float, help="wanted share of equal tokens; 0.95")
-    check.add_argument("--count", type=int, help="how many prompts are made without FILE; 30")
-    check.add_argument("--limit-s", type=float, help="seconds, about; 1800")
-    check.add_argument("--dtype", help="float32 or bfloat16; that of the checkpoint")
-    check.add_argument("--template", metavar="FILE", type=Path, help="another chat template")
-    way = check.add_mutually_exclusive_group()
-    way.add_argument("--weights", choices=["int8"], help="check these weights")
-    way.add_argument(
-        "--paths", action="store_true", help='check kv_reuse="dependency": documents are paths'
-    )
-    check.add_argument("--json", action="store_true", help="print one JSON object")
-    check.set_defaults(run=_check)
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    # It needs torch, which other commands do without.
-    from rag_accel.fidelity import check_paths, check_reuse, check_weights, load_prompts
-
-    named = ("folder", "target", "count", "limit_s", "dtype")
-    given = {name: getattr(arguments, name) for name in named}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if arguments.prompts is not None:
-        options["prompts"] = load_prompts(arguments.prompts)
-    if arguments.template is not None:
-        options["template"] = _template(arguments.template)
-    if arguments.weights is not None or arguments.paths:
-        check = check_paths if arguments.paths else check_weights
-        checked = check(arguments.model, progress=_show, **options)
-        print(json.dumps(checked.to_dict(), indent=2) if arguments.json else checked)
-        return 0 if checked.passed else 1
-    found = check_reuse(arguments.model, progress=_show, **options)
-    print(json.dumps(found.to_dict(), indent=2) if arguments.json else found)
-    return 0 if found.ratio is not None else 1
-
-
-def _show(done: int, total: int) -> None:
-    print(f"{done} of {total} prompts", file=sys.stderr)
-
-
-def _template(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("cannot read a template", where=str(path), found=str(error)) from error

@@ -1,18 +1,19 @@
-"""Fidelity of answers over reused texts, trees of paths, or int8 weights to a model's own."""
+"""Fidelity of another way to compute a model to its own: reused texts, trees, int8 weights."""
 
-from rag_accel.fidelity.agreement import AgreementCheck
-from rag_accel.fidelity.check import ReuseCheck, check_reuse
-from rag_accel.fidelity.paths_check import check_paths
+from rag_accel.fidelity.model_check import check, check_paths, check_reuse, check_weights
 from rag_accel.fidelity.prompt_file import load_prompts
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.fidelity.proposal import RatioFidelity
-from rag_accel.fidelity.weights_check import check_weights
+from rag_accel.fidelity.result import CheckResult
+from rag_accel.fidelity.variants import VARIANTS, Variant
 
 __all__ = [
-    "AgreementCheck",
+    "VARIANTS",
+    "CheckResult",
     "RatioFidelity",
-    "ReuseCheck",
     "TextPrompt",
+    "Variant",
+    "check",
     "check_paths",
     "check_reuse",
     "check_weights",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from rag_accel.errors import DocumentError
 from rag_accel.fidelity.prompts import SYSTEM, TextPrompt
@@ -12,6 +13,7 @@ from rag_accel.sample.questions import bounded_text
 
 _VALID = '{"question": "...", "documents": ["...", ...], "system": "..."}'
 _MAX_BYTES = 1 << 26
+Prompt = TypeVar("Prompt")
 
 
 def load_prompts(path: str | Path) -> list[TextPrompt]:
@@ -23,37 +25,56 @@ def load_prompts(path: str | Path) -> list[TextPrompt]:
     Raises:
         DocumentError: the file is missing, too large or empty, or a line is no prompt; names it.
     """
+    return load_lines(path, _prompt, _VALID)
+
+
+def load_lines(
+    path: str | Path, parse: Callable[[dict[str, Any]], Prompt], valid: str
+) -> list[Prompt]:
+    """Return what ``parse`` makes of the members of each object of such a file.
+
+    Args:
+        path: of the file.
+        parse: raises a ValueError that says what is wrong with an object.
+        valid: a valid line, for errors.
+
+    Raises:
+        DocumentError: as ``load_prompts`` does.
+    """
     file = Path(path)
+    found: list[Prompt] = []
     text = bounded_text(file, "prompts", "the file of prompts", _MAX_BYTES)
-    lines = enumerate(text.split("\n"), 1)
-    found = [_prompt(line, f"{file}, line {at}") for at, line in lines if line.strip()]
+    for at, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{file}, line {at}"
+        try:
+            given: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DocumentError("a prompt is not JSON", where=where, found=str(error)) from error
+        try:
+            if not isinstance(given, dict):
+                raise ValueError(f"a {type(given).__name__}")
+            found.append(parse(given))
+        except ValueError as error:
+            what = "a line is no prompt"
+            raise DocumentError(what, where=where, found=str(error), valid=valid) from error
     if not found:
-        raise DocumentError("no prompts", where=str(file), valid=_VALID)
+        raise DocumentError("no prompts", where=str(file), valid=valid)
     return found
 
 
-def _prompt(line: str, where: str) -> TextPrompt:
-    try:
-        given: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DocumentError("a prompt is not JSON", where=where, found=str(error)) from error
-    if not isinstance(given, dict):
-        raise _no_prompt(where, f"a {type(given).__name__}")
-    members: dict[str, Any] = given
+def _prompt(members: dict[str, Any]) -> TextPrompt:
     question, documents = members.get("question"), members.get("documents")
     system = members.get("system", SYSTEM)
     if not _is_text(question):
-        raise _no_prompt(where, "no question")
+        raise ValueError("no question")
     if not isinstance(documents, list) or not documents or not all(map(_is_text, documents)):
-        raise _no_prompt(where, "no list of documents with text")
+        raise ValueError("no list of documents with text")
     if not isinstance(system, str):
-        raise _no_prompt(where, "a system's turn that is no text")
+        raise ValueError("a system's turn that is no text")
     return TextPrompt(tuple(documents), question, system)
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value.strip())
-
-
-def _no_prompt(where: str, found: str) -> DocumentError:
-    return DocumentError("a line is no prompt", where=where, found=found, valid=_VALID)

@@ -60,18 +60,18 @@ class TextPrompt:
         asked = GenerationInput(self.messages, max_tokens=max_tokens)
         return locate_chunks(asked, named, only_paths=only_paths)
 
-    def segmented(self, tokenizer: Any, template: str | None = None) -> SegmentedPrompt:
-        """Return its tokens, range by range, as an engine that reuses texts has them.
+    def segmented(self, tokenizer: Any) -> SegmentedPrompt:
+        """Return its ``segments`` by a tokenizer with its own template."""
+        return self.segments(Prompting(tokenizer))
 
-        Args:
-            tokenizer: the model's.
-            template: a chat template in place of the tokenizer's.
+    def segments(self, prompting: Prompting) -> SegmentedPrompt:
+        """Return its tokens, range by range, as an engine that reuses texts has them.
 
         Raises:
             EngineError: the template refuses the messages.
             ConfigError: no text has a range of its own.
         """
-        whole, prompting = self.generation_input(1), Prompting(tokenizer, template=template)
+        whole = self.generation_input(1)
         found = prompting.segmented(whole.messages, whole.chunk_spans, LEAST_TOKENS)
         if found is None:
             prompting.whole(whole.messages)  # says why, if it is refused

@@ -42,6 +42,10 @@ class RatioFidelity:
         """Return the agreement less two standard errors."""
         return self.top1 - ERRORS * self.top1_error
 
+    def __str__(self) -> str:
+        top1 = f"{self.top1:.3f} +- {self.top1_error:.3f}"
+        return f"{self.ratio:>10.0%}  {top1:<24}  {self.kl:.4f} +- {self.kl_error:.4f}"
+
 
 def proposed_ratio(measured: Sequence[RatioFidelity], target: float) -> float | None:
     """Return the smallest ratio below 0.5 that meets a target of agreement; None for none.

@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rag_accel.fidelity.divergence import Divergence
 from rag_accel.fidelity.proposal import RatioFidelity, proposed_ratio
 
 
@@ -31,10 +30,3 @@ def test_the_smallest_that_meets_the_target_is_proposed(
     found: list[tuple[float, float, float]], proposed: float | None
 ) -> None:
     assert proposed_ratio(measured(*found), 0.95) == proposed
-
-
-def test_figures_are_means_over_prompts_with_their_standard_errors() -> None:
-    found = RatioFidelity.of(0.15, [Divergence(9.0, 0.1, 0.8), Divergence(9.0, 0.3, 1.0)])
-    assert (found.ratio, found.top1, found.kl) == pytest.approx((0.15, 0.9, 0.2))
-    assert (found.top1_error, found.kl_error) == pytest.approx((0.1, 0.1))
-    assert found.least_top1 == pytest.approx(0.7)

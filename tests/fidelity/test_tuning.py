@@ -50,15 +50,6 @@ PROMPT = GraphQuestions(
 )
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a tiny model."""
-    folder = tmp_path_factory.mktemp("model")
-    model().save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return folder
-
-
 def tune(checkpoint: Path, out: Path, **given: Any) -> TuningReport:
     return tune_dependency(checkpoint, out, **{"names": NAMES, "options": SMALL, **given})
 

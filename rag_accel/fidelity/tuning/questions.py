@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.errors import ConfigError, DocumentError
+from rag_accel.errors import ConfigError
+from rag_accel.fidelity.prompt_file import load_lines
 from rag_accel.kv.dependency.lines import parse_path
 from rag_accel.kv.dependency.paths import Segments
-from rag_accel.sample.questions import bounded_text
 
 _VALID = '{"paths": ["a -> r -> b", ...], "question": "...", "answer": "..."}'
-_MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,34 +126,19 @@ def load_graph_questions(path: str | Path) -> list[GraphQuestions]:
     Raises:
         DocumentError: the file is missing, too large or empty, or a line is no prompt; names it.
     """
-    file = Path(path)
-    text = bounded_text(file, "prompts", "the file of prompts", _MAX_BYTES)
-    lines = enumerate(text.split("\n"), 1)
-    found = [_prompt(line, f"{file}, line {at}") for at, line in lines if line.strip()]
-    if not found:
-        raise DocumentError("no prompts", where=str(file), valid=_VALID)
-    return found
+    return load_lines(path, _prompt, _VALID)
 
 
-def _prompt(line: str, where: str) -> GraphQuestions:
-    try:
-        given: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DocumentError("a prompt is not JSON", where=where, found=str(error)) from error
-    members: dict[str, Any] = given if isinstance(given, dict) else {}
+def _prompt(members: dict[str, Any]) -> GraphQuestions:
     lines, question, answer = (members.get(name) for name in ("paths", "question", "answer"))
     if not isinstance(lines, list) or not lines:
-        raise _no_prompt(where, "no list of paths")
+        raise ValueError("no list of paths")
     if not isinstance(question, str) or not question.strip():
-        raise _no_prompt(where, "no question")
+        raise ValueError("no question")
     if not isinstance(answer, str) or not answer.strip():
-        raise _no_prompt(where, "no answer")
+        raise ValueError("no answer")
     paths = [parse_path(line) if isinstance(line, str) else None for line in lines]
     kept = tuple(path for path in paths if path is not None)
     if len(kept) < len(paths):
-        raise _no_prompt(where, f"a path {lines[paths.index(None)]!r}")
+        raise ValueError(f"a path {lines[paths.index(None)]!r}")
     return GraphQuestions(kept, ((question, answer),))
-
-
-def _no_prompt(where: str, found: str) -> DocumentError:
-    return DocumentError("a line is no prompt", where=where, found=found, valid=_VALID)

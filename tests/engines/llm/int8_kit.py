@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_accel.engines.llm.local.paged import int8_files, int8_verdict
+from rag_accel.engines.llm.local.paged import int8_files
+from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.kv import verdicts
 
 
@@ -15,4 +16,4 @@ def give_folders(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     monkeypatch.setattr(int8_files, "user_cache", lambda: path)
     monkeypatch.setattr(verdicts, "user_cache", lambda: path)
-    monkeypatch.setattr(int8_verdict, "_warned", set[str]())
+    monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())

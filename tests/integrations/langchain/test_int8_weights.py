@@ -61,7 +61,7 @@ def test_an_answer_says_what_computed_it(accelerator: Accelerator) -> None:
     *_, last = (chunk for chunk in rounded.stream(QUESTION) if chunk.response_metadata)
     assert said(last.response_metadata) == expected
     described = rounded._calls.describe(accelerator)
-    assert "int8 weights, approximate (not checked: rag_accel.fidelity.check_weights" in described
+    assert "int8 weights, approximate (not checked: rag_accel.fidelity.check(" in described
 
 
 def test_reuse_says_that_no_prompt_is_exact(accelerator: Accelerator) -> None:

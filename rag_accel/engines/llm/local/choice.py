@@ -161,7 +161,7 @@ class LocalModel:
     def _warn_if_unchecked(self, loaded: LoadedModel) -> None:
         from rag_accel.engines.llm.local.reuse.unchecked import warn_if_unchecked
 
-        warn_if_unchecked(
+        said = warn_if_unchecked(
             self.model,
             loaded.name,
             loaded.runner.identity,
@@ -169,17 +169,7 @@ class LocalModel:
             template=self.template,
             bounds=self.bounds,
         )
-        if self.bounds.weights == "int8":
-            from rag_accel.engines.llm.local.paged.int8_verdict import describe_weights
-
-            self._weights = describe_weights(
-                self.model,
-                loaded.name,
-                loaded.runner.identity(),
-                dtype=self.dtype,
-                template=self.template,
-                bounds=self.bounds,
-            )
+        self._weights = said or self._weights
 
     @property
     def is_same(self) -> bool:
