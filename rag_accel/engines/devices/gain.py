@@ -21,6 +21,10 @@ TURNS = 2
 """Measurements of each way, of which the fastest counts."""
 
 
+NOISE = 0.05
+"""The share by which two measurements of the same may differ."""
+
+
 def why_slower(member: Member, others: Sequence[Member], clock: Clock, threads: int) -> str | None:
     """Return why a member would slow the others by more than it adds; None if it does not.
 
@@ -39,7 +43,7 @@ def why_slower(member: Member, others: Sequence[Member], clock: Clock, threads: 
     for _ in range(TURNS):
         alone = max(alone, _texts_per_s(others, clock, threads))
         together = max(together, _texts_per_s([*others, member], clock, threads))
-    if together >= alone:
+    if together >= (1.0 - NOISE) * alone:
         return None
     return f"it slows the others: {together:.0f} texts/s with it, {alone:.0f} without"
 

@@ -38,12 +38,12 @@ def accelerator(interpreter: Interpreter) -> EngineMember:
     return member
 
 
-def processor(interpreter: Interpreter) -> FakeMember:
+def processor(interpreter: Interpreter, seconds: float = 0.01) -> FakeMember:
     def embed(texts: Any, role: str) -> Any:
-        interpreter.hold(0.05)
+        interpreter.hold(seconds)
         return plain_vectors(texts, role)
 
-    return FakeMember("cpu", vectors=embed, max_threads=1, max_texts=8)
+    return FakeMember("cpu", vectors=embed, max_threads=1)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def group(*members: Any) -> Iterator[DeviceGroup]:
 
 def test_a_processor_that_slows_an_accelerator_stays_out_and_health_says_why() -> None:
     shared = Interpreter()
-    cpu = processor(shared)
+    cpu = processor(shared, 0.1)
     with group(accelerator(shared), cpu) as made:
         states = {part.name: part for part in made.health().parts}
     assert states["cpu"].state == "lost"
