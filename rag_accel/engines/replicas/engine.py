@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from rag_accel.engines.replicas.options import ReplicaOptions
 from rag_accel.engines.replicas.processes import HostProcess
 from rag_accel.engines.replicas.replica import Replica
 from rag_accel.engines.replicas.scaling import ReplicaLoad, ScalingRule
-from rag_accel.errors import ConfigError, EngineError, EngineLostError
+from rag_accel.errors import ConfigError, EngineError, EngineLostError, ForkedError
 
 #: The steps for which work is in flight at a replica: one that runs, and the next one.
 STEPS = 2
@@ -102,6 +103,7 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
         options: ReplicaOptions,
         clock: Clock | None = None,
     ) -> None:
+        self._pid = os.getpid()
         self._options = options
         self._host = host
         self._clock = clock or MonotonicClock()
@@ -154,7 +156,12 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
     def describe_parts(self) -> Sequence[str]:
         return [_described(replica) for replica in self._present()]
 
+    def submit(self, work: Sequence[EngineRequest]) -> None:
+        self._require_own_process()
+        super().submit(work)
+
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
+        self._require_own_process()
         self._scale_out()
         return super().step(budget)
 
@@ -180,7 +187,8 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
             replica.forget(documents, namespace)
 
     def close(self) -> None:
-        if not self._closed:
+        # In a forked child the processes are the parent's.
+        if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._jobs.clear()
             self._waiting.clear()
@@ -190,6 +198,14 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
                 replica.begin_close()
             for replica in self._replicas:
                 replica.end_close()
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                "an engine in other processes was made before fork() and used in the child",
+                where=self._name,
+                hint="make it after the fork",
+            )
 
     def _job(self, request: EngineRequest) -> HostedJob:
         self._checked_payload(request, object, self._jobs)

@@ -123,6 +123,23 @@ def test_closed_engines_leave_no_process_no_file_and_no_thread() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+def test_a_forked_child_is_told_and_ends_nothing() -> None:
+    with hosted(FAKE) as engine:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                engine.close()
+                engine.submit([embedding("in the fork")])
+            except Exception as error:
+                status = 0 if type(error).__name__ == "ForkedError" else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        engine.submit([embedding("a")])
+        assert ends(engine, 1)["a"].error is None
+
+
 _SCRIPT = """
 import os, sys
 sys.path[:0] = sys.argv[1:]
