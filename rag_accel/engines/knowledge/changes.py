@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -141,8 +141,7 @@ class ChangedGraph:
         self.texts = edits.texts
         there = [triple for triple, is_there in edits.triples.items() if is_there]
         told = [name for name, text in edits.texts.items() if text is not None]
-        ends = (end for head, _, tail in there for end in (head, tail))
-        self.entities = Names(base.entities, (*ends, *told))
+        self.entities = Names(base.entities, (*ends_of(there), *told))
         self.relations = Names(base.relations, (relation for _, relation, _ in there))
         gone = [triple for triple, is_there in edits.triples.items() if not is_there]
         new, old = self._rows(there), self._rows(gone)
@@ -305,8 +304,10 @@ class ChangedGraph:
 
     def _rows(self, triples: list[Triple]) -> Ids:
         """Return the ids of triples whose names have some: ``[n, 3], int64``."""
-        entity, relation = self.entities.id, self.relations.id
-        rows = as_ids([(entity(h), relation(r), entity(t)) for h, r, t in triples]).reshape(-1, 3)
+        entities = {end: self.entities.id(end) for end in ends_of(triples)}
+        relations = {name: self.relations.id(name) for name in {triple[1] for triple in triples}}
+        rows = as_ids([(entities[h], relations[r], entities[t]) for h, r, t in triples])
+        rows = rows.reshape(-1, 3)
         return rows[(rows >= 0).all(axis=1)]
 
     def _located(self, way: int, rows: Ids, is_wanted: bool) -> EdgeRows:
@@ -344,6 +345,11 @@ class ChangedGraph:
             return hidden, EntityVectors()
         ids = as_ids([entity for entity, _ in fresh])
         return hidden, EntityVectors(ids, np.stack([row for _, row in fresh]))
+
+
+def ends_of(triples: Iterable[Triple]) -> set[str]:
+    """Return the entities of triples."""
+    return {end for head, _, tail in triples for end in (head, tail)}
 
 
 def _are_in(ids: Ids, ascending: Ids) -> NDArray[np.bool_]:

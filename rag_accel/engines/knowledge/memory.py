@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.knowledge.changes import Edits, GraphBase, Vector
+from rag_accel.engines.knowledge.changes import Edits, GraphBase, Vector, ends_of
 from rag_accel.engines.knowledge.files import StoredGraph, read_graph, write_graph
 from rag_accel.engines.knowledge.names import Triple
 from rag_accel.engines.knowledge.vectors import EntityVectors, as_rows, bad_vectors, unit
@@ -149,7 +149,7 @@ class MemoryGraph:
             self._edits.triples.update(dropped)
             self._edits.texts.update({name: None for name in gone if self._text(name) is not None})
             if self._has_vectors():
-                self._drop_vectors(self._absent({*gone, *_ends(dropped)}))
+                self._drop_vectors(self._absent({*gone, *ends_of(dropped)}))
             self._merge_if_many()
 
     def replace(
@@ -163,7 +163,7 @@ class MemoryGraph:
             ConfigError: on something that is no triple of texts.
         """
         held, told = dict.fromkeys(map(_triple, triples), True), dict(texts or {})
-        there = {*_ends(held), *told}
+        there = {*ends_of(held), *told}
         with self._lock:
             kept: dict[str, Vector | None] = {
                 name: row
@@ -374,7 +374,7 @@ class MemoryGraph:
         if not left:
             return left
         triples = self._edits.triples
-        left -= _ends(triple for triple, is_there in triples.items() if is_there)
+        left -= ends_of(triple for triple, is_there in triples.items() if is_there)
         return {
             name
             for name in left
@@ -549,10 +549,6 @@ def _copied(
     graph._edits.vectors.update(vectors)
     vars(graph).update(state)
     return graph
-
-
-def _ends(triples: Iterable[Triple]) -> set[str]:
-    return {end for head, _, tail in triples for end in (head, tail)}
 
 
 def _document(name: str, text: str | None) -> str:
