@@ -128,6 +128,33 @@ class GraphBase:
         return self.vectors.rows[place] if is_there else None
 
 
+def base_of(edits: Edits) -> GraphBase:
+    """Return what edits of an empty graph make of it."""
+    triples = [triple for triple, is_there in edits.triples.items() if is_there]
+    texts = {name: text for name, text in edits.texts.items() if text is not None}
+    entities = SortedNames(sorted({*ends_of(triples), *texts}))
+    relations = SortedNames(sorted({relation for _, relation, _ in triples}))
+    heads = as_ids([entities.places[head] for head, _, _ in triples])
+    along = as_ids([relations.places[relation] for _, relation, _ in triples])
+    tails = as_ids([entities.places[tail] for _, _, tail in triples])
+    is_loop = heads == tails
+    ways: list[EdgeRows] = []
+    directions = (heads, tails, ~is_loop), (tails, heads, ~is_loop), (heads, tails, is_loop)
+    for ends, others, kept in directions:
+        order = np.lexsort((others[kept], along[kept], ends[kept]))
+        columns = (ends[kept][order], along[kept][order], others[kept][order])
+        ways.append(EdgeRows(*columns, _NONE))
+    rows = {
+        entities.places[name]: row
+        for name, row in edits.vectors.items()
+        if row is not None and name in entities.places
+    }
+    ids = sorted(rows)
+    vectors = EntityVectors(as_ids(ids), np.stack([rows[id] for id in ids])) if ids else None
+    adjacency = Adjacency(ways, len(entities), len(relations))
+    return GraphBase(entities, relations, adjacency, texts, vectors or EntityVectors())
+
+
 class ChangedGraph:
     """A base and edits of it by number; making it takes time by the number of edits.
 

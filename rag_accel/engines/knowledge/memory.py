@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.knowledge.changes import Edits, GraphBase, Vector, ends_of
+from rag_accel.engines.knowledge.changes import Edits, GraphBase, Vector, base_of, ends_of
 from rag_accel.engines.knowledge.files import StoredGraph, read_graph, write_graph
 from rag_accel.engines.knowledge.names import Triple
 from rag_accel.engines.knowledge.vectors import EntityVectors, as_rows, bad_vectors, unit
@@ -410,9 +410,11 @@ class MemoryGraph:
             number, base, edits = self._number, self._base, self._edits.copy()
             if self._view is not None:
                 return self._view, edits
-        version = GraphVersion(number, base, edits)
-        if len(edits) > base.size * _AT_ONCE:
-            base = version.merged()
+        is_most = len(edits) > base.size * _AT_ONCE
+        is_new = is_most and not base.size
+        version = GraphVersion(number, base, Edits() if is_new else edits)
+        if is_most:
+            base = base_of(edits) if is_new else version.merged()
             self._install(version, edits, base)
             version, edits = GraphVersion(number, base, Edits()), Edits()
         with self._lock:
