@@ -39,7 +39,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/engines/devices": 4_800,
     "rag_accel/engines/embedding": 3_000,
     "rag_accel/engines/http": 700,
-    "rag_accel/engines/knowledge": 4_300,
+    "rag_accel/engines/knowledge": 3_900,
     "rag_accel/engines/llm": 13_500,
     "rag_accel/engines/pool": 1_000,
     "rag_accel/engines/ray": 1_600,

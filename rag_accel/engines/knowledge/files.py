@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.engines.knowledge.interned import Triple
+from rag_accel.engines.knowledge.names import Triple
 from rag_accel.errors import GraphFileError
 from rag_accel.system.files import replaced_file
 

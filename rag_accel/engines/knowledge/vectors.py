@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,19 +46,14 @@ class EntityVectors:
             np.insert(ids, places, fresh.ids), np.insert(rows, places, fresh.rows, axis=0)
         )
 
-    def renamed(self, ids: Ids) -> EntityVectors:
-        """Return them by other ids, which ascend as those do."""
-        return EntityVectors(ids[self.ids], self.rows)
-
 
 def nearest(
     parts: Sequence[EntityVectors],
     hidden: Ids,
     vector: NDArray[np.float32],
     k: int,
-    rank: Callable[[Ids], Ids],
 ) -> Ids:
-    """Return the ids of the ``k`` nearest by cosine; equal ones in the order of their names.
+    """Return the ids of the ``k`` nearest by cosine; equal ones in the order of their ids.
 
     A product of a matrix and a vector depends, in its last bits, on where a row stands. So those
     that can be among the nearest are scored again, each by itself and by numbers of 64 bits.
@@ -68,7 +63,6 @@ def nearest(
         hidden: ids of which the vectors in the first part are not to be found.
         vector: ``[dim], float32``, of length 1.
         k: most entities.
-        rank: gives numbers of ids in the order of their names.
     """
     ids = np.concatenate([part.ids for part in parts])
     scores = np.concatenate([part.rows @ vector for part in parts])
@@ -78,7 +72,7 @@ def nearest(
     margin = 2 * len(vector) * float(np.finfo(np.float32).eps)
     near = np.flatnonzero((scores >= least - margin) & (scores > -np.inf))
     exact = np.concatenate([_scores(rows, vector) for rows in _cut(parts, near)])
-    return best(ids[near], exact, k, rank)
+    return best(ids[near], exact, k)
 
 
 def _cut(parts: Sequence[EntityVectors], places: Ids) -> list[NDArray[np.float32]]:

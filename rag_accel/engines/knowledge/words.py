@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, MutableMapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,27 +20,22 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_WORD.findall(text.casefold())))
 
 
-def _word_ids(ids: dict[str, int], name: str) -> list[int]:
-    """Return the ids of the words of a name; new words get theirs."""
-    return [ids.setdefault(word, len(ids)) for word in words_of(name)]
-
-
 class WordRows:
-    """The words of names whose ids follow each other, and which of them have each word.
+    """The words of names whose places follow each other, and which of them have each word.
 
     Args:
-        first: the id of the first name.
+        first: the place of the first name.
         words: the words of each name, one name after the other.
         sizes: ``[n], int64``, how many each name has.
-        sorted_words: ``[len(words)], int64``, the same words, ascending.
-        holders: ``[len(words)], int64``, the id of the name that has each of these.
     """
 
-    def __init__(self, first: int, words: Ids, sizes: Ids, sorted_words: Ids, holders: Ids) -> None:
+    def __init__(self, first: int, words: Ids, sizes: Ids) -> None:
         self.first = first
         self.words, self.sizes = words, sizes
-        self._sorted_words, self._holders = sorted_words, holders
         self._starts = np.cumsum(sizes) - sizes
+        order = np.argsort(words, kind="stable")
+        self._sorted_words = words[order]
+        self._holders = np.repeat(np.arange(first, first + len(sizes)), sizes)[order]
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -47,22 +43,8 @@ class WordRows:
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], first: int) -> WordRows:
         """Return the words of names, given name by name."""
-        sizes = as_ids(list(map(len, rows)))
         words = as_ids([word for row in rows for word in row])
-        order = np.argsort(words, kind="stable")
-        holders = np.repeat(np.arange(first, first + len(rows)), sizes)
-        return cls(first, words, sizes, words[order], holders[order])
-
-    def joined(self, more: WordRows) -> WordRows:
-        """Return these and those of the names behind them."""
-        places = np.searchsorted(self._sorted_words, more._sorted_words, "right")
-        return WordRows(
-            self.first,
-            np.concatenate((self.words, more.words)),
-            np.concatenate((self.sizes, more.sizes)),
-            np.insert(self._sorted_words, places, more._sorted_words),
-            np.insert(self._holders, places, more._holders),
-        )
+        return cls(first, words, as_ids(list(map(len, rows))))
 
     def holders(self, word: int) -> Ids:
         """Return the ids of the names that have a word, ascending."""
@@ -86,7 +68,7 @@ class NameWords:
     changes a few of.
 
     Args:
-        ids: of each word. Words of later versions may be added to it: theirs are larger.
+        ids: of each word.
         rows: the words of names, and those of new names behind them if there are some.
         is_there: ``[n], bool``, the names that can be found.
         having: ``[w], int64``, how many of these names have each word.
@@ -95,7 +77,7 @@ class NameWords:
 
     def __init__(
         self,
-        ids: dict[str, int],
+        ids: MutableMapping[str, int],
         rows: Sequence[WordRows],
         is_there: NDArray[np.bool_],
         having: Ids,
@@ -103,49 +85,61 @@ class NameWords:
     ) -> None:
         self._ids, self._rows = ids, rows
         self._is_there, self._having, self._num = is_there, having, num
-        #: the words of names behind the ones known here, as far as they were read
-        self._later: list[list[int]] = []
         #: names that totals were made for, until those of all are
         self._num_looked = 0
         self._all_totals: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, names: Sequence[str], is_there: NDArray[np.bool_]) -> NameWords:
+    def of(cls, names: Sequence[str]) -> NameWords:
         """Return the words of names, by their places."""
         ids: dict[str, int] = {}
-        rows = WordRows.of([_word_ids(ids, name) for name in names], 0)
-        words, _ = rows.of_names(np.flatnonzero(is_there))
-        num = int(np.count_nonzero(is_there))
-        return cls(ids, (rows,), is_there, np.bincount(words, minlength=len(ids)), num)
+        rows = [[ids.setdefault(word, len(ids)) for word in words_of(name)] for name in names]
+        return cls._alone(ids, WordRows.of(rows, 0))
+
+    @classmethod
+    def _alone(cls, ids: MutableMapping[str, int], rows: WordRows) -> NameWords:
+        having = np.bincount(rows.words, minlength=len(ids))
+        return cls(ids, (rows,), np.ones(len(rows), np.bool_), having, len(rows))
 
     def edited(self, names: Sequence[str], changed: Ids, is_there: NDArray[np.bool_]) -> NameWords:
         """Return the words of these names and of new ones; it takes as long as they are many.
 
         Args:
-            names: those behind the ones known here, which must be merged; of two calls, one gets
-                the first of the other's. Not from two threads at once.
-            changed: ids of known names, each once, that may have come or gone.
+            names: those behind the ones known here, which can all be found and are in one part.
+            changed: places of known names, each once, that may have gone.
             is_there: ``[n], bool``, which of all can be found.
         """
         (known,) = self._rows
-        for name in names[len(self._later) :]:
-            self._later.append(_word_ids(self._ids, name))
-        new = WordRows.of(self._later[: len(names)], len(known))
-        was, now = self._is_there[changed], is_there[changed]
-        came, gone = changed[now & ~was], changed[was & ~now]
+        own: dict[str, int] = {}
+        num = len(self._ids)
+        rows = [
+            [
+                self._ids[word] if word in self._ids else own.setdefault(word, num + len(own))
+                for word in words_of(name)
+            ]
+            for name in names
+        ]
+        new = WordRows.of(rows, len(known))
+        gone = changed[~is_there[changed]]
         fresh = np.flatnonzero(is_there[len(known) :]) + len(known)
-        having = np.zeros(len(self._ids), np.int64)
-        having[: len(self._having)] = self._having
-        for rows, some, by in ((known, came, 1), (known, gone, -1), (new, fresh, 1)):
-            np.add.at(having, rows.of_names(some)[0], by)
-        num = self._num + len(came) - len(gone) + len(fresh)
+        having = np.concatenate((self._having, np.zeros(len(own), np.int64)))
+        for part, some, by in ((known, gone, -1), (new, fresh, 1)):
+            np.add.at(having, part.of_names(some)[0], by)
         parts = (known, new) if len(new) else (known,)
-        return NameWords(self._ids, parts, is_there, having, num)
+        return NameWords(
+            ChainMap(own, self._ids), parts, is_there, having, self._num - len(gone) + len(fresh)
+        )
 
-    def merged(self) -> NameWords:
-        """Return the same words in one part; slow, and any thread may do it."""
-        rows = self._rows[0] if len(self._rows) == 1 else self._rows[0].joined(self._rows[1])
-        return NameWords(self._ids, (rows,), self._is_there, self._having, self._num)
+    def renamed(self, names: Ids) -> NameWords:
+        """Return the words of some names in another order, by their places; no others' words."""
+        whole = np.concatenate([rows.words for rows in self._rows])
+        sizes = np.concatenate([rows.sizes for rows in self._rows])
+        words = whole[flat((np.cumsum(sizes) - sizes)[names], sizes[names])]
+        is_used = np.bincount(words, minlength=len(self._having)) > 0
+        places = np.cumsum(is_used) - 1
+        used, numbers = is_used.tolist(), places.tolist()
+        ids = {word: numbers[known] for word, known in self._ids.items() if used[known]}
+        return self._alone(ids, WordRows(0, places[words], sizes[names]))
 
     def find(self, text: str, k: int, rank: Callable[[Ids], Ids]) -> Ids:
         """Return the ``k`` entities whose names share most with a text; without a word, none.
@@ -155,10 +149,10 @@ class NameWords:
             k: most entities.
             rank: gives numbers of ids in the order of their names.
         """
-        shared, num_words = np.zeros(len(self._is_there)), len(self._having)
+        shared = np.zeros(len(self._is_there))
         for word in words_of(text):
-            known = self._ids.get(word, num_words)
-            if known < num_words:
+            known = self._ids.get(word)
+            if known is not None:
                 weight = self._weights(as_ids([known]))
                 for rows in self._rows:
                     holders = rows.holders(known)

@@ -18,7 +18,7 @@ from rag_accel.engines.knowledge.words import words_of
 
 def settle(graph: MemoryGraph) -> None:
     """Wait until no merge is under way."""
-    thread = graph._store._merging._thread
+    thread = graph._thread
     if thread is not None:
         thread.join(60)
         assert not thread.is_alive()
@@ -26,11 +26,10 @@ def settle(graph: MemoryGraph) -> None:
 
 def merge(graph: MemoryGraph, beside: Callable[[], None] = lambda: None) -> None:
     """Merge the edits of a graph in this thread, and do something else before that ends."""
-    store = graph._store
-    version, edits = store._made()
+    version, edits = graph._made()
     base = version.merged()
     beside()
-    store.install(version, edits, base)
+    graph._install(version, edits, base)
 
 
 class Expected:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from rag_accel.engines import MemoryGraph
-from rag_accel.engines.knowledge import base
+from rag_accel.engines.knowledge import memory
 
 ENTITIES = ["a", "A", "b b", "B b c", "n\nl", "x -> y", "é", "É c", "", "\U0001f600 a", "c a b"]
 RELATIONS = ["r", "s t", "R", "a"]
@@ -54,11 +54,7 @@ class EditedGraph(RuleBasedStateMachine):
         self.expected.add(held, told)
         self.gone = list[Triple]()
         if is_sorted:
-            self.graph.view()
-        self.keep_edits()
-
-    def keep_edits(self) -> None:
-        self.graph._store._at_once = math.inf
+            merge(self.graph)
 
     def add_both(self, added: list[Triple], told: dict[str, str]) -> None:
         self.graph.add(added, told)
@@ -150,18 +146,14 @@ class EditedGraph(RuleBasedStateMachine):
     )
     def copy(self, how: Any, ask: Asked) -> None:
         before, self.graph = self.graph, how(self.graph)
-        self.keep_edits()
         before.remove(entities=ENTITIES)
         check(self.graph, self.expected, *ask)
 
 
-@pytest.mark.parametrize("most_unused", [1, 1024])
-def test_any_edits_and_merges_find_what_a_new_graph_does(
-    monkeypatch: pytest.MonkeyPatch, most_unused: int
-) -> None:
-    monkeypatch.setattr(base, "_MOST_UNUSED", most_unused)
+def test_any_edits_and_merges_find_what_a_new_graph_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_AT_ONCE", math.inf)
     EditedGraph.TestCase.settings = settings(
-        max_examples=8,
+        max_examples=16,
         stateful_step_count=16,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -66,8 +66,8 @@ def test_entities_that_come_and_go_leave_nothing_behind() -> None:
     settle(graph)
     base = graph.view().merged()
     assert len(base.vectors) == 2
-    assert sum(row is not None for row in graph._store.edits.vectors.values()) <= 2
-    assert len(graph._store.edits) <= 1024
+    assert sum(row is not None for row in graph._edits.vectors.values()) <= 2
+    assert len(graph._edits) <= 1024
     assert len(base.entities) <= 1100
 
 

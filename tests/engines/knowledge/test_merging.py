@@ -14,8 +14,7 @@ from graph_harness import walk
 
 from rag_accel.engine_api import LinkQuery
 from rag_accel.engines import KnowledgeEngine, MemoryGraph
-from rag_accel.engines.knowledge.base import GraphBase
-from rag_accel.engines.knowledge.overlay import Overlay
+from rag_accel.engines.knowledge.changes import ChangedGraph, GraphBase
 from rag_accel.engines.knowledge.words import NameWords
 from rag_accel.errors import ConfigError, GraphMergeError
 
@@ -28,9 +27,9 @@ class HeldMerges:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
         self.began, self.may_end = threading.Event(), threading.Event()
         self._error = error
-        plain = Overlay.merged
+        plain = ChangedGraph.rebuilt
 
-        def merged(over: Overlay) -> GraphBase:
+        def merged(over: ChangedGraph) -> GraphBase:
             if threading.current_thread().name == "rag-accel-graph-merge":
                 self.began.set()
                 assert self.may_end.wait(60)
@@ -39,7 +38,7 @@ class HeldMerges:
                     raise error
             return plain(over)
 
-        monkeypatch.setattr(Overlay, "merged", merged)
+        monkeypatch.setattr(ChangedGraph, "rebuilt", merged)
 
 
 def asked_graph() -> MemoryGraph:
@@ -108,11 +107,11 @@ def test_a_merge_that_fails_loses_nothing_and_is_tried_again(
 def test_edits_are_bounded_where_merges_go_on_failing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(over: Overlay) -> GraphBase:
+    def fail(over: ChangedGraph) -> GraphBase:
         raise MemoryError("no room")
 
-    graph, plain = asked_graph(), Overlay.merged
-    monkeypatch.setattr(Overlay, "merged", fail)
+    graph, plain = asked_graph(), ChangedGraph.rebuilt
+    monkeypatch.setattr(ChangedGraph, "rebuilt", fail)
     caplog.set_level(logging.ERROR)
     for num in range(12):
         edit(graph, num, 1)
@@ -128,10 +127,10 @@ def test_edits_are_bounded_where_merges_go_on_failing(
     ):
         with pytest.raises(GraphMergeError):
             change()
-    assert (len(found(graph)), len(graph), len(graph._store.edits)) == (12, 112, 12)
-    monkeypatch.setattr(Overlay, "merged", plain)
+    assert (len(found(graph)), len(graph), len(graph._edits)) == (12, 112, 12)
+    monkeypatch.setattr(ChangedGraph, "rebuilt", plain)
     edit(graph, 12, 1)
-    assert len(graph._store.edits) == 1
+    assert len(graph._edits) == 1
     assert len(found(graph)) == 13
 
 
@@ -157,9 +156,9 @@ def test_a_graph_that_holds_other_triples_takes_edits_again(
     assert "could not be merged" in caplog.text
     edit(graph, 5, 15)
     graph.replace([("a", "r", str(number)) for number in range(20)])
-    monkeypatch.setattr(Overlay, "merged", None)
+    monkeypatch.setattr(ChangedGraph, "rebuilt", None)
     graph.add([("a", "r", "b")])
-    assert len(graph._store.edits) == 21
+    assert len(graph._edits) == 21
 
 
 def test_words_that_are_read_during_a_merge_are_not_read_again(
@@ -180,9 +179,9 @@ def test_a_graph_is_not_kept_for_its_merge(monkeypatch: pytest.MonkeyPatch) -> N
     held, graph = HeldMerges(monkeypatch), asked_graph()
     edit(graph, 0)
     assert held.began.wait(60)
-    thread = graph._store._merging._thread
+    thread = graph._thread
     assert thread is not None
-    gone = weakref.ref(graph._store)
+    gone = weakref.ref(graph)
     del graph
     gc.collect()
     assert gone() is None
