@@ -20,7 +20,6 @@ MEASURED_S = 0.25
 TURNS = 2
 """Measurements of each way, of which the fastest counts."""
 
-
 NOISE = 0.05
 """The share by which two measurements of the same may differ."""
 

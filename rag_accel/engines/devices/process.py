@@ -194,7 +194,7 @@ class ProcessMember:
 
     def abort(self) -> None:
         """End the child, so that a call that runs ends at once; from any thread."""
-        self._child.kill()
+        self._child.abort()
 
     def close(self) -> None:
         """End the child, by force if it does not end by itself within a second."""

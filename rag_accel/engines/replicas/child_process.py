@@ -88,7 +88,7 @@ class ChildProcess:
     def end(self, *, restart: bool) -> None:
         """End the child: at once if another may follow, else by force after a second."""
         if restart:
-            self.kill()
+            self._kill()
             return
         self._is_over = True
         with self._lock:
@@ -97,8 +97,12 @@ class ChildProcess:
             child.close()
             self._end()
 
-    def kill(self) -> None:
-        """End the child by force, so that its calls end at once; from any thread."""
+    def abort(self) -> None:
+        """End the child by force, and start none any more; from any thread, at once."""
+        self._is_over = True
+        self._kill()
+
+    def _kill(self) -> None:
         child = self._child
         if child is not None:
             child.process.kill()
@@ -229,7 +233,7 @@ class _Child:
 
     def _take(self) -> None:
         pipe: Any = self.process.stdout
-        with pipe, suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):
+        with pipe, suppress(Exception):  # whatever it is, there are no more answers
             while True:
                 answer: ChildAnswer = pickle.load(pipe)
                 with self._lock:

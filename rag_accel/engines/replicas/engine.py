@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 from rag_accel.clock import Clock, MonotonicClock
@@ -293,11 +294,11 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
         return None
 
     def _fail(self, jobs: Sequence[HostedJob], error: EngineError) -> None:
-        """Let jobs end in an error in the next step."""
+        """Let jobs end in the next step, each in an error of its own."""
         for job in jobs:
             if self._jobs.get(job.request.id) is job:
                 del self._jobs[job.request.id]
-                self._rejected.append(EngineOutput(job.request.id, "error", error=error))
+                self._rejected.append(EngineOutput(job.request.id, "error", error=copy(error)))
         self._outbox.interrupt()
 
     def _outputs_of(self, report: ReplicaReport) -> Iterable[EngineOutput]:

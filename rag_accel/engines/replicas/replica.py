@@ -359,8 +359,7 @@ class Replica:
             return True
         if late:
             self.cancel(late)
-            error = overdue_error(self.name, self._options)
-            ends = tuple((job, EngineOutput(job.request.id, "error", error=error)) for job in late)
+            ends = tuple((job, self._overdue(job)) for job in late)
             self._tell(ReplicaReport(self, info.incarnation, ends))
         calls = {id(job.call): job.call for job in jobs if job.call is not None} if is_idle else {}
         for call in calls.values():
@@ -368,6 +367,10 @@ class Replica:
             if failure is not None:
                 self._report_unsent(info, [job for job in jobs if job.call is call], failure)
         return hangs
+
+    def _overdue(self, job: HostedJob) -> EngineOutput:
+        error = overdue_error(self.name, self._options)
+        return EngineOutput(job.request.id, "error", error=error)
 
     def _report_unsent(self, info: HostInfo, jobs: list[HostedJob], failure: Exception) -> None:
         with self._lock:

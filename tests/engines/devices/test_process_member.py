@@ -131,6 +131,14 @@ def test_a_child_that_takes_too_long_is_ended(model: Any, text: str, limit: Any)
         await_end(member.pid)
 
 
+def test_a_member_that_was_aborted_starts_no_child() -> None:
+    with process() as member:
+        member.abort()
+        with pytest.raises(EngineLostError):
+            member.embed(["x"], "query", 1)
+        assert member.pid is None
+
+
 def test_close_ends_the_child_and_frees_what_it_had() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with process() as member:

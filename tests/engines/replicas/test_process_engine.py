@@ -99,8 +99,10 @@ def test_work_that_kills_its_child_ends_in_an_error_alone() -> None:
 def test_a_child_that_may_not_start_again_is_lost_with_how_it_ended() -> None:
     with hosted(FAKE, max_restarts=0) as engine:
         os.kill(pids(engine)[0], signal.SIGKILL)
-        engine.submit([embedding("a")])
-        assert isinstance(ends(engine, 1)["a"].error, EngineLostError)
+        engine.submit([embedding("a"), embedding("b")])
+        errors = [end.error for end in ends(engine, 2).values()]
+        assert all(isinstance(error, EngineLostError) for error in errors)
+        assert errors[0] is not errors[1]
         assert engine.health().state == "lost"
         assert "signal 9" in engine.health().parts[0].why
 
