@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from rag_accel.engines.replicas.engine import HostedEngine
 from rag_accel.engines.replicas.host import EngineHost
 from rag_accel.engines.replicas.options import ReplicaOptions
 from rag_accel.engines.replicas.spec import EngineSpec
+from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
 
 
@@ -26,14 +27,24 @@ class ProcessOptions(ReplicaOptions):
         threads: on which each process computes; by default all cores, shared by the most replicas.
         cpus: the cores that they may run on; by default all that this process may use.
         others: as of ``ReplicaOptions``.
+
+    Raises:
+        ConfigError: an option out of range.
     """
 
     threads: int | None = None
-    cpus: frozenset[int] | None = None
+    cpus: Collection[int] | None = None
 
     def __post_init__(self) -> None:
         ReplicaOptions.__post_init__(self)
         check_whole("ProcessOptions.threads", self.threads, 1)
+        if self.cpus is not None and not isinstance(self.cpus, Collection):
+            raise ConfigError(
+                "cores are given by their numbers",
+                where="ProcessOptions.cpus",
+                found=repr(self.cpus),
+                valid="a list such as [0, 1]",
+            )
 
     @property
     def granted_threads(self) -> int:
@@ -78,7 +89,7 @@ class ProcessEngine(HostedEngine):
             ChildProcess,
             name,
             partial(EngineHost, spec, options.granted_threads),
-            cpus=options.cpus,
+            cpus=None if options.cpus is None else frozenset(options.cpus),
             restarts=options.max_restarts,
         )
         super().__init__(name, host, options, clock)
