@@ -28,7 +28,7 @@ _is_in_environment = getattr(
 OnFull = Literal["wait", "raise"]
 AdoptLLM = Literal["exact", "batched", "off"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
-KvReuse = Literal["exact", "fused", "full", "dependency"]
+KvReuse = Literal["exact", "fused", "full", "dependency", "fused+dependency", "full+dependency"]
 Origin = Literal["argument", "environment", "default"]
 
 #: options that there were, with what to use instead
@@ -246,7 +246,8 @@ class Options:
         "how local language models compute the retrieved chunks of their prompts: `exact` in each "
         "prompt; `full` splices in the KV cache of an earlier prompt, which is approximate; "
         "`fused` recomputes a share of the tokens, approximate, too; `dependency` computes the "
-        "relation paths of a prompt as a tree, each token seeing its own path. It applies to the "
+        "relation paths of a prompt as a tree, each token seeing its own path; `fused+dependency` "
+        "and `full+dependency` do both in one prompt. It applies to the "
         "program's own Hugging Face models as well, `full` and `fused` also to its models on vLLM "
         "servers; a `LocalLLM` or a component that names it takes precedence",
     )

@@ -24,7 +24,6 @@ import torch
 from bench.baselines.eviction import LACRPolicy
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.batching.rows import LanePool, Runner, SequenceRows
-from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.reuse.tree_units import (
     PromptTree,
     Subforest,
@@ -33,9 +32,10 @@ from rag_accel.engines.llm.local.reuse.tree_units import (
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.dependency.positions import tree_positions
-from rag_accel.kv.dependency.tokens import TreePrompt, node_keys
+from rag_accel.kv.dependency.tokens import node_keys
 from rag_accel.kv.entry import KeyValues, LaneState
 from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.segments import SegmentedPrompt, prompt_around
 from rag_accel.kv.store import HostStore
 
 #: Rows of a forward, about: what the engine takes for a prompt that is alone.
@@ -59,7 +59,7 @@ class Answered:
 
 def preorder_prompt(
     prompting: Prompting, messages: Sequence[Message], spans: Sequence[ChunkSpan]
-) -> TreePrompt:
+) -> SegmentedPrompt:
     """Return the prompt that the engine computes as a tree, but with positions in pre-order.
 
     Args:
@@ -74,7 +74,7 @@ def preorder_prompt(
     if prompt is None:
         raise EngineError("a prompt has no tree", where="DepCache", valid="paths that share")
     positions = tree_positions(prompt.tree, "preorder", len(prompt.head))
-    return replace(prompt, positions=positions)
+    return prompt_around(prompt.head, prompt.tree, prompt.task, positions)
 
 
 class DepCache:
@@ -102,7 +102,7 @@ class DepCache:
         return self._store.peek(key)
 
     @torch.inference_mode()
-    def answer(self, prompt: TreePrompt, most: int = 1) -> Answered:
+    def answer(self, prompt: SegmentedPrompt, most: int = 1) -> Answered:
         """Return the greedy answer of so many tokens; whatever ends an answer does not end it.
 
         Raises:
@@ -124,7 +124,7 @@ class DepCache:
         return Answered(tuple(tokens), torch.cat(logits), reused)
 
     @torch.inference_mode()
-    def replay(self, prompt: TreePrompt) -> None:
+    def replay(self, prompt: SegmentedPrompt) -> None:
         """Keep what an answer to a prompt keeps, but with states that nothing was computed for.
 
         For the time of later answers, which depends on what is kept and not on its content.
@@ -139,14 +139,14 @@ class DepCache:
                 keys, values = (head.keys.new_ones(layers, heads, tokens, dim) for _ in range(2))
                 self._keep(found, node, KeyValues(keys, values, _position(prompt, node)))
 
-    def _begun(self, prompt: TreePrompt) -> PromptTree:
+    def _begun(self, prompt: SegmentedPrompt) -> PromptTree:
         """Return the tree of a prompt with the states that are kept of it."""
         start = len(prompt.head)
         in_order = np.arange(start, start + len(prompt.tree.ids))
         if not np.array_equal(prompt.positions.positions, in_order):
             raise ConfigError("positions of a tree are not in pre-order", where="DepCache")
         keys = node_keys(prompt.tree, ChunkSource("", "", prompt.head))
-        found = PromptTree(prompt, TokenSequence(prompt.ids, 1), keys)
+        found = PromptTree(prompt, keys)
         self._store.began([found.keys])
         for key in reversed(found.keys):  # children first, so that none outlives its parent
             if key in found.missing and (state := self._store.find(key)) is not None:
@@ -219,7 +219,7 @@ class DepCache:
         return self._runner.run([SequenceRows(lane, ids, places, places, (len(ids) - 1,))])
 
 
-def _part_rows(lane: int, part: Subforest, prompt: TreePrompt) -> SequenceRows:
+def _part_rows(lane: int, part: Subforest, prompt: SegmentedPrompt) -> SequenceRows:
     slots, starts, head = part.place.slots, prompt.tree.starts, len(prompt.head)
     positions = [
         head + at for node in part.nodes for at in range(int(starts[node]), int(starts[node + 1]))
@@ -240,7 +240,7 @@ def _groups(parts: Sequence[Subforest]) -> Iterator[list[Subforest]]:
         yield group
 
 
-def _position(prompt: TreePrompt, node: int) -> int:
+def _position(prompt: SegmentedPrompt, node: int) -> int:
     return len(prompt.head) + int(prompt.tree.starts[node])
 
 

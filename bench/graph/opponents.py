@@ -37,7 +37,7 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.fidelity.prompts import SYSTEM
 from rag_accel.kv.dependency.paths import Segments
-from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.store import HostStore
 from rag_accel_demo.load import torch_threads
 
@@ -155,7 +155,7 @@ def depcache_arm(cache: DepCache, tokenizer: Any, before: Sequence[Retrieved]) -
     return answer
 
 
-def preorder_of(prompting: Prompting, found: Retrieved) -> TreePrompt:
+def preorder_of(prompting: Prompting, found: Retrieved) -> SegmentedPrompt:
     """Return the tokens of the prompt that the tree has, too, but with positions in pre-order."""
     turns = (Message("system", SYSTEM), Message("user", HEAD + found.flat + QUESTION))
     return preorder_prompt(prompting, turns, tuple(_spans(found.lines)))

@@ -12,7 +12,7 @@ from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.fidelity.tuning.questions import GraphQuestions
-from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel_demo.load import torch_threads
 
 ANEW, REUSED = "DepCache, tuned, nothing kept", "DepCache, tuned, paths kept"
@@ -62,6 +62,6 @@ def _num_right(cache: DepCache, prompting: Prompting, prompt: GraphQuestions, is
     )
 
 
-def _tokens(prompting: Prompting, prompt: GraphPrompt) -> TreePrompt:
+def _tokens(prompting: Prompting, prompt: GraphPrompt) -> SegmentedPrompt:
     payload = prompt.payload(1)
     return preorder_prompt(prompting, payload.messages, payload.chunk_spans)

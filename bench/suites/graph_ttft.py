@@ -105,7 +105,7 @@ class Sizes:
         opponents_counted: of them, the last ones, which other ways to keep a stream are asked.
         share: of the stream's distinct tokens that have room.
         short_turns: of the short prompts.
-        only_paths: of a short prompt.
+        paths_first: of a short prompt.
         answers: prompts whose answers are compared.
     """
 
@@ -123,7 +123,7 @@ class Sizes:
     opponents_counted: int = 10
     share: float = 0.15
     short_turns: int = 60
-    only_paths: int = 3
+    paths_first: int = 3
     answers: int = 6
 
 
@@ -163,7 +163,7 @@ def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> S
     with little_garbage():
         opponents = _opponents(chosen, source, model, tokenizer)
     with little_garbage():
-        asked = source.apart(chosen.short_turns + 1, 1, chosen.only_paths)
+        asked = source.apart(chosen.short_turns + 1, 1, chosen.paths_first)
         short = measure_short(model, tokenizer, asked)
     _logger.info("short prompts: %.3f", short.ratio)
     rows: list[Row] = [row for one in (*found, stream, opponents) for row in one.rows()]

@@ -208,7 +208,7 @@ class LocalCalls:
                 request,
                 identity.retrieved.texts(),
                 identity.retrieved.asked,
-                only_paths=local.reuses_paths,
+                paths_first=local.reuses_paths,
             )
         return Work(engine, PrimitiveKind.DECODING, request)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from rag_accel.engines.llm.local.text.tokens import TokenInput, TokenOutput
-    from rag_accel.engines.llm.local.work import ReusablePrompt
+    from rag_accel.kv.segments import SegmentedPrompt
 
 _WHERE = "llm"
 _WOULD_SHARE = 'adopt_llm="batched" shares its steps'
@@ -154,20 +154,25 @@ def _parts(
     call: GenerateCall,
     ids: tuple[int, ...],
     texts: list[tuple[str, str]],
-) -> ReusablePrompt | None:
+) -> SegmentedPrompt | None:
     """Return a prompt by its retrieved texts or paths; None where none are found in it."""
     from rag_accel.engines.llm.local.reuse.id_segments import segment_ids
     from rag_accel.engines.llm.local.reuse.id_trees import tree_of_ids
 
     asked = identity.retrieved.asked
-    if bounds.kv_reuse == "dependency":
-        return tree_of_ids(ids, call.tokenizer, texts, asked)
+    least = bounds.least_chunk_tokens if bounds.reuses_texts else None
+    found = None
+    if bounds.reuses_paths:
+        found = tree_of_ids(
+            *(ids, call.tokenizer, texts, asked),
+            least_tokens=least,
+            least_characters=LEAST_CHARACTERS,
+        )
+    if found is not None or least is None:
+        return found
     return segment_ids(
-        ids,
-        call.tokenizer,
-        texts,
-        asked,
-        least_tokens=bounds.least_chunk_tokens,
+        *(ids, call.tokenizer, texts, asked),
+        least_tokens=least,
         least_characters=LEAST_CHARACTERS,
     )
 
@@ -225,8 +230,8 @@ def why_plain(accelerator: Accelerator, model: Any, *, is_sampled: bool = False)
     bounds = accelerator.local_llms.bounds(model)
     if bounds in seen.unmade:
         return seen.unmade[bounds]
-    if bounds.kv_reuse == "dependency" and _has_windows(model):
-        return "kv_reuse is dependency, and a layer of it sees a window of positions only"
+    if bounds.reuses_paths and _has_windows(model):
+        return f"kv_reuse is {bounds.kv_reuse}, and a layer of it sees a window of positions only"
     return _now(model, adopt, is_approximate=bounds.is_approximate, is_sampled=is_sampled)
 
 

@@ -56,8 +56,8 @@ class PromptTexts:
 
 def reuse_of(accelerator: Accelerator) -> ServedReuse | None:
     """Return how servers reuse texts; None where they are not told of any."""
-    reuse = accelerator.options.kv_reuse
-    return reuse if reuse in ("full", "fused") else None
+    texts = accelerator.options.kv_reuse.partition("+")[0]  # a server computes no trees
+    return texts if texts in ("full", "fused") else None
 
 
 def changes(accelerator: Accelerator) -> bool:

@@ -260,7 +260,8 @@ class PromptUse:
     Args:
         computed: run through the model for this prompt, also before all of it was known.
         from_prefix: taken over from an earlier prompt with the same beginning.
-        from_chunks: taken over from texts encoded before, at other places (FusionRAG section 4).
+        from_chunks: taken over from texts and paths encoded before, at other places (FusionRAG
+            section 4, DepCache section 4.2).
         recomputed: of those computed, the tokens of such texts.
         preprocessed: tokens of texts whose state was computed offline behind similar ones (section
             3.1), those computed again among them.
@@ -268,6 +269,8 @@ class PromptUse:
             those encoded for this very prompt among them.
         documents: tokens of retrieved texts next to a tree of paths, which have the state of the
             whole prompt: they are computed, or from a prefix.
+        tree: tokens of relation paths that are computed as a tree (DepCache section 3.1).
+        from_tree: of ``from_chunks``, those of such paths.
     """
 
     computed: int = 0
@@ -277,6 +280,8 @@ class PromptUse:
     preprocessed: int = 0
     approximate: int = 0
     documents: int = 0
+    tree: int = 0
+    from_tree: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -292,6 +297,8 @@ class PromptUse:
             self.preprocessed + other.preprocessed,
             self.approximate + other.approximate,
             self.documents + other.documents,
+            self.tree + other.tree,
+            self.from_tree + other.from_tree,
         )
 
 

@@ -167,7 +167,7 @@ def _score(
         for prompt, ids in zip(prompts, encoded, strict=True):
             asked = TokenInput(ids=ids.own, ends=engines[0][0].ends, most=tokens)
             output, full = plain.answer(asked, len(ids.own))
-            again = prompt.generation_input(len(output.tokens), only_paths=ids.tree is not None)
+            again = prompt.generation_input(len(output.tokens), paths_first=ids.tree is not None)
             answers = (each.answer(again, len(ids.ids), output.tokens) for each in others)
             yield [divergence(full, logits) for _, logits in answers]
 

@@ -54,11 +54,11 @@ class TextPrompt:
         user = Message("user", self.content)
         return (Message("system", self.system), user) if self.system else (user,)
 
-    def generation_input(self, max_tokens: int, *, only_paths: bool = False) -> GenerationInput:
+    def generation_input(self, max_tokens: int, *, paths_first: bool = False) -> GenerationInput:
         """Return the input of an engine, with the spans of texts or paths, as drop-ins make it."""
         named = [(str(at), text) for at, text in enumerate(self.texts)]
         asked = GenerationInput(self.messages, max_tokens=max_tokens)
-        return locate_chunks(asked, named, only_paths=only_paths)
+        return locate_chunks(asked, named, paths_first=paths_first)
 
     def segmented(self, tokenizer: Any) -> SegmentedPrompt:
         """Return its ``segments`` by a tokenizer with its own template."""

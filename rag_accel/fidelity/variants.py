@@ -12,7 +12,7 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.prompts import TextPrompt, cut_texts, searched_prompts, word_search
-from rag_accel.kv.dependency.tokens import TreePrompt
+from rag_accel.kv.segments import SegmentedPrompt
 from rag_accel.kv.verdicts import DEPENDENCY, FUSED, INT8, VerdictKind
 from rag_accel.sample import read_corpus
 from rag_accel.sample.graph_questions import chain_questions
@@ -37,7 +37,7 @@ class PromptTokens:
 
     own: tuple[int, ...]
     ids: tuple[int, ...]
-    tree: TreePrompt | None = None
+    tree: SegmentedPrompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _texts(prompting: Prompting, prompt: TextPrompt) -> PromptTokens:
 
 
 def _tree(prompting: Prompting, prompt: TextPrompt) -> PromptTokens:
-    whole = prompt.generation_input(1, only_paths=True)
+    whole = prompt.generation_input(1, paths_first=True)
     tree = prompting.tree(whole.messages, whole.chunk_spans)
     own = prompting.whole(prompt.messages)
     if tree is None:

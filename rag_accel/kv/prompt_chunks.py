@@ -45,7 +45,7 @@ def locate_chunks(
     documents: Iterable[tuple[str, str]],
     questions: Collection[str] = (),
     *,
-    only_paths: bool = False,
+    paths_first: bool = False,
 ) -> GenerationInput:
     """Return a prompt with the spans of the documents in it.
 
@@ -55,15 +55,15 @@ def locate_chunks(
             paragraphs, lines and sentences count, the others are ignored.
         questions: the queries that found the documents, without white space around them. A
             document may be the same text; but a question has to be computed.
-        only_paths: whether relation paths are looked for, line by line; where there are any, what
-            else the documents hold has spans of its own.
+        paths_first: whether relation paths are looked for, line by line; where there are any, what
+            else the documents hold has spans of its own, else documents are found as without.
     """
     if prompt.chunk_spans:
         return prompt
     texts = list(documents)
     if not texts:
         return prompt
-    find = _paths_first if only_paths else _texts
+    find = _paths_first if paths_first else _texts
     chunk_spans = tuple(
         ChunkSpan(at, span.start, span.stop, span.document)
         for at, message in enumerate(prompt.messages)
@@ -81,11 +81,11 @@ def _texts(
 def _paths_first(
     text: str, documents: list[tuple[str, str]], questions: Collection[str]
 ) -> Iterable[TextSpan]:
-    """Return the spans of paths, and if there are any, those of the other parts of documents."""
+    """Return the spans of paths and of the other parts of documents; without paths, of texts."""
     paths = list(locate_paths(text, documents, questions))
-    if paths:
-        paths += locate_other_lines(text, documents, LEAST_CHARACTERS, questions)
-    return paths
+    if not paths:
+        return _texts(text, documents, questions)
+    return [*paths, *locate_other_lines(text, documents, LEAST_CHARACTERS, questions)]
 
 
 def message_with_place(messages: Sequence[Message]) -> int:

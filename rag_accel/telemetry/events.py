@@ -119,6 +119,8 @@ class TokensUsed(TraceEvent):
     approximate: int = 0
     completion_tokens: int = 0
     documents: int = 0
+    tree: int = 0
+    from_tree: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from bench.baselines.depcache import DepCache
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.paths import Segments
 from rag_accel.kv.dependency.positions import tree_positions
-from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.dependency.tree import path_tree
 from rag_accel.kv.dependency.visibility import dense_mask
+from rag_accel.kv.segments import SegmentedPrompt, prompt_around
 
 FUJI: tuple[Segments, ...] = (
     ("Fuji", " is in", " documents"),
@@ -37,11 +37,13 @@ def encode(text: str) -> list[int]:
     return tokenizer()(text, add_special_tokens=False)["input_ids"]
 
 
-def prompt_of(paths: tuple[Segments, ...], head: str = "Answer by the documents.") -> TreePrompt:
+def prompt_of(
+    paths: tuple[Segments, ...], head: str = "Answer by the documents."
+) -> SegmentedPrompt:
     tree = path_tree(paths, encode)
     before = tuple(encode(head)) if head else ()
     positions = tree_positions(tree, "preorder", len(before))
-    return TreePrompt(before, tree, tuple(encode("How high is Mount Fuji?")), positions)
+    return prompt_around(before, tree, tuple(encode("How high is Mount Fuji?")), positions)
 
 
 def tokens_of(paths: tuple[Segments, ...]) -> int:
@@ -57,7 +59,7 @@ def runner(request: Any) -> Any:
 
 
 @torch.inference_mode()
-def masked(prompt: TreePrompt, tokens: list[int]) -> torch.Tensor:
+def masked(prompt: SegmentedPrompt, tokens: list[int]) -> torch.Tensor:
     """Return the model's own logits of the tokens behind a prompt: ``[tokens, vocabulary]``."""
     ids = [*prompt.ids, *tokens[:-1]]
     mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril().numpy()
@@ -158,7 +160,7 @@ def test_a_prompt_that_has_no_room_is_refused_and_leaves_no_lane(runner: Any) ->
 
 def test_positions_by_depth_are_refused(runner: Any) -> None:
     prompt = prompt_of(FUJI)
-    by_depth = TreePrompt(
+    by_depth = prompt_around(
         prompt.head, prompt.tree, prompt.task, tree_positions(prompt.tree, "shared", 3)
     )
     with pytest.raises(ConfigError, match="pre-order"):

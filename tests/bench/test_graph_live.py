@@ -20,9 +20,9 @@ from rag_accel.engines.llm.local.model.shared_weights import packed_copy
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.kv.dependency.positions import tree_positions
-from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree
 from rag_accel.kv.eviction import eviction_policy
+from rag_accel.kv.segments import prompt_around
 
 SIZES = {
     "hidden_size": 32,
@@ -88,7 +88,7 @@ def token_bytes(runner: Any) -> int:
 
 def work_of(number: int, request: TreeRequest, vocabulary: int) -> EngineRequest:
     tree = tree_of(request, vocabulary)
-    prompt = TreePrompt(HEAD, tree, TASK, tree_positions(tree, begin=len(HEAD)))
+    prompt = prompt_around(HEAD, tree, TASK, tree_positions(tree, begin=len(HEAD)))
     payload = TokenInput(ids=prompt.ids, ends=frozenset(), most=1, segments=prompt)
     id = WorkId(str(number))
     return EngineRequest(id, str(id), PrimitiveKind.DECODING, payload, arrived_at=float(number))

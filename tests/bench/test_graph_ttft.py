@@ -27,7 +27,7 @@ from bench.graph.trees import PathGraph, letter_pieces
 from bench.kv.first_token import Shape
 from bench.results import SuiteResult
 from bench.suites import graph_ttft
-from rag_accel.engines.llm.local.reuse.trees import TreeReuse
+from rag_accel.engines.llm.local.reuse.spans import SpanReuse
 from rag_accel.sample import read_library_graph
 
 #: Weights are random: no check of answers over trees could pass.
@@ -48,7 +48,7 @@ TINY = graph_ttft.Sizes(
     opponents_counted=2,
     share=0.5,
     short_turns=2,
-    only_paths=3,
+    paths_first=3,
     answers=1,
 )
 
@@ -111,9 +111,9 @@ def test_kept_paths_are_the_latest_that_have_room(graph: PathGraph) -> None:
 def test_states_in_wrong_places_fail_the_suite(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = TreeReuse._place
+    real = SpanReuse._place_nodes
 
-    def shifted(self: TreeReuse, *arguments: Any, **options: Any) -> None:
+    def shifted(self: SpanReuse, *arguments: Any, **options: Any) -> None:
         place = self._pool.place
         with monkeypatch.context() as patch:
             patch.setattr(
@@ -125,7 +125,7 @@ def test_states_in_wrong_places_fail_the_suite(
             )
             real(self, *arguments, **options)
 
-    monkeypatch.setattr(TreeReuse, "_place", shifted)
+    monkeypatch.setattr(SpanReuse, "_place_nodes", shifted)
     wrong = graph_ttft.run(True, TINY, folder).wrong
     assert any("different_answers" in line or "logprob_difference" in line for line in wrong)
 

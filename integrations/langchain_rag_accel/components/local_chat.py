@@ -333,7 +333,7 @@ class ChatRagAccel(BaseChatModel):
         model = self._calls.model
         if not model.reuses_texts:
             return request
-        return locate_chunks(request, documents, only_paths=model.reuses_paths)
+        return locate_chunks(request, documents, paths_first=model.reuses_paths)
 
     def _sampling(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call: its own, known or not, before those of the model."""

@@ -311,7 +311,7 @@ class RagAccelLLM(FunctionCallingLLM):
         model = self._calls.model
         if not model.reuses_texts:
             return request
-        return locate_chunks(request, documents, only_paths=model.reuses_paths)
+        return locate_chunks(request, documents, paths_first=model.reuses_paths)
 
     def _chat_response(self, output: GenerationOutput) -> ChatResponse:
         message = ChatMessage(role=MessageRole.ASSISTANT, content=output.text)

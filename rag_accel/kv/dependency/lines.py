@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from rag_accel.kv.dependency.paths import Segments
+from rag_accel.kv.dependency.paths import PATH_END, Segments
 from rag_accel.kv.segments import TextSpan
 
 _ARROWS = re.compile(r" (->|<-) ")
@@ -32,6 +32,11 @@ class PathLines:
     start: int
     stop: int
     paths: tuple[Segments, ...]
+
+    def place(self, text: str) -> TextSpan:
+        """Return the place of the lines in their text, with the end of the last one."""
+        is_ended = text.startswith(PATH_END, self.stop)
+        return TextSpan(self.start, self.stop + is_ended * len(PATH_END))
 
 
 def parse_path(line: str) -> Segments | None:
@@ -119,7 +124,7 @@ def _parts_without_paths(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
-def texts_around(text: str, spans: Iterable[TextSpan], lines: PathLines) -> Iterator[str]:
+def spans_around(text: str, spans: Iterable[TextSpan], lines: PathLines) -> Iterator[TextSpan]:
     """Yield the retrieved texts before and behind the paths of a prompt, nothing twice."""
     behind = 0
     for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
@@ -129,7 +134,7 @@ def texts_around(text: str, spans: Iterable[TextSpan], lines: PathLines) -> Iter
             (max(start, lines.stop), span.stop),
         ):
             if first < last and text[first:last].strip():
-                yield text[first:last]
+                yield TextSpan(first, last, span.document)
         behind = max(behind, span.stop)
 
 

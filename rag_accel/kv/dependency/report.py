@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.layouts import LAYOUTS, Layout, lay_out
 from rag_accel.kv.dependency.paths import checked_paths
-from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.dependency.tree import DependencyTree, Encode, encode_once
+from rag_accel.kv.segments import SegmentedPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def report_layouts(
     return LayoutReport(costs)
 
 
-def report_prompts(prompts: Iterable[tuple[int, TreePrompt]]) -> LayoutReport:
+def report_prompts(prompts: Iterable[tuple[int, SegmentedPrompt]]) -> LayoutReport:
     """Return the costs of whole prompts: ``flat``, as they were written, and ``tree``; summed.
 
     Args:

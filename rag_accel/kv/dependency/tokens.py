@@ -1,10 +1,9 @@
-"""A prompt as tokens: a head, a tree of relation paths that is computed behind it, and the rest."""
+"""Prompts as tokens with a tree of relation paths, and the keys of its nodes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -13,10 +12,11 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.dependency.encoded import EncodedNode, encode_prompt
 from rag_accel.kv.dependency.lines import PathLines
 from rag_accel.kv.dependency.paths import PATH_END
-from rag_accel.kv.dependency.positions import PositionScheme, TreePositions, tree_positions
+from rag_accel.kv.dependency.positions import PositionScheme, tree_positions
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode
 from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Encode, joined_trees, path_tree
 from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.segments import SegmentedPrompt, prompt_around
 
 #: Returns the tokens of each text, those that it has alone.
 EncodeAll = Callable[[Sequence[str]], Sequence[Sequence[int]]]
@@ -24,60 +24,35 @@ EncodeAll = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 _RECIPE = "behind-path-1"
 
 
-@dataclass(frozen=True, eq=False)
-class TreePrompt:
-    """The tokens of a prompt with one tree in it.
+def tree_of_lines(
+    lines: PathLines, encode: Encode, encode_all: EncodeAll | None = None
+) -> DependencyTree:
+    """Return the tree of the paths of a prompt.
 
     Args:
-        head: the tokens before the tree, which all of its tokens see.
-        tree: of paths; tokens see their own path alone.
-        task: the tokens behind the tree, which see all of it; at least one.
-        positions: of the tree's tokens, and of the task's first.
-        documents: retrieved texts that stand in the head and the task.
-    """
-
-    head: tuple[int, ...]
-    tree: DependencyTree
-    task: tuple[int, ...]
-    positions: TreePositions
-    documents: tuple[str, ...] = ()
-    #: the tokens of the whole prompt
-    ids: tuple[int, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", (*self.head, *self.tree.ids.tolist(), *self.task))
-
-    @property
-    def slots(self) -> range:
-        return range(len(self.head), len(self.head) + len(self.tree.ids))
-
-    @property
-    def before_texts(self) -> tuple[int, ...]:
-        """Return the tokens that are computed as in any prompt that begins alike."""
-        return self.head
-
-
-def prompt_of_lines(
-    text: str, lines: PathLines, encode: Encode, encode_all: EncodeAll | None = None
-) -> TreePrompt | None:
-    """Return a prompt's tokens with the tree of its paths; None where nothing stands behind them.
-
-    Args:
-        text: the whole prompt.
         lines: its paths.
         encode: returns the tokens of a text.
         encode_all: returns those of many, and is called once for all segments of the paths; None
             for ``encode``, segment by segment.
     """
-    task = tuple(encode(text[lines.stop :].removeprefix(PATH_END)))
-    if not task:
-        return None
-    head = tuple(encode(text[: lines.start])) if lines.start else ()
     if encode_all is not None:
         names = list(dict.fromkeys([*chain.from_iterable(lines.paths), PATH_END]))
         encode = dict(zip(names, encode_all(names), strict=True)).__getitem__
-    tree = path_tree(lines.paths, encode)
-    return TreePrompt(head, tree, task, tree_positions(tree, begin=len(head)))
+    return path_tree(lines.paths, encode)
+
+
+def prompt_of_lines(
+    text: str, lines: PathLines, tree: DependencyTree, encode: Encode
+) -> SegmentedPrompt | None:
+    """Return a prompt whose head is all that stands before the tree of its paths.
+
+    None where nothing stands behind them.
+    """
+    task = tuple(encode(text[lines.place(text).stop :]))
+    if not task:
+        return None
+    head = tuple(encode(text[: lines.start])) if lines.start else ()
+    return prompt_around(head, tree, task, tree_positions(tree, begin=len(head)))
 
 
 def saves_tokens(text: str, lines: PathLines, tree: DependencyTree, encode: Encode) -> bool:
@@ -97,11 +72,13 @@ def saves_tokens(text: str, lines: PathLines, tree: DependencyTree, encode: Enco
     merged = of_paths - len(tree.ids)
     if merged >= sum(len(path) + 1 for path in lines.paths):
         return True
-    is_ended = text.startswith(PATH_END, lines.stop)
-    return len(tree.ids) <= len(encode(text[lines.start : lines.stop + is_ended]))
+    place = lines.place(text)
+    return len(tree.ids) <= len(encode(text[place.start : place.stop]))
 
 
-def tree_prompt(prompt: DepPrompt, encode: Encode, scheme: PositionScheme = "shared") -> TreePrompt:
+def tree_prompt(
+    prompt: DepPrompt, encode: Encode, scheme: PositionScheme = "shared"
+) -> SegmentedPrompt:
     """Return the tokens of a prompt of nodes: a head, contexts behind it, and a task.
 
     The head is the text that all other nodes see, the task the text that sees all of them. What
@@ -139,7 +116,7 @@ def tree_prompt(prompt: DepPrompt, encode: Encode, scheme: PositionScheme = "sha
             valid="text, trees of paths, and text that depends on them",
         )
     tree = joined_trees([node.tree for node in nodes[first:last]])
-    return TreePrompt(head, tree, task, tree_positions(tree, scheme, len(head)))
+    return prompt_around(head, tree, task, tree_positions(tree, scheme, len(head)))
 
 
 def _ids(nodes: Iterable[EncodedNode]) -> tuple[int, ...]:

@@ -22,9 +22,9 @@ from rag_accel.engine_api import (
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
-from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.dependency.visibility import dense_mask
 from rag_accel.kv.rotation import rotation_of
+from rag_accel.kv.segments import SegmentedPrompt
 
 SYSTEM = "Answer by the documents."
 QUESTION = "\n\nHow high is it?"
@@ -69,7 +69,7 @@ def asked(id: str, *paths: str, question: str = QUESTION, **fields: Any) -> Engi
     return EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload, **fields)
 
 
-def tree_of(work: EngineRequest) -> TreePrompt:
+def tree_of(work: EngineRequest) -> SegmentedPrompt:
     """Return the prompt of a work by its tree."""
     found = Prompting(tokenizer()).tree(work.payload.messages, work.payload.chunk_spans)
     assert found is not None

@@ -107,8 +107,35 @@ def test_an_answer_says_how_its_paths_were_computed(is_plan: bool) -> None:
     assert report["attention"] == "dependency"
     assert report["reused_tokens"] == 0
     assert not report["exact"]
-    assert second.response_metadata["kv_reuse"] == {**report, "reused_tokens": tree}
+    again = {"reused_tokens": tree, "reused_tree_tokens": tree}
+    assert second.response_metadata["kv_reuse"] == {**report, **again}
     assert second.usage_metadata["input_token_details"]["cache_read"] > tree
+
+
+class Texts(BaseRetriever):
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        texts = ("Ada Lovelace was born in London.", "Babbage designed an engine there, too.")
+        return [Document(text) for text in texts]
+
+
+def test_a_chain_over_two_retrievers_reuses_texts_and_paths() -> None:
+    prompt = ChatPromptTemplate.from_messages(
+        [("system", "Answer by these."), ("user", "{texts}\n\nFacts:\n{facts}\n\n{question}")]
+    )
+    named = LocalLLM(tiny_chat.model(), tokenizer(), kv_reuse="full+dependency", reuse_always=True)
+    model = ChatRagAccel(model=named, max_tokens=6)
+    inputs = {"texts": Texts() | numbered, "facts": Lines() | numbered}
+    both: Any = {**inputs, "question": RunnablePassthrough()} | prompt | model
+    with Accelerator(strict=True) as accelerator:
+        program = accelerate(both, accelerator=accelerator)
+        new, seen = (program.invoke(one).response_metadata["kv_reuse"] for one in QUESTIONS[:2])
+    tree, texts = new["tree_tokens"], new["approximate_tokens"] - new["tree_tokens"]
+    assert tree > 0
+    assert texts > 0
+    assert (new["reused_tokens"], new["document_tokens"]) == (0, 0)
+    assert (seen["reused_tokens"], seen["reused_tree_tokens"]) == (tree + texts, tree)
 
 
 def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
@@ -163,7 +190,8 @@ def test_an_answer_of_the_programs_own_model_says_how_it_was_made(
         fast.invoke(question).response_metadata["kv_reuse"] for question in QUESTIONS[:2]
     )
     assert first["attention"] == "dependency"
-    assert second == {**first, "reused_tokens": first["tree_tokens"]}
+    tree = first["tree_tokens"]
+    assert second == {**first, "reused_tokens": tree, "reused_tree_tokens": tree}
 
 
 def test_a_model_with_a_window_runs_plainly_and_says_why(on_paths: Accelerator) -> None:

@@ -25,6 +25,8 @@ from reuse_kit import num_tokens
 
 from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
 from rag_accel import Accelerator
+from rag_accel.engines import LocalLLM
+from rag_accel.telemetry.events import TokensUsed
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
 
@@ -136,6 +138,19 @@ def test_texts_that_an_index_puts_around_its_paths_are_computed_once() -> None:
     assert found[0] == [answer for (answer,) in found[1:]]
 
 
+def test_an_index_with_texts_reuses_them_and_its_paths() -> None:
+    named = LocalLLM(tiny_chat.model(), tokenizer(), kv_reuse="full+dependency", reuse_always=True)
+    llm = RagAccelLLM(named, max_tokens=6)
+    with Accelerator(strict=True) as accelerator:
+        engine = accelerate(graph_index().as_query_engine(llm=llm), accelerator=accelerator)
+        for question in QUESTIONS[:2]:
+            engine.query(question)
+        new, seen = (one for one in accelerator.tracer.events() if isinstance(one, TokensUsed))
+    assert new.from_tree == 0
+    assert new.approximate > max(new.tree, new.from_chunks) > 0  # a text may stand there twice
+    assert (seen.from_chunks, seen.from_tree) == (new.approximate, new.tree)
+
+
 def test_an_index_with_one_model_for_all_answers_as_afresh() -> None:
     """The model is asked for synonyms, too, whose prompt has no paths."""
     answers: list[list[str]] = []
@@ -172,11 +187,16 @@ def test_an_answer_says_how_its_paths_were_computed(accelerator: Accelerator) ->
         "mode": "dependency",
         "attention": "dependency",
         "reused_tokens": 0,
+        "reused_tree_tokens": 0,
         "tree_tokens": tree,
         "document_tokens": 0,
         "exact": False,
     }
-    assert second.additional_kwargs["kv_reuse"] == {**report, "reused_tokens": tree}
+    assert second.additional_kwargs["kv_reuse"] == {
+        **report,
+        "reused_tokens": tree,
+        "reused_tree_tokens": tree,
+    }
     pieces = list(llm.stream_complete(f"{paths}\n\n{QUESTIONS[2]}", documents=nodes))
     assert pieces[-1].additional_kwargs["kv_reuse"]["reused_tokens"] == tree
 

@@ -23,7 +23,7 @@ def test_more_paths_are_found_than_other_texts() -> None:
     assert len(PATHS) > MOST_PLACES
     text = "Facts:\n" + "\n".join(PATHS) + "\n\nWhich?"
     prompt = GenerationInput((Message("system", "Be brief."), Message("user", text)), max_tokens=1)
-    spans = locate_chunks(prompt, [(path, path) for path in PATHS], only_paths=True).chunk_spans
+    spans = locate_chunks(prompt, [(path, path) for path in PATHS], paths_first=True).chunk_spans
     assert {span.message for span in spans} == {1}
     assert [text[span.start : span.stop] for span in spans] == list(PATHS)
     assert [span.document for span in spans] == list(PATHS)

@@ -12,7 +12,8 @@ from rag_accel.kv.dependency.encoded import encode_prompt
 from rag_accel.kv.dependency.layouts import LAYOUTS
 from rag_accel.kv.dependency.prompt import DepPrompt
 from rag_accel.kv.dependency.report import report_layouts, report_prompts
-from rag_accel.kv.dependency.tokens import TreePrompt, tree_prompt
+from rag_accel.kv.dependency.tokens import tree_prompt
+from rag_accel.kv.segments import SegmentedPrompt
 
 SYSTEM, TASK = "Answer.", "Who?"
 
@@ -88,7 +89,7 @@ def prompts_of(seed: int) -> tuple[DepPrompt, DepPrompt]:
 
 
 def test_whole_prompts_are_summed_by_their_masks() -> None:
-    written: list[tuple[int, TreePrompt]] = []
+    written: list[tuple[int, SegmentedPrompt]] = []
     pairs = {"flat": 0, "tree": 0}
     tokens = {"flat": 0, "tree": 0}
     for seed in range(5):

@@ -74,7 +74,7 @@ class LocalModel:
 
     @property
     def reuses_paths(self) -> bool:
-        return self.bounds.kv_reuse == "dependency"
+        return self.bounds.reuses_paths
 
     def describe_parts(self) -> tuple[str, ...]:
         """Return what runs it and why, and how near other weights are; from any thread.

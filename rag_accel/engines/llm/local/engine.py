@@ -28,11 +28,9 @@ from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.prefilled import PrefilledPrompts
 from rag_accel.engines.llm.local.reuse.chunk_store import chunk_store
-from rag_accel.engines.llm.local.reuse.chunks import ChunkReuse
 from rag_accel.engines.llm.local.reuse.prefetcher import Prefetcher
-from rag_accel.engines.llm.local.reuse.prompt_reuse import PromptReuse
-from rag_accel.engines.llm.local.reuse.prompt_state import Recompute
-from rag_accel.engines.llm.local.reuse.trees import TreeReuse
+from rag_accel.engines.llm.local.reuse.prompt_spans import Recompute
+from rag_accel.engines.llm.local.reuse.spans import SpanReuse
 from rag_accel.engines.llm.local.running import RunningWorks
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.engines.llm.local.text.stopping import end_tokens
@@ -112,7 +110,14 @@ class LocalLLMEngine(OwnEngine):
         self._pool = runner.pool
         self._prefixes = PrefixCache(runner.pool, self._options.prefix_lanes)
         store, identity = kept or chunk_store(runner, self._options)
-        self._reuse = _reuse(runner, store, identity, self._options, self._clock)
+        self._reuse = SpanReuse(
+            runner.pool,
+            store,
+            identity,
+            self._options,
+            Recompute.of(self._options, runner),
+            self._clock,
+        )
         self._hints = None
         if prompting is not None and self._options.reads_ahead:
             # A tokenizer of its own: the store's thread uses it.
@@ -234,7 +239,10 @@ class LocalLLMEngine(OwnEngine):
             if work.segments is not None and not self._running.reuse_pays(
                 work.segments, request.namespace, is_asked=True
             ):
-                work = self._reader.generation(request, without_texts(payload))
+                if work.segments.paths is not None:
+                    work.segments = work.segments.without_chunks()
+                else:
+                    work = self._reader.generation(request, without_texts(payload))
         if work is None:
             handle = self._prefilled.add(request.namespace)
             self._ready.append(EngineOutput(request.id, "final", handle=handle))
@@ -247,21 +255,6 @@ class LocalLLMEngine(OwnEngine):
 
     def _report(self, output: EngineOutput) -> None:
         self._ready.append(output)
-
-
-def _reuse(
-    runner: Runner, store: ChunkStore, model: str, options: LocalOptions, clock: Clock
-) -> PromptReuse:
-    if options.kv_reuse == "dependency":
-        return TreeReuse(runner.pool, store, model, options.max_tree_prompts, clock)
-    return ChunkReuse(
-        runner.pool,
-        store,
-        model,
-        Recompute.of(options, runner),
-        options.kv_recipe == "neighbours",
-        clock,
-    )
 
 
 def _threads(options: LocalOptions, on_cpu: bool) -> int:

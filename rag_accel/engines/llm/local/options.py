@@ -65,7 +65,9 @@ class LocalOptions:
             a part of their tokens is computed again in the prompt (section 4.2), approximate, too;
             ``dependency``, relation paths that begin alike are computed as a tree behind what
             stands before them, each token seeing its own path (DepCache section 3.1): a node that
-            was seen is not computed again, and texts are.
+            was seen is not computed again, and texts are; ``fused+dependency`` and
+            ``full+dependency``, texts and paths of one prompt, each in its way: both see the
+            prompt's head, and not each other.
         recompute_ratio: of ``fused``, the share of the texts' tokens that are computed again.
         recompute_layer: of ``fused``, the layer in which it is looked at which tokens matter; None
             for that at two thirds of the model's layers.
@@ -150,7 +152,6 @@ class LocalOptions:
             "kv_reuse",
             self.kv_reuse,
             get_args(KvReuse),
-            hint="name one: texts and paths of one prompt cannot be reused together yet",
         )
         _check_known("unknown runner", "runner", self.runner, get_args(RunnerName))
         _check_known("unknown weights", "weights", self.weights, get_args(WeightsName))
@@ -173,7 +174,22 @@ class LocalOptions:
     @property
     def reads_ahead(self) -> bool:
         """Tell whether states of texts may be where reading them takes long."""
-        return self.kv_reuse in ("full", "fused") and self.kv_folder is not None
+        return self.reuses_texts and self.kv_folder is not None
+
+    @property
+    def reuses_texts(self) -> bool:
+        """Tell whether retrieved texts take a state that they had before."""
+        return self.kv_reuse.startswith(("full", "fused"))
+
+    @property
+    def recomputes(self) -> bool:
+        """Tell whether a part of such texts is computed again."""
+        return self.kv_reuse.startswith("fused")
+
+    @property
+    def reuses_paths(self) -> bool:
+        """Tell whether relation paths are computed as a tree."""
+        return self.kv_reuse.endswith("dependency")
 
     def scored_layer(self, layers: int) -> int:
         """Return the layer whose attention is scored, of so many."""
@@ -211,36 +227,34 @@ class LocalOptions:
         ``mode`` and ``recipe`` are the options ``kv_reuse`` and ``kv_recipe``, ``ratio`` the share
         of the texts' tokens that the way computes again, the rest are counts of tokens of this
         prompt (``PromptUse``): a prompt too short for reuse to pay has none reused. Of relation
-        paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``, and
-        ``document_tokens`` how many tokens of retrieved texts next to it were not reused: they are
-        computed, or part of an equal beginning. ``exact`` says that this prompt was computed as a
-        whole by the model's weights, as without ``kv_reuse``. Without an output nothing is known of
-        its prompt, and ``exact`` is False.
+        paths, ``attention`` says whether a tree of them was computed, of ``tree_tokens``, of which
+        ``reused_tree_tokens`` were there, and ``document_tokens`` how many tokens of retrieved
+        texts next to it were not reused: they are computed, or part of an equal beginning.
+        ``exact`` says that this prompt was computed as a whole by the model's weights, as without
+        ``kv_reuse``. Without an output nothing is known of its prompt, and ``exact`` is False.
         """
         if output is None and self.kv_reuse != "exact":
             return {"mode": self.kv_reuse, "exact": False}
         use = None if output is None else output.use
         if self.kv_reuse == "exact" or use is None:
             return None
-        if self.kv_reuse == "dependency":
-            return {
-                "mode": self.kv_reuse,
-                "attention": "dependency" if use.approximate else "causal",
-                "reused_tokens": use.from_chunks,
-                "tree_tokens": use.approximate,
-                "document_tokens": use.documents,
-                "exact": use.is_exact and self.weights == "own",
+        report: dict[str, Any] = {"mode": self.kv_reuse, "reused_tokens": use.from_chunks}
+        if self.reuses_texts:
+            report |= {
+                "recipe": self.kv_recipe,
+                "ratio": self.recompute_ratio if self.recomputes else 0.0,
+                "recomputed_tokens": use.recomputed,
+                "preprocessed_tokens": use.preprocessed,
+                "approximate_tokens": use.approximate,
             }
-        return {
-            "mode": self.kv_reuse,
-            "recipe": self.kv_recipe,
-            "ratio": self.recompute_ratio if self.kv_reuse == "fused" else 0.0,
-            "reused_tokens": use.from_chunks,
-            "recomputed_tokens": use.recomputed,
-            "preprocessed_tokens": use.preprocessed,
-            "approximate_tokens": use.approximate,
-            "exact": use.is_exact and self.weights == "own",
-        }
+        if self.reuses_paths:
+            report |= {
+                "attention": "dependency" if use.tree else "causal",
+                "tree_tokens": use.tree,
+                "reused_tree_tokens": use.from_tree,
+                "document_tokens": use.documents,
+            }
+        return report | {"exact": use.is_exact and self.weights == "own"}
 
 
 def whole_number(value: Any) -> Any:

@@ -14,11 +14,12 @@ from rag_accel.engines.llm.local.batching.schedule import Planned, Schedule
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.prefilled import PrefilledPrompts
-from rag_accel.engines.llm.local.reuse.prompt_reuse import PromptReuse
+from rag_accel.engines.llm.local.reuse.spans import SpanReuse
 from rag_accel.engines.llm.local.text.sampling import choose
 from rag_accel.engines.llm.local.text.tokens import EncodingInput
-from rag_accel.engines.llm.local.work import LocalWork, ReusablePrompt
+from rag_accel.engines.llm.local.work import LocalWork
 from rag_accel.errors import EngineError
+from rag_accel.kv.segments import SegmentedPrompt
 
 #: Seconds of waiting for kept texts after which a step looks for an interrupt and at its time.
 _LOOK_S = 0.02
@@ -41,7 +42,7 @@ class RunningWorks:
         self,
         runner: Runner,
         options: LocalOptions,
-        reuse: PromptReuse,
+        reuse: SpanReuse,
         prefixes: PrefixCache,
         prefilled: PrefilledPrompts,
         clock: Clock,
@@ -100,7 +101,7 @@ class RunningWorks:
             else:
                 self._forget(work)
 
-    def reuse_pays(self, prompt: ReusablePrompt, namespace: str, *, is_asked: bool) -> bool:
+    def reuse_pays(self, prompt: SegmentedPrompt, namespace: str, *, is_asked: bool) -> bool:
         """Tell whether prompts take less time if the texts of this one are reused.
 
         Args:

@@ -32,11 +32,7 @@ from rag_accel.engines.llm.local.text.tokens import (
 from rag_accel.engines.option_checks import check_whole
 from rag_accel.errors import EngineError
 from rag_accel.kv.dependency.prompt import DepPrompt
-from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.segments import SegmentedPrompt
-
-#: A prompt parts of which have a state of their own.
-ReusablePrompt = SegmentedPrompt | TreePrompt
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +56,7 @@ class LocalWork:
     sampler: Sampler
     completion: CompletionText | CompletionTokens | None
     token_text: Callable[[int], str]
-    segments: ReusablePrompt | None = None
+    segments: SegmentedPrompt | None = None
     weights: str = "own"
     only_encodes: bool = False
     num_tokens: Callable[[str], int] = len
@@ -90,22 +86,25 @@ class LocalWork:
 
     def _num_document_tokens(self) -> int:
         """Return the tokens of texts next to a tree; counted last, when no token waits for it."""
-        if not isinstance(self.segments, TreePrompt):
+        if self.segments is None:
             return 0
         return sum(map(self.num_tokens, self.segments.documents))
 
     def _result(self, completion: CompletionText | CompletionTokens) -> GenerationOutput:
         sequence = self.sequence
         size, prefix, chunks = len(sequence.prompt), sequence.from_prefix, sequence.from_chunks
-        tree = sequence.tree
+        slots = range(0) if self.segments is None else self.segments.slots
+        inline = 0 if slots in sequence.skipped else len(slots)
         use = PromptUse(
             size - prefix - chunks,
             prefix,
             chunks,
             sequence.recomputed,
             sequence.preprocessed,
-            approximate=len(tree.slots) if tree else sum(map(len, sequence.skipped)),
+            approximate=inline + sum(map(len, sequence.skipped)),
             documents=self._num_document_tokens(),
+            tree=len(slots),
+            from_tree=sequence.from_tree,
         )
         if isinstance(completion, CompletionTokens):
             return TokenOutput(
@@ -159,7 +158,7 @@ class WorkReader:
         self,
         request: EngineRequest,
         payload: GenerationInput,
-        pays: Callable[[ReusablePrompt], bool],
+        pays: Callable[[SegmentedPrompt], bool],
     ) -> LocalWork | None:
         """Read a request to compute a prompt or its beginning; None if there is nothing to compute.
 
@@ -170,6 +169,8 @@ class WorkReader:
         """
         prompting, segments = self._of_messages(), self._segments(payload)
         is_part = request.kind is PrimitiveKind.PARTIAL_PREFILLING
+        if segments is not None and segments.paths is not None and not pays(segments):
+            segments = segments.without_chunks()
         if segments is not None and pays(segments):
             prompt = segments.before_texts
         elif is_part:
@@ -230,8 +231,10 @@ class WorkReader:
         return work
 
     def _continuation(self, request: EngineRequest, payload: TokenInput) -> LocalWork:
-        kv_reuse, segments = self._options.kv_reuse, payload.segments
-        if kv_reuse == "exact" or isinstance(segments, TreePrompt) != (kv_reuse == "dependency"):
+        segments = payload.segments
+        if segments is not None and segments.paths is not None and not self._options.reuses_paths:
+            segments = None
+        if segments is not None and segments.chunks and not self._options.reuses_texts:
             segments = None
         ids = payload.ids if segments is None else segments.ids
         max_new = check_room(len(ids), payload.most, self._runner.context)
@@ -241,29 +244,26 @@ class WorkReader:
         work.segments = segments
         return work
 
-    def _segments(self, payload: GenerationInput) -> ReusablePrompt | None:
+    def _segments(self, payload: GenerationInput) -> SegmentedPrompt | None:
         """Return the parts of a prompt of which some may be reused; None where none are."""
         if isinstance(payload, DependencyInput):
             return self._of_nodes(payload.prompt)
         if self._options.kv_reuse == "exact" or not payload.chunk_spans:
             return None
-        prompting = self._of_messages()
-        if self._options.kv_reuse == "dependency":
-            return prompting.tree(payload.messages, payload.chunk_spans, payload.tools)
-        return prompting.segmented(
-            payload.messages,
-            payload.chunk_spans,
-            self._options.least_chunk_tokens,
-            payload.tools,
-        )
+        prompting, tools = self._of_messages(), payload.tools
+        if not self._options.reuses_texts:
+            return prompting.tree(payload.messages, payload.chunk_spans, tools)
+        find = prompting.texts_and_paths if self._options.reuses_paths else prompting.segmented
+        least = self._options.least_chunk_tokens
+        return find(payload.messages, payload.chunk_spans, least, tools)
 
-    def _of_nodes(self, prompt: DepPrompt) -> TreePrompt:
-        if self._options.kv_reuse != "dependency":
+    def _of_nodes(self, prompt: DepPrompt) -> SegmentedPrompt:
+        if not self._options.reuses_paths:
             raise EngineError(
                 "this engine does not compute relation paths as a tree",
                 where="local language model",
                 found=f"kv_reuse={self._options.kv_reuse!r}",
-                valid='kv_reuse="dependency"',
+                valid='kv_reuse="dependency", or with texts "fused+dependency"',
                 hint='name it: LocalLLM(..., kv_reuse="dependency")',
             )
         return self._of_messages().of_nodes(prompt)

@@ -261,8 +261,9 @@ class RemoteLLM:
             ConfigError: a value out of range.
         """
         taken = {name: value for name, value in defaults.items() if name in _NAMES}
-        if taken.get("kv_reuse") not in get_args(ServedReuse):
-            taken.pop("kv_reuse", None)
+        texts = str(taken.pop("kv_reuse", "")).partition("+")[0]  # a server computes no trees
+        if texts in get_args(ServedReuse):
+            taken["kv_reuse"] = texts
         bounds = RemoteBounds.of({**taken, **self.named}, self._servers)
         return remote_model(self._servers, self._options, bounds)
 

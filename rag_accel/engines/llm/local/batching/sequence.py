@@ -123,7 +123,8 @@ class TokenSequence:
         depth: longest remaining path to the request's end, in primitives.
         exact: how many first tokens have the state that computing all before them gives; None for
             all. No other sequence takes over more.
-        from_chunks: tokens whose state texts have that were encoded for other prompts.
+        from_chunks: tokens whose state texts and paths have that were encoded for other prompts.
+        from_tree: of those, the tokens of paths.
         recomputed: tokens of texts that are computed again.
         preprocessed: tokens of texts that were encoded behind similar ones.
         early: places of the prompt that were computed before, but for this very call: they do not
@@ -132,8 +133,8 @@ class TokenSequence:
             put into the lane when it is taken; the last token is never among them.
         probing: the collected attention, while the prompt is computed to learn it.
         tree: the tree that stands in the prompt.
-        marked: the prompt with a mark of its tree in place of the tree's tokens: only behind an
-            equal tree have equal tokens the same state. None where there is none.
+        marked: the prompt with marks in place of the tokens of its texts and its tree: only behind
+            equal ones have equal tokens the same state. None where there are none.
     """
 
     prompt: tuple[int, ...]
@@ -148,6 +149,7 @@ class TokenSequence:
     computed: int = 0
     exact: int | None = None
     from_chunks: int = 0
+    from_tree: int = 0
     recomputed: int = 0
     preprocessed: int = 0
     early: range = range(0)
@@ -206,18 +208,16 @@ class TokenSequence:
         size = len(self.prompt)
         ids = tuple(self.prompt[at] if at < size else self.generated[at - size] for at in slots)
         is_last = slots[-1] + 1 == size + len(self.generated)
+        tree = self.tree
+        positions = slots if tree is None else [tree.position(at) for at in slots]
         if self.probing is not None:
-            return self.probing.rows(SequenceRows(self.lane.number, ids, slots, slots))
+            return self.probing.rows(SequenceRows(self.lane.number, ids, slots, positions))
         asked = (len(slots) - 1,) if is_last and self.max_new else ()
-        rows = SequenceRows(self.lane.number, ids, slots, slots, asked)
-        return rows if self.tree is None else self._rows_of_tree(rows, self.tree)
-
-    def _rows_of_tree(self, rows: SequenceRows, tree: TreePlace) -> SequenceRows:
-        positions = [tree.position(at) for at in rows.slots]
-        if tree.slots in self.skipped:
-            return replace(rows, positions=positions)
-        slots = range(rows.slots[0], rows.slots[-1] + 1)
-        return replace(rows, slots=slots, positions=positions, visible=tree.visible(slots))
+        rows = SequenceRows(self.lane.number, ids, slots, positions, asked)
+        if tree is None or tree.slots in self.skipped:
+            return rows
+        neighbours = range(slots[0], slots[-1] + 1)
+        return replace(rows, slots=neighbours, visible=tree.visible(neighbours))
 
     def _gaps(self) -> Iterator[int]:
         """Yield how far away skipped places are: what rows of a tree see is told of neighbours."""

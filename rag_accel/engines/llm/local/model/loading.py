@@ -122,7 +122,7 @@ def load(
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
-    if options.kv_reuse == "dependency":
+    if options.reuses_paths:
         check_paths(source)
     wish = RunnerWish.of(
         *(source, name, options),

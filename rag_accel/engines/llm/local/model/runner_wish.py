@@ -86,6 +86,6 @@ class RunnerWish:
             weights_disk_bytes=options.weights_disk_bytes,
             model=name,
             reuses=options.kv_reuse != "exact",
-            trees=options.kv_reuse == "dependency",
+            trees=options.reuses_paths,
             is_same=is_same,
         )

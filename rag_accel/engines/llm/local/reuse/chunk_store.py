@@ -20,7 +20,7 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
     Raises:
         ConfigError: the folder cannot be used.
     """
-    admits_all = options.kv_reuse == "dependency"  # paths come back sooner than texts do
+    admits_all = not options.reuses_texts  # paths come back sooner than texts do
     if options.kv_folder is None or options.kv_reuse == "exact":
         store = HostStore(options.chunk_bytes, options.eviction, admits_all)
         return store, ""  # no other engine ever sees it

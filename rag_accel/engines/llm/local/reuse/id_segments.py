@@ -53,12 +53,12 @@ def segment_ids(
         return None
     spans = locate(read.text, documents, least_characters, never=asked, parts=True)
     chunks = [(tokens, span) for span in spans if (tokens := read.inside(span))]
-    chunks = _without_question(read, chunks)
+    chunks = without_question(read, chunks)
     used = [chunk for chunk in chunks if len(chunk[0]) >= least_tokens and chunk[0].stop < len(ids)]
     if not used:
         return None
     first = min(span.start for span in spans)
-    return _segmented(ids, _head(read, first, asked), used, read.text)
+    return _segmented(ids, head_of(read, first, asked), used, read.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def read_ids(ids: Sequence[int], tokenizer: Any) -> ReadPrompt | None:
     return ReadPrompt(ids, "".join(pieces), starts, ends, marks, tokenizer.bos_token_id)
 
 
-def _head(read: ReadPrompt, first: int, asked: Collection[str]) -> int:
+def head_of(read: ReadPrompt, first: int, asked: Collection[str]) -> int:
     """Return the number of tokens of the head.
 
     Args:
@@ -153,7 +153,7 @@ def _first_place(text: str, wanted: Collection[str]) -> int:
     return min((found.start() for found in looked if found is not None), default=len(text))
 
 
-def _without_question(read: ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
+def without_question(read: ReadPrompt, chunks: list[_Chunk]) -> list[_Chunk]:
     """Return the texts without those of a last turn that holds nothing else, but a role's name."""
     stops = [*read.marks, len(read.ids)]
     for at in range(len(stops) - 1, -1, -1):

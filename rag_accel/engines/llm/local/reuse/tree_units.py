@@ -1,21 +1,21 @@
-"""The tree of one prompt under way, and the encodings of what of it is not stored."""
+"""The tree of one prompt, and the subtrees of it that are computed together."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
 import numpy as np
 
-from rag_accel.engines.llm.local.batching.sequence import TokenSequence, TreePlace
-from rag_accel.kv.dependency.tokens import TreePrompt, path_texts
+from rag_accel.engines.llm.local.batching.sequence import TreePlace
+from rag_accel.kv.dependency.tokens import path_texts
 from rag_accel.kv.dependency.tree import NO_NODE, DependencyTree, Integers
 from rag_accel.kv.dependency.units import compute_units
 from rag_accel.kv.dependency.visibility import visible_until
-from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
+from rag_accel.kv.entry import LaneState, Purges
+from rag_accel.kv.segments import SegmentedPrompt
 
 #: The most tokens of subtrees that are encoded in one sequence: its rows are not cut, and a forward
 #: is to stay short. A larger subtree is encoded from its root on, piece by piece.
@@ -40,7 +40,7 @@ class Subforest:
 
 
 def missing_subforests(
-    prompt: TreePrompt,
+    prompt: SegmentedPrompt,
     is_cached: Sequence[bool],
     is_awaited: Sequence[bool],
     most_rows: int = MOST_ROWS,
@@ -77,7 +77,7 @@ def _tokens(tree: DependencyTree, nodes: range) -> int:
 
 
 def _subforest(
-    prompt: TreePrompt, past: tuple[int, ...], rows: Sequence[range], until: Integers
+    prompt: SegmentedPrompt, past: tuple[int, ...], rows: Sequence[range], until: Integers
 ) -> Subforest:
     tree = prompt.tree
     ids = [*prompt.head, *(id for node in past for id in tree.node_ids(node).tolist())]
@@ -96,33 +96,9 @@ def _subforest(
     return Subforest(past, flat, place, tuple(ids))
 
 
-@dataclass(slots=True, eq=False)
-class TreeEncoding:
-    """Nodes that are computed now. Equal only to itself.
-
-    Args:
-        owner: the prompt whose nodes they are.
-        part: which of its nodes.
-        sequence: the tokens from the head on.
-        readers: the prompts that wait for any of them.
-    """
-
-    owner: PromptTree
-    part: Subforest
-    sequence: TokenSequence
-    labels: Sequence[ChunkLabel]
-    readers: dict[PromptTree, None] = field(default_factory=dict["PromptTree", None])
-
-    @property
-    def keys(self) -> tuple[bytes, ...]:
-        return tuple(self.owner.keys[node] for node in self.part.nodes)
-
-    def spans(self) -> Iterator[tuple[range, int]]:
-        """Yield the slots of each node in the sequence, and the position of the first of them."""
-        return node_spans(self.owner.prompt, self.part.nodes, self.part.place.slots.start)
-
-
-def node_spans(prompt: TreePrompt, nodes: Sequence[int], start: int) -> Iterator[tuple[range, int]]:
+def node_spans(
+    prompt: SegmentedPrompt, nodes: Sequence[int], start: int
+) -> Iterator[tuple[range, int]]:
     """Yield the slots of nodes one behind the other, and the position of each one's first token."""
     tree, base = prompt.tree, len(prompt.head)
     sizes = [int(tree.starts[node + 1] - tree.starts[node]) for node in nodes]
@@ -132,26 +108,20 @@ def node_spans(prompt: TreePrompt, nodes: Sequence[int], start: int) -> Iterator
 
 @dataclass(slots=True, eq=False)
 class PromptTree:
-    """The tree of one prompt under way. Equal only to itself.
+    """The nodes of one prompt's tree, as far as their states are there. Equal only to itself.
 
     Args:
-        prompt: its tokens.
-        sequence: the same.
+        prompt: has a tree.
         keys: of each node in the store, a tuple.
         states: of its nodes, by key, as far as they are there.
-        loading: keys of nodes that are looked for in a folder now.
-        own: keys of nodes that are encoded for this prompt's sake.
-        left_head: tokens of the head that earlier prompts had left when those were encoded.
+        loading: keys of nodes that the store looks for now.
         is_inline: whether the tree is computed with the rest of the prompt.
     """
 
-    prompt: TreePrompt
-    sequence: TokenSequence
+    prompt: SegmentedPrompt
     keys: tuple[bytes, ...]
     states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
     loading: set[bytes] = field(default_factory=set[bytes])
-    own: set[bytes] = field(default_factory=set[bytes])
-    left_head: float = math.inf
     is_inline: bool = False
     #: keys of nodes whose state is not there
     missing: set[bytes] = field(init=False)
@@ -190,12 +160,12 @@ class PromptTree:
     def place(self) -> TreePlace:
         """Return where the tree stands in the prompt."""
         prompt = self.prompt
-        ends = (visible_until(prompt.tree) + len(prompt.head)).tolist()
+        ends = (visible_until(prompt.tree) + prompt.slots.start).tolist()
         positions = prompt.positions
         return TreePlace(prompt.slots, positions.positions.tolist(), ends, positions.behind)
 
-    def marked(self, purges: Purges) -> tuple[int, ...]:
-        """Return the prompt's tokens with a mark of its tree in place of the tree's.
+    def mark(self, purges: Purges) -> int:
+        """Return what stands for the tree where prefixes of prompts are compared.
 
         Marks are equal where all that is behind the tree has seen the same: equal nodes, in the
         same order, at the same positions, and none that was purged since.
@@ -203,16 +173,14 @@ class PromptTree:
         Args:
             purges: so far.
         """
-        prompt = self.prompt
-        positions = (*prompt.positions.positions.tolist(), prompt.positions.behind)
+        placed = self.prompt.positions
         digest = hashlib.sha256(b"".join(self.keys))
-        digest.update(repr((positions, purges)).encode())
-        mark = -1 - int.from_bytes(digest.digest())  # no token is negative
-        return (*prompt.head, *[mark] * len(prompt.slots), *prompt.task)
+        digest.update(repr(((*placed.positions.tolist(), placed.behind), purges)).encode())
+        return -1 - int.from_bytes(digest.digest())  # no token is negative
 
-    def num_reused(self) -> int:
+    def num_reused(self, own: Container[bytes]) -> int:
         """Return the tokens of nodes that were not encoded for this prompt."""
         if self.is_inline:
             return 0
         sizes = np.diff(self.prompt.tree.starts).tolist()
-        return sum(size for key, size in zip(self.keys, sizes, strict=True) if key not in self.own)
+        return sum(size for key, size in zip(self.keys, sizes, strict=True) if key not in own)

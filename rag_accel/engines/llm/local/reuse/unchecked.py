@@ -58,12 +58,12 @@ def warn_if_unchecked(
 
 def _used(bounds: LocalOptions) -> Iterator[tuple[VerdictKind, str, float]]:
     """Yield the approximate ways: the checks of each, its option, and its ratio."""
-    if bounds.kv_reuse == "dependency":
+    if bounds.reuses_paths:
         yield DEPENDENCY, DEPENDENCY.option, 0.0
-    elif bounds.kv_reuse == "full":
-        yield FUSED, 'kv_reuse="full"', 0.0
-    elif bounds.kv_reuse == "fused":
+    if bounds.recomputes:
         yield FUSED, FUSED.option, bounds.recompute_ratio
+    elif bounds.reuses_texts:
+        yield FUSED, 'kv_reuse="full"', 0.0
     if bounds.weights == "int8":
         yield INT8, INT8.option, 0.0
 

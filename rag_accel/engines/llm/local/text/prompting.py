@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_accel.engine_api import ChunkSpan, Message
 from rag_accel.engines.llm.local.text.tools import chat_turns
 from rag_accel.errors import ConfigError, EngineError
-from rag_accel.kv.dependency.lines import find_path_lines, texts_around
+from rag_accel.kv.dependency.lines import PathLines, find_path_lines, spans_around
 from rag_accel.kv.dependency.prompt import DepPrompt
-from rag_accel.kv.dependency.tokens import TreePrompt, prompt_of_lines, saves_tokens, tree_prompt
+from rag_accel.kv.dependency.tokens import (
+    prompt_of_lines,
+    saves_tokens,
+    tree_of_lines,
+    tree_prompt,
+)
+from rag_accel.kv.dependency.tree import DependencyTree
 from rag_accel.kv.segments import SegmentedPrompt, TextSpan, split_prompt
 
 _WHERE = "local language model"
@@ -115,12 +121,50 @@ class Prompting:
 
     def tree(
         self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan], tools: Tools = ()
-    ) -> TreePrompt | None:
+    ) -> SegmentedPrompt | None:
         """Return a whole prompt with the tree of its relation paths; None where it saves nothing.
 
         The head is all that stands before the first path. Paths are found by ``find_path_lines``;
         what labels them is left out. Each segment of a path has the tokens that it has alone.
         """
+        found = self._with_paths(messages, chunk_spans, tools)
+        if found is None:
+            return None
+        prompt = prompt_of_lines(found.text, found.lines, found.tree, self._encode)
+        if prompt is None:
+            return None
+        return replace(prompt, documents=tuple(found.texts_but(())))
+
+    def texts_and_paths(
+        self,
+        messages: Sequence[Message],
+        chunk_spans: Sequence[ChunkSpan],
+        least_tokens: int,
+        tools: Tools = (),
+    ) -> SegmentedPrompt | None:
+        """Return a whole prompt by its segments, its texts and the tree of its paths among them.
+
+        It is as of ``segmented`` where there is no tree, as of ``tree`` where there is no text;
+        None where there is neither. The head is as of ``segmented``. Of a passage that holds the
+        paths, what stands before and behind them are texts.
+        """
+        found = self._with_paths(messages, chunk_spans, tools)
+        if found is None:
+            return self.segmented(messages, chunk_spans, least_tokens, tools)
+        text, paths = found.text, (found.lines.place(found.text), found.tree)
+        used = _without_question(messages, found.passages)
+        chunks = [_stripped(text, span) for span in found.around(used)]
+        head_stop = _head_stop(messages, found.contents, {span.message for span in found.passages})
+        prompt = split_prompt(text, head_stop, chunks, self._encode, least_tokens, paths)
+        if prompt is None:
+            return self.tree(messages, chunk_spans, tools)
+        reused = {chunk.text for chunk in prompt.chunks}
+        return replace(prompt, documents=tuple(found.texts_but(reused)))
+
+    def _with_paths(
+        self, messages: Sequence[Message], chunk_spans: Sequence[ChunkSpan], tools: Tools
+    ) -> _TextWithPaths | None:
+        """Return a whole prompt's text with its paths; None where a tree of them saves nothing."""
         inside = [span for span in chunk_spans if _is_inside(span, messages)]
         found = self._rendered(messages, tools) if inside else None
         if found is None:
@@ -130,12 +174,12 @@ class Prompting:
         lines = find_path_lines(text, spans)
         if lines is None:
             return None
-        prompt = prompt_of_lines(text, lines, self._encode, self._encode_all)
-        if prompt is None or not saves_tokens(text, lines, prompt.tree, self._encode):
+        tree = tree_of_lines(lines, self._encode, self._encode_all)
+        if not saves_tokens(text, lines, tree, self._encode):
             return None
-        return replace(prompt, documents=tuple(texts_around(text, spans, lines)))
+        return _TextWithPaths(text, contents, inside, lines, tree)
 
-    def of_nodes(self, prompt: DepPrompt) -> TreePrompt:
+    def of_nodes(self, prompt: DepPrompt) -> SegmentedPrompt:
         """Return a prompt of nodes as tokens, without a template.
 
         Raises:
@@ -235,6 +279,44 @@ class _Content:
         """Return the place of a passage, without what the template has left out."""
         first, last = (self.start - self.stripped + at for at in (span.start, span.stop))
         return TextSpan(max(first, self.start), min(last, self.stop), span.document)
+
+
+@dataclass(frozen=True, slots=True)
+class _TextWithPaths:
+    """A rendered prompt with relation paths.
+
+    Args:
+        text: of the whole prompt.
+        contents: where the messages stand in it.
+        passages: all of them.
+        lines: those that are paths.
+        tree: of these.
+    """
+
+    text: str
+    contents: Sequence[_Content]
+    passages: Sequence[ChunkSpan]
+    lines: PathLines
+    tree: DependencyTree
+
+    def around(self, passages: Iterable[ChunkSpan]) -> Iterator[TextSpan]:
+        """Yield what passages hold before and behind the paths."""
+        spans = (self.contents[passage.message].span(passage) for passage in passages)
+        return spans_around(self.text, spans, self.lines)
+
+    def texts_but(self, reused: Container[str]) -> Iterator[str]:
+        """Yield the texts before and behind the paths, without these."""
+        for span in self.around(self.passages):
+            text = self.text[span.start : span.stop]
+            if text.strip() not in reused:
+                yield text
+
+
+def _stripped(text: str, span: TextSpan) -> TextSpan:
+    """Return a span without the white space at its ends."""
+    inner = text[span.start : span.stop]
+    start = span.start + len(inner) - len(inner.lstrip())
+    return TextSpan(start, start + len(inner.strip()), span.document)
 
 
 def _contents(text: str, messages: Sequence[Message]) -> list[_Content] | None:

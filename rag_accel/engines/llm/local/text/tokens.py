@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from rag_accel.engine_api import GenerationInput, GenerationOutput
 from rag_accel.kv.dependency.prompt import DepPrompt
-from rag_accel.kv.dependency.tokens import TreePrompt
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 
 
@@ -27,7 +26,7 @@ class TokenInput(GenerationInput):
     ids: tuple[int, ...]
     ends: frozenset[int]
     most: int
-    segments: SegmentedPrompt | TreePrompt | None = None
+    segments: SegmentedPrompt | None = None
 
 
 def without_texts(payload: GenerationInput) -> GenerationInput:

@@ -177,14 +177,27 @@ def test_of_two_runs_of_lines_the_longer_one_is_a_tree() -> None:
     assert second.computed == NEW_TOKENS  # none of the other run
 
 
+def test_a_graph_with_two_stages_reuses_texts_and_paths() -> None:
+    graph = RAGraph().add_retrieval("texts", top_k=5)
+    graph.add_graph_retrieval("found", link="words", hops=2, top_k=50)
+    graph.add_generation("answer", f"{{texts}}\n\n{PROMPT}", max_tokens=6)
+    for stage in ("texts", "found"):
+        graph.add_edge(START, stage).add_edge(stage, "answer")
+    graph.add_edge("answer", END)
+    llm = local(kv_reuse="full+dependency", reuse_always=True)
+    with walking(llm, **finding(TEXT, "Lanes hold keys and values.")) as accelerator:
+        (_, new), (_, seen) = (ask(accelerator, graph, one) for one in (QUESTION, OTHER))
+    assert new.from_chunks == 0
+    assert new.approximate > new.tree > 0
+    assert (seen.from_chunks, seen.from_tree) == (new.approximate, new.tree)
+
+
 # Bad input
 
 
-@pytest.mark.parametrize(
-    "both", [("full", "dependency"), ["fused", "dependency"], "full+dependency"]
-)
-def test_two_ways_of_reuse_in_one_prompt_are_refused(both: Any) -> None:
-    with pytest.raises(ConfigError, match="texts and paths of one prompt cannot be reused"):
+@pytest.mark.parametrize("both", [("full", "dependency"), "dependency+full", "exact+dependency"])
+def test_other_ways_of_reuse_in_one_prompt_are_refused(both: Any) -> None:
+    with pytest.raises(ConfigError, match=r"fused\+dependency"):
         local(kv_reuse=both)
     with pytest.raises(ConfigError, match="kv_reuse"):
         Accelerator(kv_reuse=both)

@@ -12,18 +12,18 @@ from fake_runner import error, finish, value
 from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer, tree_of
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, WorkId
-from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.llm.local.reuse import tree_units, trees
+from rag_accel.engines.llm.local.reuse import spans, tree_units
 from rag_accel.engines.llm.local.reuse.tree_units import PromptTree
 from rag_accel.engines.llm.local.text.tokens import DependencyInput
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.dependency.positions import tree_positions
 from rag_accel.kv.dependency.prompt import DepPrompt, LinearNode, TreeNode
-from rag_accel.kv.dependency.tokens import TreePrompt, node_keys, path_texts
+from rag_accel.kv.dependency.tokens import node_keys, path_texts
 from rag_accel.kv.dependency.tree import path_tree
 from rag_accel.kv.keys import ChunkSource
+from rag_accel.kv.segments import prompt_around
 
 MOST = LocalOptions().max_tree_prompts
 SOURCE = ChunkSource("model", "", (1,))
@@ -101,7 +101,7 @@ def test_those_that_are_cancelled_harm_nobody(engine: LocalLLMEngine) -> None:
     outputs = finish(engine, *(str(work.id) for work in left))
     assert [value(outputs, str(work.id)).text for work in left] == list(map(masked_answer, left))
     assert not engine._reuse._prompts  # type: ignore[attr-defined]
-    assert not engine._reuse._by_sequence  # type: ignore[attr-defined]
+    assert not engine._reuse._encodings  # type: ignore[attr-defined]
 
 
 def test_all_cancelled_leave_no_lane(engine: LocalLLMEngine) -> None:
@@ -151,7 +151,7 @@ def test_a_store_too_small_for_all_changes_no_answer(runner_name: str, policy: s
 
 def test_large_trees_are_encoded_piece_by_piece(runner_name: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(tree_units.missing_subforests, "__defaults__", (20,))
-    monkeypatch.setattr(trees, "MOST_ROWS", 20)
+    monkeypatch.setattr(spans, "MOST_ROWS", 20)
     engine = engine_on(runner_name)
     for at, paths in enumerate((FUJI + LANE, LANE + FUJI[1:])):
         work = asked(str(at), *paths)
@@ -195,8 +195,8 @@ def test_prompts_of_nodes_are_computed_once_and_answered_again(engine: LocalLLME
 
 def test_the_state_above_one_is_that_of_a_segment_with_tokens() -> None:
     tree = path_tree([("a", "silent", "b")], lambda text: [] if text == "silent" else [7])
-    prompt = TreePrompt((1,), tree, (2,), tree_positions(tree, begin=1))
-    found = PromptTree(prompt, TokenSequence(prompt.ids, 1), node_keys(tree, SOURCE))
+    prompt = prompt_around((1,), tree, (2,), tree_positions(tree, begin=1))
+    found = PromptTree(prompt, node_keys(tree, SOURCE))
     assert found.nodes() == [0, 2, 3]
     assert [found.parent_key(node) for node in found.nodes()] == [None, *found.keys[::2]]
 

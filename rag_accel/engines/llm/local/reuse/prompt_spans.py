@@ -1,4 +1,4 @@
-"""State of the retrieved texts of prompts under way: encodings, and the tokens to recompute."""
+"""The retrieved parts of prompts under way: their states, encodings and recomputed tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.batching.sequence import TokenSequence
 from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.reuse.tree_units import PromptTree
 from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
 from rag_accel.kv.segments import Segment, SegmentedPrompt
 from rag_accel.kv.selection import TokenSelector
@@ -32,7 +33,7 @@ class Recompute:
     @classmethod
     def of(cls, options: LocalOptions, runner: Runner) -> Recompute | None:
         """Return the choice for a runner's model; None where nothing is recomputed."""
-        if options.kv_reuse != "fused" or options.recompute_ratio == 0:
+        if not options.recomputes or options.recompute_ratio == 0:
             return None
         layer = options.scored_layer(runner.layers)
         return cls(options.recompute_ratio, layer, options.selector)
@@ -50,36 +51,58 @@ class Recompute:
         return math.ceil(self.ratio * tokens)
 
 
-@dataclass(slots=True, eq=False)
-class EncodedText:
-    """A text that is encoded now. Equal only to itself.
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedUnit:
+    """A text, or a node of a tree, that is encoded now. Equal only to itself.
 
     Args:
-        key: of the text.
+        key: of the unit in prompts.
         name: the key that its state gets in the store.
-        sequence: the head and some texts, this one among them.
-        slots: its place in the sequence.
+        slots: its place in the sequence that encodes it.
+        position: of its first token.
         label: the tenant, the text and those that it sees.
-        readers: the prompts that wait for it.
+        encoding: of which it is a part.
+        parent: of a node, the key of the one above it.
     """
 
     key: bytes
     name: bytes
-    sequence: TokenSequence
     slots: range
+    position: int
     label: ChunkLabel
-    readers: dict[PromptChunks, None] = field(default_factory=dict["PromptChunks", None])
+    encoding: Encoding
+    parent: bytes | None = None
 
 
 @dataclass(slots=True, eq=False)
-class PromptChunks:
-    """The retrieved texts of one prompt under way. Equal only to itself.
+class Encoding:
+    """A sequence that encodes units of a prompt behind its head. Equal only to itself.
+
+    Args:
+        sequence: its tokens.
+        units: in their order.
+        past: of a tree, the nodes above its units, which stand before them.
+        owner: that tree; None where texts are encoded.
+        readers: the prompts that wait for any of the units.
+    """
+
+    sequence: TokenSequence
+    units: list[EncodedUnit] = field(default_factory=list[EncodedUnit])
+    past: tuple[int, ...] = ()
+    owner: PromptTree | None = None
+    readers: dict[PromptSpans, None] = field(default_factory=dict["PromptSpans", None])
+
+
+@dataclass(slots=True, eq=False)
+class PromptSpans:
+    """The retrieved texts and paths of one prompt under way. Equal only to itself.
 
     Args:
         prompt: its segments.
         sequence: its tokens.
         chunks: its texts in their order, with their keys: those of their states behind the head.
         purges: the store's when the prompt began: what is purged later may be among its states.
+        tree: of its relation paths; None where there are none.
         behind: the key of each text's state behind others, by its own; empty if none is used.
         digests: of its texts, as states and labels name those they have seen.
         states: of its texts, by key, as far as they are there.
@@ -87,7 +110,7 @@ class PromptChunks:
         looked_for: the texts that the store still looks for: their keys, by those looked under.
         unknown: keys of the texts that are nowhere.
         apart: keys of texts that have a state behind others, of which none is in this prompt.
-        own: keys of the texts that are encoded for this prompt's sake.
+        own: keys of the texts and nodes that are encoded for this prompt's sake.
         left_head: tokens of the head that earlier prompts had left when those were encoded.
     """
 
@@ -95,10 +118,11 @@ class PromptChunks:
     sequence: TokenSequence
     chunks: tuple[tuple[bytes, Segment], ...]
     purges: Purges
+    tree: PromptTree | None = None
     behind: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     digests: frozenset[str] = frozenset()
     states: dict[bytes, LaneState] = field(default_factory=dict[bytes, LaneState])
-    encoded: dict[bytes, EncodedText] = field(default_factory=dict[bytes, EncodedText])
+    encoded: dict[bytes, EncodedUnit] = field(default_factory=dict[bytes, EncodedUnit])
     looked_for: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     unknown: dict[bytes, None] = field(default_factory=dict[bytes, None])
     apart: set[bytes] = field(default_factory=set[bytes])
@@ -114,13 +138,16 @@ class PromptChunks:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether the states of all its texts are there."""
-        return not (self.encoded or self.looked_for or self.unknown)
+        """Tell whether the states of all its parts are there, or computed with the rest of it."""
+        if self.encoded or self.looked_for or self.unknown:
+            return False
+        return self.tree is None or self.tree.is_inline or not self.tree.missing
 
     @property
-    def keys(self) -> frozenset[bytes]:
-        """Return the keys of its texts in the store."""
-        return frozenset(key for key, _ in self.chunks).union(self.behind.values())
+    def keys(self) -> tuple[bytes, ...]:
+        """Return the keys of its texts and nodes in the store."""
+        nodes = () if self.tree is None else self.tree.keys
+        return (*self.texts, *self.behind.values(), *nodes)
 
     def may_use(self, name: bytes, seen: frozenset[str]) -> bool:
         """Tell whether a state helps here: one behind others has seen a text of the prompt.
@@ -131,18 +158,40 @@ class PromptChunks:
         """
         return name in self.texts or not seen.isdisjoint(self.digests)
 
+    def take(self, unit: EncodedUnit, state: LaneState) -> None:
+        """Take the state of a unit that was encoded, if the prompt waits for it."""
+        if self.encoded.get(unit.key) is unit:
+            del self.encoded[unit.key]
+            self.states[unit.key] = state
+        elif self.tree is not None:
+            self.tree.take(unit.key, state)
+
     @property
     def places(self) -> tuple[range, ...]:
+        """Return the place of each text."""
         return tuple(range(segment.start, segment.end) for _, segment in self.chunks)
 
+    def skipped(self, places: Sequence[range]) -> tuple[range, ...]:
+        """Return the places that are not computed, in their order.
+
+        Args:
+            places: of the texts.
+        """
+        if self.tree is None or self.tree.is_inline:
+            return tuple(places)
+        return tuple(sorted((*places, self.prompt.slots), key=lambda place: place.start))
+
     def marked(self) -> tuple[int, ...]:
-        """Return the prompt's tokens with marks of their states in place of its texts'."""
+        """Return the prompt's tokens, those of its texts and tree with marks of their states."""
         marked = list(self.prompt.ids)
         for key, segment in self.chunks:
             digest = hashlib.sha256(key)
             digest.update(repr((sorted(self.states[key].seen), self.purges)).encode())
             mark = -1 - int.from_bytes(digest.digest())  # no token is negative
             marked[segment.start : segment.end] = [mark] * len(segment.ids)
+        if self.tree is not None:
+            slots = self.prompt.slots
+            marked[slots.start : slots.stop] = [self.tree.mark(self.purges)] * len(slots)
         return tuple(marked)
 
     @property
@@ -151,7 +200,7 @@ class PromptChunks:
         return sum(len(segment.ids) for key, segment in self.chunks if self.states[key].seen)
 
     def num_reused(self, chosen: Collection[int] = ()) -> int:
-        """Return the tokens that were neither computed in the prompt nor encoded for it."""
+        """Return the tokens of texts that were neither computed here nor encoded for it."""
         first: set[bytes] = set(self.own)
         reused = 0
         for key, segment in self.chunks:
