@@ -36,7 +36,7 @@ from rag_accel.kv.dependency.tokens import node_keys
 from rag_accel.kv.entry import KeyValues, LaneState
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.segments import SegmentedPrompt, prompt_around
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 
 #: Rows of a forward, about: what the engine takes for a prompt that is alone.
 _MOST_ROWS = 2048
@@ -89,7 +89,7 @@ class DepCache:
     def __init__(self, runner: Runner, limit_bytes: int, *, re_encodes: bool = True) -> None:
         self._runner = runner
         self._re_encodes = re_encodes
-        self._store = HostStore(limit_bytes, LACRPolicy(), admits_all=True)
+        self._store = ChunkStore(limit_bytes, LACRPolicy(), admits_all=True)
         self._heads: dict[tuple[int, ...], LaneState] = {}
 
     @property

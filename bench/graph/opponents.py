@@ -38,7 +38,7 @@ from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.fidelity.prompts import SYSTEM
 from rag_accel.kv.dependency.paths import Segments
 from rag_accel.kv.segments import SegmentedPrompt
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel_demo.load import torch_threads
 
 RADIX = "causal, flat text, radix cache"
@@ -123,7 +123,7 @@ def kept_lines(
     tokenizer: Any, stream: Sequence[Retrieved], limit_bytes: int, bytes_of_token: int
 ) -> list[str]:
     """Return the paths whose texts the engine's store keeps after a stream, the latest last."""
-    store, latest = HostStore(limit_bytes), dict[str, None]()
+    store, latest = ChunkStore(limit_bytes), dict[str, None]()
     least = LocalOptions().least_chunk_tokens
     for found in stream:
         for line in found.lines:

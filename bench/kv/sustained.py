@@ -17,7 +17,7 @@ from bench.results import Row
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.eviction import EvictionPolicy
 from rag_accel.kv.keys import ChunkSource
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 
 Shape = Literal["zipf", "uniform"]
 #: One key and one value in float32.
@@ -92,7 +92,7 @@ class OurStore:
     def __init__(
         self, limit_bytes: int, eviction: EvictionPolicy | None = None, admits_all: bool = False
     ) -> None:
-        self._store = HostStore(limit_bytes, eviction)
+        self._store = ChunkStore(limit_bytes, eviction)
         self._source = ChunkSource("model", "", ())
         self._keep = self._store.keep if admits_all else self._store.put
 

@@ -8,8 +8,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
+from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
 
 _log = logging.getLogger("rag_accel.kv")
@@ -25,18 +25,6 @@ MOST_AHEAD = 256
 IDLE_S = 5.0
 #: Seconds that closing waits for the writes left.
 CLOSING_S = 30.0
-
-
-class SlowStore(Protocol):
-    """A slow store of states. Called by one thread."""
-
-    def find(self, key: bytes) -> KeyValues | None:
-        """Return the state under a key."""
-        ...
-
-    def put(self, key: bytes, state: KeyValues, label: ChunkLabel) -> bool:
-        """Keep a state."""
-        ...
 
 
 #: Keeps a state that was read ahead; returns False where there is no room for it.
@@ -68,7 +56,7 @@ class Loader:
         keep_ahead: takes prefetched states, on the loader's thread; without it, hints are ignored.
     """
 
-    def __init__(self, store: SlowStore, keep_ahead: KeepAhead | None = None) -> None:
+    def __init__(self, store: DiskStore, keep_ahead: KeepAhead | None = None) -> None:
         self._store = store
         self._keep_ahead = keep_ahead
         self.hints = HintCounts()

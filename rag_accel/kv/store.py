@@ -1,11 +1,10 @@
-"""Stores of texts' attention states: their interface, and the one in memory, bounded in bytes."""
+"""A store of attention states of texts and paths in memory, bounded in bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from rag_accel.kv.entry import ChunkLabel, LaneState, Purges
 from rag_accel.kv.eviction import (
@@ -32,139 +31,12 @@ CHUNK_COUNTS: tuple[str, ...] = (
 )
 
 
-class ChunkStore(Protocol):
-    """Attention states of texts by key. Called by the engine's worker only.
+class ChunkStore:
+    """Attention states of texts and paths by key, in memory of this process.
 
-    A state that is not in memory may arrive later: ``poll`` reports a key that ``is_pending`` after
-    ``prefetch``, exactly once.
-    """
-
-    @property
-    def held_bytes(self) -> int:
-        """Return the bytes of the states in memory."""
-        ...
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Return the counts so far, by the names in ``CHUNK_COUNTS``; from any thread."""
-        ...
-
-    @property
-    def purges(self) -> Purges:
-        """Return the purges so far, for the labels of states encoded from now on."""
-        ...
-
-    def digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
-        """Return what labels and states say of texts; white space around them does not count."""
-        ...
-
-    def forget(self, texts: Iterable[str], namespace: str) -> None:
-        """Remove the states of texts of a namespace, at once or a little later; from any thread."""
-        ...
-
-    def may_have(self, key: bytes) -> bool:
-        """Tell whether there is a state under a key, or may be where looking takes long."""
-        ...
-
-    def find(self, key: bytes) -> LaneState | None:
-        """Return the state in memory under a key, and count it as used."""
-        ...
-
-    def put(
-        self,
-        key: bytes,
-        state: LaneState,
-        label: ChunkLabel = NO_LABEL,
-        parent: bytes | None = None,
-    ) -> bool:
-        """Keep a state, if it is admitted; a state already under its key stays.
-
-        Return whether it is kept in memory.
-
-        Args:
-            key: of the state.
-            state: to keep.
-            label: the texts that it depends on.
-            parent: key of the state behind which it was encoded: it is kept in memory no longer
-                than that one.
-        """
-        ...
-
-    def began(self, requests: Sequence[Collection[bytes]]) -> None:
-        """Learn that a request begins, and which keys it and those behind it read, in order."""
-        ...
-
-    def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Begin to load states that are not in memory; from any thread. Bounded: may do nothing."""
-        ...
-
-    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
-        """Learn of keys that may be requested soon; from any thread, at once. May do nothing.
-
-        Args:
-            keys: returns them; called at most once, by a thread of the store's.
-        """
-        ...
-
-    def pin(self, keys: Iterable[bytes]) -> None:
-        """Note that a prompt under way needs keys: no hint pushes them out of memory."""
-        ...
-
-    def unpin(self, keys: Iterable[bytes]) -> None:
-        """Note that a prompt that held keys is over."""
-        ...
-
-    def is_pending(self, key: bytes) -> bool:
-        """Tell whether a key is being loaded, and ``poll`` has not reported it yet."""
-        ...
-
-    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        """Return the keys loaded since the last call, each with its state or None."""
-        ...
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until something has arrived, for at most so long."""
-        ...
-
-    def clear(self) -> None:
-        """Forget the states in memory."""
-        ...
-
-    def close(self) -> None:
-        """Forget the states in memory and end background threads; called once, at the end."""
-        ...
-
-
-class SynchronousStore:
-    """The methods of a ``ChunkStore`` that loads nothing in the background: ``find`` is final."""
-
-    def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Do nothing."""
-
-    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
-        """Do nothing."""
-
-    def began(self, requests: Sequence[Collection[bytes]]) -> None:
-        """Do nothing: the order of eviction goes by the past alone."""
-
-    def pin(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: no hint pushes anything out."""
-
-    def unpin(self, keys: Iterable[bytes]) -> None:
-        """Do nothing: no hint pushes anything out."""
-
-    def is_pending(self, key: bytes) -> bool:
-        return False
-
-    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
-        return ()
-
-    def wait(self, timeout_s: float) -> None:
-        """Return at once."""
-
-
-class HostStore(SynchronousStore):
-    """States in memory of this process.
+    A state that is not in memory may arrive later, from the tier of a subclass: ``poll`` reports a
+    key that ``is_pending`` after ``prefetch``, exactly once. Called by the engine's worker only,
+    but where methods say from any thread.
 
     It admits everything until it is full; after that a state is admitted on its second request, so
     one-off chunks never evict hot ones, unless it ``admits_all``.
@@ -175,7 +47,6 @@ class HostStore(SynchronousStore):
             first by default.
         admits_all: whether a full store keeps every new state, which is better for nodes of trees
             that are asked for again at once.
-        digests: of texts of a namespace, where another store has its own.
 
     Raises:
         ConfigError: if there is no such policy, or another store has the same object.
@@ -186,9 +57,7 @@ class HostStore(SynchronousStore):
         limit_bytes: int,
         eviction: EvictionPolicy | str | None = None,
         admits_all: bool = False,
-        digests: Callable[[Iterable[str], str], frozenset[str]] | None = None,
     ) -> None:
-        self._digests = digests or _keyless_digests
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._states: dict[bytes, LaneState] = {}
@@ -206,10 +75,12 @@ class HostStore(SynchronousStore):
 
     @property
     def held_bytes(self) -> int:
+        """Return the bytes of the states in memory."""
         return self._held_bytes
 
     @property
     def counts(self) -> Mapping[str, int]:
+        """Return the counts so far, by the names in ``CHUNK_COUNTS``; from any thread."""
         return {
             **dict.fromkeys(CHUNK_COUNTS, 0),
             "chunk_hits_memory": self._hits,
@@ -230,13 +101,15 @@ class HostStore(SynchronousStore):
 
     @property
     def purges(self) -> Purges:
-        """Return how often texts were forgotten."""
+        """Return the purges so far, for the labels of states encoded from now on."""
         return (self._num_purges,)
 
     def digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
-        return self._digests(texts, namespace)
+        """Return what labels and states say of texts; white space around them does not count."""
+        return frozenset(_digest(namespace, text) for text in texts)
 
     def forget(self, texts: Iterable[str], namespace: str) -> None:
+        """Remove the states of texts of a namespace, at once or a little later; from any thread."""
         gone = self.digests(texts, namespace)
         with self._lock:
             self._num_purges += 1
@@ -252,9 +125,11 @@ class HostStore(SynchronousStore):
         return self._sight.is_known(key)
 
     def may_have(self, key: bytes) -> bool:
+        """Tell whether there is a state under a key, or may be where looking takes long."""
         return key in self._states
 
     def find(self, key: bytes) -> LaneState | None:
+        """Return the state in memory under a key, and count it as used."""
         with self._lock:
             self._sight.count(key)
             state = self._states.get(key)
@@ -272,6 +147,17 @@ class HostStore(SynchronousStore):
         label: ChunkLabel = NO_LABEL,
         parent: bytes | None = None,
     ) -> bool:
+        """Keep a state, if it is admitted; a state already under its key stays.
+
+        Return whether it is kept in memory.
+
+        Args:
+            key: of the state.
+            state: to keep.
+            label: the texts that it depends on.
+            parent: key of the state behind which it was encoded: it is kept in memory no longer
+                than that one.
+        """
         with self._lock:
             has_room = not self._is_full and self.has_room(state.nbytes)
             if key in self or has_room or self._admits_all or self.is_known(key):
@@ -292,7 +178,9 @@ class HostStore(SynchronousStore):
         with self._lock:
             if key in self._states:
                 return True
-            if state.nbytes > self._limit_bytes or label.purges not in (None, self.purges):
+            if state.nbytes > self._limit_bytes:
+                return False
+            if label.purges is not None and label.purges != self.purges:
                 return False
             if parent is not None and parent not in self._states:
                 return False
@@ -314,8 +202,36 @@ class HostStore(SynchronousStore):
             return True
 
     def began(self, requests: Sequence[Collection[bytes]]) -> None:
+        """Learn that a request begins, and which keys it and those behind it read, in order."""
         with self._lock:
             self._eviction.began(requests)
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Begin to load states that are not in memory; from any thread. Bounded: may do nothing."""
+
+    def hint(self, keys: Callable[[], Iterable[bytes]]) -> None:
+        """Learn of keys that may be requested soon; from any thread, at once. May do nothing.
+
+        Args:
+            keys: returns them; called at most once, by a thread of the store's.
+        """
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        """Note that a prompt under way needs keys: no hint pushes them out of memory."""
+
+    def unpin(self, keys: Iterable[bytes]) -> None:
+        """Note that a prompt that held keys is over."""
+
+    def is_pending(self, key: bytes) -> bool:
+        """Tell whether a key is being loaded, and ``poll`` has not reported it yet."""
+        return False
+
+    def poll(self) -> Collection[tuple[bytes, LaneState | None]]:
+        """Return the keys loaded since the last call, each with its state or None."""
+        return ()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something has arrived, for at most so long."""
 
     def peek(self, key: bytes) -> LaneState | None:
         """Return the state under a key, without counting it as used."""
@@ -338,13 +254,14 @@ class HostStore(SynchronousStore):
             self._evict(key)
 
     def clear(self) -> None:
+        """Forget the states in memory."""
         with self._lock:
             for key in self.kept:
                 self.remove(key)
             self._is_full = False
 
     def close(self) -> None:
-        """Forget everything, and let another store have the policy."""
+        """Forget the states in memory, end background threads, and give the policy back."""
         self.clear()
         if isinstance(self._eviction, GuardedPolicy):
             self._eviction.release()
@@ -363,10 +280,6 @@ class HostStore(SynchronousStore):
                 if not self._children[parent]:
                     del self._children[parent]
             self._eviction.removed(found)
-
-
-def _keyless_digests(texts: Iterable[str], namespace: str) -> frozenset[str]:
-    return frozenset(_digest(namespace, text) for text in texts)
 
 
 def _digest(namespace: str, text: str) -> str:

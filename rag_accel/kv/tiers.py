@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
 from rag_accel.kv.eviction import EvictionPolicy
 from rag_accel.kv.loader import MOST_AHEAD, Loader
-from rag_accel.kv.store import NO_LABEL, HostStore
+from rag_accel.kv.store import NO_LABEL, ChunkStore
 
 #: The part of memory for prefetched states that were not requested yet.
 AHEAD_SHARE = 0.25
 
 
-class TieredStore:
+class TieredStore(ChunkStore):
     """States in memory over those in a folder, which a thread reads and writes.
 
     A state goes to both at once while there is room, and into a full tier on its second request. A
@@ -43,29 +42,23 @@ class TieredStore:
         eviction: EvictionPolicy | str | None = None,
         admits_all: bool = False,
     ) -> None:
-        self._host = HostStore(limit_bytes, eviction, admits_all)
+        super().__init__(limit_bytes, eviction, admits_all)
         self._disk = disk
         self._loader = Loader(disk, self._keep_ahead)
         self._ahead_limit = int(limit_bytes * AHEAD_SHARE)
         self._ahead: OrderedDict[bytes, int] = OrderedDict()
         self._held: Counter[bytes] = Counter()
-        #: guards memory: the loader's thread puts prefetched states into it
-        self._lock = threading.Lock()
         self._purges = disk.folder.purges
         self._forgotten: set[tuple[str, str]] = set()
-        self._hits_disk = self._misses = 0
-
-    @property
-    def held_bytes(self) -> int:
-        return self._host.held_bytes
+        self._hits_disk = self._absent = 0
 
     @property
     def counts(self) -> Mapping[str, int]:
         disk, hints = self._disk.counts, self._loader.hints
         return {
-            **self._host.counts,
+            **super().counts,
             "chunk_hits_disk": self._hits_disk,
-            "chunk_misses": self._misses,
+            "chunk_misses": self._absent,
             "chunk_files_refused": sum(list(disk.refused.values())),
             "chunk_writes_dropped": disk.dropped + self._loader.dropped,
             "chunk_prefetch_loaded": hints.loaded,
@@ -101,7 +94,7 @@ class TieredStore:
         self._look_for_purges()
         with self._lock:
             self._ahead.pop(key, None)
-            return self._host.find(key)
+            return super().find(key)
 
     def put(
         self,
@@ -112,15 +105,10 @@ class TieredStore:
     ) -> bool:
         if label.purges is not None and label.purges != self.purges:
             return False
-        is_worth_it = self._host.is_known(key) or self._disk.has_room(state.nbytes)
+        is_worth_it = self.is_known(key) or self._disk.has_room(state.nbytes)
         if isinstance(state, KeyValues) and is_worth_it:
             self._loader.write(key, state, label)
-        with self._lock:
-            return self._host.put(key, state, parent=parent)
-
-    def began(self, requests: Sequence[Collection[bytes]]) -> None:
-        with self._lock:
-            self._host.began(requests)
+        return super().put(key, state, parent=parent)
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Begin to load keys from the folder; from any thread."""
@@ -133,7 +121,7 @@ class TieredStore:
     def _not_here(self, keys: Iterable[bytes]) -> list[bytes]:
         wanted = list(islice(keys, MOST_AHEAD))
         with self._lock:
-            return [key for key in wanted if key not in self._host]
+            return [key for key in wanted if key not in self]
 
     def pin(self, keys: Iterable[bytes]) -> None:
         with self._lock:
@@ -152,25 +140,19 @@ class TieredStore:
             arrived = self._loader.fetch()
             for key, state in arrived:
                 if state is None:
-                    self._misses += 1
+                    self._absent += 1
                 else:
                     self._hits_disk += 1
-                    self._host.keep(key, state)
+                    self.keep(key, state)
         return arrived
 
     def wait(self, timeout_s: float) -> None:
         self._loader.wait(timeout_s)
 
-    def clear(self) -> None:
-        """Forget the states in memory; files stay."""
-        with self._lock:
-            self._host.clear()
-
     def close(self) -> None:
         """Forget the states in memory, finish waiting writes and end the thread."""
         self._loader.close()
-        with self._lock:
-            self._host.close()
+        super().close()
 
     def _forget(self) -> None:
         with self._lock:
@@ -186,30 +168,30 @@ class TieredStore:
         with self._lock:
             self._purges = purges
             self._loader.purged()
-            for key in self._host.kept:
-                state = self._host.peek(key)
+            for key in self.kept:
+                state = self.peek(key)
                 # A state that has seen other texts may have seen any that was removed.
                 has_seen = isinstance(state, KeyValues) and state.seen
                 if has_seen or not self._disk.has(key):
-                    self._host.remove(key)
+                    self.remove(key)
 
     def _keep_ahead(self, key: bytes, state: KeyValues) -> bool:
         """Keep a prefetched state, in place of older ones; called by the loader's thread."""
         with self._lock:
-            if key in self._host:
+            if key in self:
                 return True
             if self._loader.is_stale:
                 return False
             self._ahead = OrderedDict(
-                (known, size) for known, size in self._ahead.items() if known in self._host
+                (known, size) for known, size in self._ahead.items() if known in self
             )
             if state.nbytes > self._ahead_limit:
                 return False
             while sum(self._ahead.values()) + state.nbytes > self._ahead_limit:
                 oldest, _ = self._ahead.popitem(last=False)
                 if oldest not in self._held:
-                    self._host.remove(oldest)
-            if not self._host.put_prefetched(key, state, self._held):
+                    self.remove(oldest)
+            if not self.put_prefetched(key, state, self._held):
                 return False
             self._ahead[key] = state.nbytes
             return True

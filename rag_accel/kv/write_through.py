@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues, LaneState, Purges
-from rag_accel.kv.store import CHUNK_COUNTS, NO_LABEL, HostStore, SynchronousStore
+from rag_accel.kv.store import NO_LABEL, ChunkStore
 
 
-class WriteThroughStore(SynchronousStore):
+class WriteThroughStore(ChunkStore):
     """States in a folder, the latest of them in memory, too. Used by one thread.
 
     Nothing runs in the background: ``find`` reads a state, and ``put`` writes it before it returns.
@@ -21,21 +21,16 @@ class WriteThroughStore(SynchronousStore):
     """
 
     def __init__(self, limit_bytes: int, disk: DiskStore) -> None:
-        self._host = HostStore(limit_bytes, digests=disk.folder.text_digests)
+        super().__init__(limit_bytes)
         self._disk = disk
         #: bytes of keys and values that were written
         self.written_bytes = 0
 
     @property
-    def held_bytes(self) -> int:
-        return self._host.held_bytes
-
-    @property
     def counts(self) -> Mapping[str, int]:
         disk = self._disk.counts
         return {
-            **dict.fromkeys(CHUNK_COUNTS, 0),
-            **self._host.counts,
+            **super().counts,
             "chunk_files_refused": sum(disk.refused.values()),
             "chunk_writes_dropped": disk.dropped,
             "chunk_disk_bytes": self._disk.held_bytes,
@@ -47,7 +42,7 @@ class WriteThroughStore(SynchronousStore):
         return self._disk.folder.purges
 
     def digests(self, texts: Iterable[str], namespace: str) -> frozenset[str]:
-        return self._host.digests(texts, namespace)
+        return self._disk.folder.text_digests(texts, namespace)
 
     def forget(self, texts: Iterable[str], namespace: str) -> None:
         """Remove the states of texts of a namespace.
@@ -58,17 +53,17 @@ class WriteThroughStore(SynchronousStore):
         folder, wanted = self._disk.folder, tuple(texts)
         tenant = folder.namespace_digest(namespace)
         self._disk.forget({(tenant, folder.text_digest(text)) for text in wanted})
-        self._host.forget(wanted, namespace)
+        super().forget(wanted, namespace)
 
     def may_have(self, key: bytes) -> bool:
         return True
 
     def find(self, key: bytes) -> LaneState | None:
-        found = self._host.find(key)
+        found = super().find(key)
         if found is None:
             found = self._disk.find(key)
             if found is not None:
-                self._host.put(key, found)
+                super().put(key, found)
         return found
 
     def put(
@@ -84,12 +79,4 @@ class WriteThroughStore(SynchronousStore):
             return False
         if self._disk.put(key, state, label):
             self.written_bytes += state.nbytes
-        return self._host.put(key, state, replace(label, purges=None), parent)
-
-    def clear(self) -> None:
-        """Forget the states in memory; files stay."""
-        self._host.clear()
-
-    def close(self) -> None:
-        """Forget the states in memory; files stay."""
-        self.clear()
+        return super().put(key, state, replace(label, purges=None), parent)

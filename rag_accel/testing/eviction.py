@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from rag_accel.kv.eviction import EvictionPolicy, GuardedPolicy
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel.testing.checks import check
 
 
@@ -115,7 +115,7 @@ class EvictionPolicyContract:
         """Check that victims are kept states whatever is added, used and evicted."""
         chance = random.Random(0)
         guard = GuardedPolicy(self.policy())
-        store = HostStore(50, guard)
+        store = ChunkStore(50, guard)
         for _ in range(500):
             key = bytes([chance.randrange(20)])
             if chance.random() < 0.5:

@@ -12,7 +12,7 @@ import pytest
 from rag_accel.errors import ConfigError, EngineError
 from rag_accel.kv.entry import LaneState
 from rag_accel.kv.eviction import GuardedPolicy, LookaheadPolicy, LRUPolicy, check_policy
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel.testing import EvictionPolicyContract
 
 
@@ -74,9 +74,9 @@ FAULTY: dict[str, Callable[[], LRUPolicy]] = {
 }
 
 
-def used_store(policy: Any) -> HostStore:
+def used_store(policy: Any) -> ChunkStore:
     """Return a store of three states that has evicted others, with a tree in it."""
-    store = HostStore(3, policy, admits_all=True)
+    store = ChunkStore(3, policy, admits_all=True)
     state: LaneState = Sized()  # type: ignore[assignment]
     for at in range(8):
         store.began([(bytes([at]),)])
@@ -132,12 +132,12 @@ def test_the_contract_sees_what_a_guard_hides(fault: str) -> None:
 
 def test_a_second_store_is_refused_until_the_first_is_closed() -> None:
     mine = LookaheadPolicy()
-    store = HostStore(3, mine)
+    store = ChunkStore(3, mine)
     with pytest.raises(ConfigError, match="an eviction policy is of one engine alone"):
-        HostStore(3, mine)
+        ChunkStore(3, mine)
     assert used_store("lookahead").held_bytes == 3  # names are as many policies as there are stores
     store.close()
-    again = HostStore(3, mine)
+    again = ChunkStore(3, mine)
     store.close()  # of another store by now
     with pytest.raises(ConfigError, match="eviction policy"):
         GuardedPolicy(mine)
@@ -146,14 +146,14 @@ def test_a_second_store_is_refused_until_the_first_is_closed() -> None:
 
 def test_a_store_that_is_gone_has_no_policy() -> None:
     mine = LookaheadPolicy()
-    store = HostStore(3, mine)
+    store = ChunkStore(3, mine)
     del store
     gc.collect()
-    HostStore(3, mine).close()
+    ChunkStore(3, mine).close()
 
 
 def test_a_check_takes_no_policy() -> None:
     mine = LookaheadPolicy()
     for _ in range(2):
         check_policy(mine)
-    HostStore(3, mine).close()
+    ChunkStore(3, mine).close()

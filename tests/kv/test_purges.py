@@ -15,7 +15,7 @@ from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.folder import ChunkFolder
 from rag_accel.kv.locate import locate, parts_of
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel.kv.tiers import TieredStore
 
 KEYS = [bytes([at]) * 32 for at in range(4)]
@@ -55,7 +55,7 @@ def looked(store: TieredStore) -> list[int]:
     return [at for at, key in enumerate(KEYS) if found[key] is not None]
 
 
-def in_memory(store: TieredStore | HostStore) -> list[int]:
+def in_memory(store: TieredStore | ChunkStore) -> list[int]:
     return [at for at, key in enumerate(KEYS) if store.find(key) is not None]
 
 
@@ -166,7 +166,7 @@ def test_what_is_read_during_a_purge_counts_as_not_there(
 
 
 def test_memory_alone_forgets_texts_of_a_namespace() -> None:
-    store = HostStore(1 << 20)
+    store = ChunkStore(1 << 20)
     for key, label in zip(KEYS, LABELS, strict=False):
         store.put(key, chunk_state(), label)
     before = store.held_bytes

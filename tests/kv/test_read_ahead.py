@@ -14,7 +14,7 @@ from rag_accel.kv import loader as loading
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.loader import Loader
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel.kv.tiers import TieredStore
 
 KEYS = [bytes([at]) * 32 for at in range(16)]
@@ -121,7 +121,7 @@ def test_a_closed_store_takes_no_hint(store: TieredStore) -> None:
 
 
 def test_memory_alone_reads_nothing_ahead() -> None:
-    store = HostStore(STATE_BYTES)
+    store = ChunkStore(STATE_BYTES)
     store.pin(KEYS)
     store.hint(lambda: pytest.fail("it was read"))
     store.unpin(KEYS)

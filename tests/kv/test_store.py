@@ -12,7 +12,7 @@ import torch
 from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.rotation import rotated
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 
 SOURCE = ChunkSource("model", "tenant", (1, 2))
 
@@ -57,7 +57,7 @@ def test_whatever_state_depends_on_changes_the_key(other: ChunkSource) -> None:
 
 
 def test_the_least_lately_used_goes_first() -> None:
-    store = HostStore(limit_bytes=64)
+    store = ChunkStore(limit_bytes=64)
     assert all(store.put(key, state()) for key in (b"a", b"b"))
     assert store.find(b"a") is not None
     store.keep(b"c", state())
@@ -66,7 +66,7 @@ def test_the_least_lately_used_goes_first() -> None:
 
 
 def test_a_full_store_admits_at_the_second_request() -> None:
-    store = HostStore(limit_bytes=64)
+    store = ChunkStore(limit_bytes=64)
     assert all(store.put(key, state()) for key in (b"a", b"b"))
     found = [(store.find(b"c"), store.put(b"c", state())) for _ in range(2)]
     assert found == [(None, False), (None, True)]
@@ -74,7 +74,7 @@ def test_a_full_store_admits_at_the_second_request() -> None:
 
 
 def test_room_left_by_what_was_given_up_is_for_what_was_asked_for_before() -> None:
-    store = HostStore(limit_bytes=64)
+    store = ChunkStore(limit_bytes=64)
     assert store.put(b"large", state(8))
     for _ in range(2):
         store.find(b"small")
@@ -86,14 +86,14 @@ def test_room_left_by_what_was_given_up_is_for_what_was_asked_for_before() -> No
 
 
 def test_what_is_larger_than_the_store_is_not_kept() -> None:
-    store = HostStore(limit_bytes=64)
+    store = ChunkStore(limit_bytes=64)
     store.put(b"a", state())
     assert not store.put(b"b", state(9))
     assert store.find(b"a") is not None
 
 
 def test_what_is_kept_stays_when_it_is_put_again() -> None:
-    store = HostStore(limit_bytes=64)
+    store = ChunkStore(limit_bytes=64)
     first = state()
     store.put(b"a", first)
     store.put(b"a", state())
@@ -102,7 +102,7 @@ def test_what_is_kept_stays_when_it_is_put_again() -> None:
 
 
 def test_nothing_is_held_once_it_is_cleared() -> None:
-    store = HostStore(limit_bytes=64)
+    store = ChunkStore(limit_bytes=64)
     store.put(b"a", state())
     store.clear()
     assert (len(store), store.held_bytes) == (0, 0)

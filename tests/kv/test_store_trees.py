@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rag_accel.errors import ConfigError
 from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.eviction import LookaheadPolicy
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 
 NAMES = ("lru", "lookahead")
 
@@ -20,7 +20,7 @@ def state(tokens: int = 1) -> KeyValues:
     return KeyValues(torch.zeros(1, 1, tokens, 1), torch.zeros(1, 1, tokens, 1), 0)
 
 
-def chain(store: HostStore) -> None:
+def chain(store: ChunkStore) -> None:
     """Keep c behind b behind a, each with a text of its name, of one tenant."""
     parent = None
     for name in "abc":
@@ -29,7 +29,7 @@ def chain(store: HostStore) -> None:
 
 
 def test_a_state_does_not_push_its_parent_out() -> None:
-    store = HostStore(8 * 3)
+    store = ChunkStore(8 * 3)
     assert store.keep(b"a", state(2))
     assert not store.keep(b"b", state(2), parent=b"a")
     assert store.kept == [b"a"]
@@ -37,7 +37,7 @@ def test_a_state_does_not_push_its_parent_out() -> None:
 
 
 def test_forgetting_a_text_forgets_what_was_encoded_behind_it() -> None:
-    store = HostStore(80)
+    store = ChunkStore(80)
     chain(store)
     store.keep(b"x", state(), ChunkLabel(namespace="other", text="a"))
     store.forget(["a"], "")
@@ -47,7 +47,7 @@ def test_forgetting_a_text_forgets_what_was_encoded_behind_it() -> None:
 
 
 def test_the_given_policy_is_used_though_it_is_empty() -> None:
-    store = HostStore(8 * 2, LookaheadPolicy(half_lives=(1000.0,)))
+    store = ChunkStore(8 * 2, LookaheadPolicy(half_lives=(1000.0,)))
     for key in (b"a", b"b"):
         store.keep(key, state())
     for key in (b"a", b"a", b"b"):
@@ -57,7 +57,7 @@ def test_the_given_policy_is_used_though_it_is_empty() -> None:
 
 
 def test_a_store_tells_its_policy_of_requests() -> None:
-    store = HostStore(8 * 2, "lookahead")
+    store = ChunkStore(8 * 2, "lookahead")
     for key in (b"a", b"b"):
         store.keep(key, state())
     store.find(b"b")
@@ -68,7 +68,7 @@ def test_a_store_tells_its_policy_of_requests() -> None:
 
 @pytest.mark.parametrize("admits_all", [True, False])
 def test_a_full_store_admits_new_states_as_it_is_told(admits_all: bool) -> None:
-    store = HostStore(8, admits_all=admits_all)
+    store = ChunkStore(8, admits_all=admits_all)
     assert store.put(b"a", state())
     assert store.put(b"b", state()) == admits_all
     assert store.kept == ([b"b"] if admits_all else [b"a"])
@@ -77,7 +77,7 @@ def test_a_full_store_admits_new_states_as_it_is_told(admits_all: bool) -> None:
 @pytest.mark.parametrize("name", ["fifo", "lacr", "lfu"])
 def test_an_unknown_policy_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown eviction policy") as caught:
-        HostStore(80, name)
+        ChunkStore(80, name)
     assert all(part in str(caught.value) for part in (repr(name), "'lookahead'", "bench/baselines"))
 
 
@@ -95,7 +95,7 @@ def test_an_unknown_policy_is_refused_by_name(name: str) -> None:
 def test_no_state_is_ever_kept_without_its_parent(
     name: str, steps: list[tuple[str, int, int]]
 ) -> None:
-    store = HostStore(8 * 12, name)
+    store = ChunkStore(8 * 12, name)
     parents: dict[bytes, bytes | None] = {}
     for step, number, other in steps:
         key, parent = bytes([number]), bytes([other]) if other >= 0 else None

@@ -22,7 +22,7 @@ from langchain_rag_accel import ChatRagAccel, RagAccelVectorStore, accelerate
 from rag_accel import Accelerator
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel.testing import FakeEngine
 
 PROMPT = ChatPromptTemplate.from_messages(
@@ -80,7 +80,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
         monkeypatch.setattr(cls, name, call)
 
     told(DiskStore, "find", "looked")
-    told(HostStore, "put_prefetched", "read ahead")
+    told(ChunkStore, "put_prefetched", "read ahead")
     told(LocalLLMEngine, "submit", "submitted", is_before=True)
     return made
 

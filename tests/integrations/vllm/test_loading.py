@@ -18,7 +18,7 @@ from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.files import VERSION
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.rotation import rotated
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel.kv.tiers import TieredStore
 from vllm_rag_accel.cache_layout import learn_layout
 from vllm_rag_accel.load_state import ComputedText, LoadState
@@ -85,7 +85,7 @@ def test_a_backend_that_rounds_elements_away_is_refused() -> None:
 
 
 def test_parts_are_moved_to_where_they_stand() -> None:
-    held, store = blocks(), HostStore(1 << 24)
+    held, store = blocks(), ChunkStore(1 << 24)
     one, two = part("1", 30, 70), part("2", 75, 110, offset=3)
     for place, each in enumerate((one, two)):
         store.put(each.key, state(place))
@@ -105,7 +105,7 @@ def test_parts_are_moved_to_where_they_stand() -> None:
 
 
 def test_blocks_of_the_servers_own_cache_stay() -> None:
-    held, store = blocks(), HostStore(1 << 24)
+    held, store = blocks(), ChunkStore(1 << 24)
     one = part("1", 30, 70)
     store.put(one.key, state(1))
     request = load(one, begin=48)
@@ -117,7 +117,7 @@ def test_blocks_of_the_servers_own_cache_stay() -> None:
 
 
 def test_what_is_gone_is_computed_by_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    loading = Loading(blocks(), HostStore(1 << 24), FREQUENCIES)
+    loading = Loading(blocks(), ChunkStore(1 << 24), FREQUENCIES)
     with caplog.at_level(logging.WARNING):
         loading.load(StepPlan([load(part("1", 21, 61), begin=16)]))
     assert loading.take_failed() == {3, 20, 5}
@@ -127,7 +127,7 @@ def test_what_is_gone_is_computed_by_the_server(caplog: pytest.LogCaptureFixture
 
 
 def test_one_load_that_fails_harms_no_other() -> None:
-    held, store = blocks(), HostStore(1 << 24)
+    held, store = blocks(), ChunkStore(1 << 24)
     there, gone = part("1", 0, 40), part("2", 0, 40)
     store.put(there.key, state(1))
     loading = Loading(held, store, FREQUENCIES)
@@ -138,7 +138,7 @@ def test_one_load_that_fails_harms_no_other() -> None:
 
 
 def test_a_state_of_another_length_is_not_taken() -> None:
-    held, store = blocks(), HostStore(1 << 24)
+    held, store = blocks(), ChunkStore(1 << 24)
     one = part("1", 0, 40)
     store.put(one.key, state(1, tokens=12))
     loading = Loading(held, store, FREQUENCIES)
@@ -147,7 +147,7 @@ def test_a_state_of_another_length_is_not_taken() -> None:
 
 
 def test_saved_parts_are_what_the_blocks_hold() -> None:
-    held, store = blocks(), HostStore(1 << 24)
+    held, store = blocks(), ChunkStore(1 << 24)
     computed = state(4, tokens=60)
     numbers = [8, 1, 30, 12]
     held.write(held.slots(numbers, 0, 60), computed.keys, computed.values)
@@ -162,7 +162,7 @@ def test_saved_parts_are_what_the_blocks_hold() -> None:
 
 def test_what_stands_behind_a_failed_load_is_not_kept() -> None:
     """The server has yet to compute what the load left out."""
-    store = HostStore(1 << 24)
+    store = ChunkStore(1 << 24)
     loading = Loading(blocks(), store, FREQUENCIES)
     gone, wanted = part("1", 0, 40), part("2", 40, 80)
     layout = Layout("exact", 0, (wanted,))

@@ -10,7 +10,7 @@ import pytest
 from test_loading import FREQUENCIES, HEAD, blocks, load, part, state
 
 from rag_accel.kv.entry import KeyValues
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from vllm_rag_accel.load_state import ComputedText, LoadState
 from vllm_rag_accel.loading import BlockStates, Loading
 from vllm_rag_accel.step_plan import PromptLoad, StepPlan
@@ -55,7 +55,7 @@ def requests() -> list[PromptLoad]:
 
 
 def test_rows_of_all_loads_are_computed_together() -> None:
-    store, rows = HostStore(1 << 24), _FailingRows()
+    store, rows = ChunkStore(1 << 24), _FailingRows()
     store.put(part("1", 0, 1).key, state(1))
     loading = Loading(blocks(), store, FREQUENCIES, rows)
     loading.load(StepPlan(requests()))
@@ -70,7 +70,7 @@ def test_rows_of_all_loads_are_computed_together() -> None:
 @pytest.mark.parametrize("stage", ["encode", "choose", "fill"])
 def test_a_prompt_that_fails_harms_no_other(stage: Any) -> None:
     """A forward that fails is repeated for each prompt by itself."""
-    held, store, rows = blocks(), HostStore(1 << 24), _FailingRows(stage)
+    held, store, rows = blocks(), ChunkStore(1 << 24), _FailingRows(stage)
     loading = Loading(held, store, FREQUENCIES, rows)
     loading.load(StepPlan(requests()))
     assert [report.request for report in loading.take_reports()] == ["a", "c"]
@@ -82,7 +82,7 @@ def test_a_prompt_that_fails_harms_no_other(stage: Any) -> None:
 def test_a_prompt_behind_blocks_of_a_failed_one_fails(caplog: pytest.LogCaptureFixture) -> None:
     """The server's prefix cache shares blocks that a load of the same step was to fill."""
     rows = _FailingRows("fill")
-    loading = Loading(blocks(), HostStore(1 << 24), FREQUENCIES, rows)
+    loading = Loading(blocks(), ChunkStore(1 << 24), FREQUENCIES, rows)
     _, bad, other = requests()
     other = replace(other, begin=32, blocks=[*bad.blocks[:2], *other.blocks[2:]])
     loading.load(StepPlan([bad, other]))

@@ -27,7 +27,7 @@ from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.neighbours import MOST_NEIGHBOURS, MOST_TOGETHER
 from rag_accel.kv.reuse_request import ReuseRequest
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 from vllm_rag_accel.cache_layout import learn_layout
 from vllm_rag_accel.claims import ClaimOptions, Claims
 from vllm_rag_accel.loading import BlockStates, Loading
@@ -50,7 +50,7 @@ class Server:
         caches = {layer.layer_name: torch.zeros(512, HEADS, BLOCK, 2 * DIM) for layer in layers}
         layout = learn_layout(layers[0], caches[layers[0].layer_name])
         self.blocks = BlockStates(layers, caches, layout)
-        self.store = HostStore(1 << 24) if store is None else store
+        self.store = ChunkStore(1 << 24) if store is None else store
         config = SimpleNamespace(
             cache_config=SimpleNamespace(block_size=BLOCK),
             scheduler_config=SimpleNamespace(max_num_batched_tokens=9999, max_num_seqs=64),

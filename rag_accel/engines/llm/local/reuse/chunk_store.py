@@ -8,7 +8,7 @@ from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.store import ChunkStore, HostStore
+from rag_accel.kv.store import ChunkStore
 from rag_accel.kv.tiers import TieredStore
 
 
@@ -22,7 +22,7 @@ def chunk_store(runner: Runner, options: LocalOptions) -> tuple[ChunkStore, str]
     """
     admits_all = not options.reuses_texts  # paths come back sooner than texts do
     if options.kv_folder is None or options.kv_reuse == "exact":
-        store = HostStore(options.chunk_bytes, options.eviction, admits_all)
+        store = ChunkStore(options.chunk_bytes, options.eviction, admits_all)
         return store, ""  # no other engine ever sees it
     disk, identity = disk_store(runner, options, Path(options.kv_folder))
     return TieredStore(options.chunk_bytes, disk, options.eviction, admits_all), identity

@@ -15,7 +15,7 @@ from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.reuse import prefetcher as hinting
 from rag_accel.engines.llm.local.reuse.prefetcher import Heads
 from rag_accel.kv.disk import DiskStore
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 
 OTHER = "Which of the documents says so is not known."
 
@@ -49,20 +49,20 @@ class Reads:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    made, find, put = Reads(), DiskStore.find, HostStore.put_prefetched
+    made, find, put = Reads(), DiskStore.find, ChunkStore.put_prefetched
 
     def noted(self: DiskStore, key: bytes) -> Any:
         found = find(self, key)
         made.note(found is not None)
         return found
 
-    def noted_put(self: HostStore, *given: Any) -> bool:
+    def noted_put(self: ChunkStore, *given: Any) -> bool:
         is_kept = put(self, *given)
         made.note_kept()
         return is_kept
 
     monkeypatch.setattr(DiskStore, "find", noted)
-    monkeypatch.setattr(HostStore, "put_prefetched", noted_put)
+    monkeypatch.setattr(ChunkStore, "put_prefetched", noted_put)
     return made
 
 

@@ -12,7 +12,7 @@ from rag_accel.engines.llm.local.text.tokens import EncodingInput
 from rag_accel.errors import EngineError
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.segments import Segment, SegmentedPrompt
-from rag_accel.kv.store import HostStore
+from rag_accel.kv.store import ChunkStore
 
 HEAD = tuple(range(10, 30))
 FIRST, SECOND, THIRD = (
@@ -29,8 +29,8 @@ def encode(id: str, *neighbours: Segment) -> EngineRequest:
     return EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload)
 
 
-def made(runner: FakeRunner, **options: object) -> tuple[LocalLLMEngine, HostStore]:
-    store = HostStore(1 << 20)
+def made(runner: FakeRunner, **options: object) -> tuple[LocalLLMEngine, ChunkStore]:
+    store = ChunkStore(1 << 20)
     settings = {"kv_reuse": "full", "prefix_lanes": 0, "step_tokens": 16, **options}
     engine = LocalLLMEngine(
         runner,
