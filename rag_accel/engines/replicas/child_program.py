@@ -76,7 +76,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     settings: ChildSettings = pickle.load(requests)
-    _end_with(settings.parent)
+    end_with(settings.parent)
     if settings.cpus is not None:
         os.sched_setaffinity(0, settings.cpus)
     made = pickle.loads(settings.make)()
@@ -119,10 +119,17 @@ def _next(requests: BinaryIO) -> ChildRequest | None:
         return None
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int, end: Callable[[], object] = lambda: os._exit(_ENDED_WITH_PARENT)) -> None:
+    """End this process once its parent is another one than this, or has been from the start.
+
+    Args:
+        parent: id of the process that has started this one.
+        end: ends it; runs in a thread of its own.
+    """
+
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_LOOK_S)
-        os._exit(_ENDED_WITH_PARENT)
+        end()
 
     threading.Thread(target=watch, daemon=True).start()
