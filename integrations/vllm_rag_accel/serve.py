@@ -16,9 +16,9 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from rag_accel.engines.replicas.child_program import end_with
 from rag_accel.errors import ServedRequestError
 from rag_accel.kv.reuse_request import ReuseRequestError, read_reuse_request, salt_refusal
+from rag_accel.system.parents import end_with
 from vllm_rag_accel.worker import PATH
 
 _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
