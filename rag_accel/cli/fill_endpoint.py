@@ -54,7 +54,7 @@ def fill_endpoint(
         progress=progress,
     )
     computed = report.sent - report.found
-    print(f"model {report.model}")
+    print(f"model {report.model}, behind a head of {report.head_tokens} tokens")
     print(f"{report.texts} texts, {report.left_out} left out (short or there twice)")
     print(f"{computed} states computed, {report.found} there already")
     if computed:

@@ -16,7 +16,7 @@ from rag_accel.engines.llm.remote.servers import SERVERS
 
 
 class VllmChatServer(LoopbackServer):
-    """Answer models, chat completions and completions; a token is a word.
+    """Answer models, chat completions, completions and tokens; a token is a word.
 
     Args:
         owner: of its models.
@@ -26,8 +26,6 @@ class VllmChatServer(LoopbackServer):
         models_status: with which it answers ``/models``.
         priority_status: with which it answers a request that has a priority.
         answer: the text of whole chat completions.
-        least_words: of a text whose state is kept where it is alone in a prompt.
-        most_words: of a prompt.
         paths: those asked for, in order.
         bodies: of the prompts.
     """
@@ -38,11 +36,12 @@ class VllmChatServer(LoopbackServer):
         self.models_status = self.priority_status = 200
         self.redirect = ""
         self.answer = "an answer"
-        self.least_words, self.most_words = 0, 4096
+        self.has_tokenize = True
         self.load = {"running": 0.0, "waiting": 0.0, "usage": 0.0}
         self.paths: list[str] = []
         self.bodies: list[dict[str, Any]] = []
-        self.kept: set[tuple[str, ...]] = set()
+        self.kept: set[tuple[int, ...]] = set()
+        self._words: dict[str, int] = {}
         self.models_asked = threading.Event()
         self._may_answer = threading.Event()
         self._may_answer.set()
@@ -61,6 +60,7 @@ class VllmChatServer(LoopbackServer):
         router.add_get("/metrics", self._metrics)
         router.add_post("/v1/chat/completions", self._chat)
         router.add_post("/v1/completions", self._completion)
+        router.add_post("/tokenize", self._tokenize)
 
     async def _models(self, request: web.Request) -> web.Response:
         self.paths.append(request.path)
@@ -86,9 +86,6 @@ class VllmChatServer(LoopbackServer):
             error = {"error": {"message": "Got priority but it is not enabled"}}
             return web.json_response(error, status=self.priority_status)
         usage = self._usage(" ".join(str(turn["content"]) for turn in body["messages"]))
-        if usage["prompt_tokens"] > self.most_words:
-            error = {"error": {"message": "the prompt is longer than the context"}}
-            return web.json_response(error, status=400)
         if body.get("stream"):
             return await self._stream(request, body, "chat.completion.chunk", usage)
         message = {"role": "assistant", "content": self.answer}
@@ -105,6 +102,19 @@ class VllmChatServer(LoopbackServer):
             return await self._stream(request, body, "text_completion", self._usage(str(prompt)))
         choice = {"index": 0, "text": "an answer", "finish_reason": "stop", "logprobs": None}
         return self._whole(body, "text_completion", choice, self._usage(str(prompt)))
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        if not self.has_tokenize:
+            raise web.HTTPNotFound
+        self.paths.append(request.path)
+        body = await request.json()
+        text = body.get("prompt")
+        if text is None:
+            turns = body["messages"]
+            text = " ".join(f"<{turn['role']}> {turn['content']}" for turn in turns)
+        words = str(text).split()
+        ids = [self._words.setdefault(word, len(self._words) + 10) for word in words]
+        return web.json_response({"count": len(ids), "max_model_len": 4096, "tokens": ids})
 
     async def _body(self, request: web.Request) -> dict[str, Any]:
         self.paths.append(request.path)
@@ -126,19 +136,16 @@ class VllmChatServer(LoopbackServer):
         params = (body.get("kv_transfer_params") or {}).get("rag_accel")
         if params is None or not self.has_connector:
             return None
-        reused, encoded = 7, 2
-        if params.get("recipe") == "alone":
-            text = tuple(params["texts"])
-            words = len(text[0].split())
-            if words < self.least_words:
-                return {"rag_accel": {"refused": "none of them is in the prompt", "exact": True}}
-            reused, encoded = (words, 0) if text in self.kept else (0, words)
-            self.kept.add(text)
+        reused = 7
+        if "spans" in params:
+            ids = tuple(body["prompt"])
+            reused = len(ids) - 1 if ids in self.kept else 0
+            self.kept.add(ids)
         said = {
             "reuse": params["reuse"],
-            "texts": len(params["texts"]),
+            "texts": len(params.get("texts", params.get("spans", ()))),
             "reused_tokens": reused,
-            "encoded_tokens": encoded,
+            "encoded_tokens": 2,
             "computed_tokens": 9,
             "recomputed_tokens": 1,
         }
@@ -154,7 +161,7 @@ class VllmChatServer(LoopbackServer):
         found = {**head, "choices": choices, "usage": usage}
         if self.owner == "vllm":
             said = found["kv_transfer_params"] = self._said(body)
-            if said is not None and "reused_tokens" in said["rag_accel"]:
+            if said is not None:
                 usage["prompt_tokens_details"]["cached_tokens"] = said["rag_accel"]["reused_tokens"]
         return web.json_response(found)
 

@@ -1,37 +1,34 @@
 """The filling of a vLLM server's folder with states of texts ahead of any prompt.
 
-Each text is sent once in a prompt of its own, for the sake of what the server keeps of it
-(FusionRAG section 3.1).
+Each text is sent once behind the head of later prompts, as tokens, for the sake of what the server
+keeps of it (FusionRAG section 3.1).
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
 
-from rag_accel.engine_api import ChunkSpan, GenerationInput, GenerationOutput, Message, PromptUse
-from rag_accel.engines.http.errors import Secret, check_base_url
-from rag_accel.engines.http.loop_thread import LoopThread
-from rag_accel.engines.http.options import RemoteOptions
-from rag_accel.engines.llm.remote.chat_client import ChatCall, ChatClient
-from rag_accel.engines.llm.remote.completions import request_body
+from rag_accel.engine_api import Message
+from rag_accel.engines.llm.remote.fill_client import FillClient
 from rag_accel.errors import ConfigError, RemoteEngineError
 from rag_accel.kv.prompt_chunks import PLACE, message_with_place
-from rag_accel.kv.served_prompts import reuse_request_of
+from rag_accel.kv.reuse_request import ReuseRequest
+from rag_accel.kv.served_prompts import answered_texts
 
-#: Stands behind the texts of a prompt that has nothing else there.
-_QUESTION = "\n\n?"
+#: Stands for a text where the head of a prompt is looked for.
+_TEXT = "A text"
 #: vLLM's priority of what nobody waits for; that of others is 0.
 _LATE = 1_000_000
-#: After so many answers of which none tells of a kept text, no other text is sent.
-_MOST_UNKEPT = 16
+_WHERE = "filling of a server"
+#: A refusal of the request's fields.
 _BAD_REQUEST = 400
 
-#: Takes how many texts are done, and of how many.
+#: Is told how many texts are done, and of how many.
 Progress = Callable[[int, int], None]
 
 
@@ -42,8 +39,9 @@ class ServerFillOptions:
     Args:
         model: the name the server knows; None for the first that it names.
         namespace: of the programs that are to find the states.
-        concurrency: requests under way at once, 1 to 1024.
-        timeout_s: for each answer, up to a day.
+        concurrency: requests under way at once.
+        least_chunk_tokens: shorter texts are left out, as no request names them.
+        timeout_s: for each answer.
 
     Raises ConfigError on a value out of range.
     """
@@ -51,11 +49,13 @@ class ServerFillOptions:
     model: str | None = None
     namespace: str = ""
     concurrency: int = 8
+    least_chunk_tokens: int = 8
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         for name, value, most in (
             ("concurrency", self.concurrency, 1024),
+            ("least_chunk_tokens", self.least_chunk_tokens, 1 << 20),
             ("timeout_s", self.timeout_s, 86_400),
         ):
             if not 1 <= value <= most:
@@ -73,22 +73,31 @@ class ServerFillReport:
 
     Args:
         model: the server's name of it.
+        head_tokens: of what texts stand behind.
         texts: how many were given.
-        left_out: of those, texts that the server keeps nothing of, such as short ones, or that are
-            there twice.
+        left_out: of those, texts that no program would name: short, or there twice.
         sent: texts whose state the server has now.
-        found: of those, texts whose state it had already.
+        found: of those, texts whose tokens it had in its folder or its own cache already.
         tokens: of the others.
         seconds: of it all.
     """
 
     model: str
+    head_tokens: int
     texts: int
     left_out: int
     sent: int
     found: int
     tokens: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _FillText:
+    """A text of the corpus: its number, from 1, and its tokens alone."""
+
+    number: int
+    ids: tuple[int, ...]
 
 
 def fill_server(
@@ -111,169 +120,202 @@ def fill_server(
         prompt: messages with ``{context}`` once, where the texts stand.
         options: how it is filled.
         api_key: sent as a bearer token.
-        progress: takes after each text how many are done.
+        progress: is told after each text how many are done.
 
     Raises:
-        ConfigError: there are no texts, one is refused, the prompt has no place for them, or the
-            server has no model or keeps no texts.
-        ImportError: ``openai`` is not installed.
+        ConfigError: there are no texts, one has no room, the prompt has no place for them, or the
+            server has no connector, no model, or no ``/tokenize``.
         RemoteEngineError: the server refuses a request or does not answer; what was sent before is
             kept.
     """
     if not texts:
-        raise ConfigError("there are no texts", where="filling of a server", valid="at least one")
-    fill = _ServerFill(base_url, api_key, prompt, options or ServerFillOptions(), progress)
-    thread = LoopThread("rag-accel-fill")
-    thread.start()
-    try:
-        return thread.call(fill.run(texts)).result()
-    finally:
-        thread.close()
+        raise ConfigError("there are no texts", where=_WHERE, valid="at least one")
+    chosen = options or ServerFillOptions()
+    client = FillClient(base_url, api_key, chosen.timeout_s)
+    return _ServerFill(client, chosen, progress).run(texts, prompt)
 
 
 class _ServerFill:
-    """One filling of a server, for use on one event loop."""
+    """One filling of a server."""
 
-    def __init__(
-        self,
-        base_url: str,
-        api_key: str | None,
-        prompt: Sequence[Message],
-        options: ServerFillOptions,
-        progress: Progress,
-    ) -> None:
-        remote = RemoteOptions(
-            concurrency=options.concurrency,
-            read_timeout_s=options.timeout_s,
-            total_timeout_s=options.timeout_s,
-        )
-        secret = Secret(api_key) if api_key else None
-        self._client = ChatClient(check_base_url(base_url), secret, remote)
-        self._at = message_with_place(prompt)
-        last = prompt[-1]
-        if last.content.strip() == PLACE:
-            prompt = (*prompt[:-1], replace(last, content=last.content + _QUESTION))
-        self._prompt, self._options, self._progress = tuple(prompt), options, progress
+    def __init__(self, client: FillClient, options: ServerFillOptions, progress: Progress) -> None:
+        self._client, self._options, self._progress = client, options, progress
         self._model = options.model or ""
-        self._priority: Mapping[str, Any] = {"priority": _LATE}
-        self._found = self._computed = self._tokens = self._left_out = 0
-        self._was_loaded = False
+        self._head: tuple[int, ...] = ()
+        self._room: int | None = None
+        self._has_priority = True
 
-    async def run(self, texts: Sequence[str]) -> ServerFillReport:
+    def run(self, texts: Sequence[str], prompt: Sequence[Message]) -> ServerFillReport:
         started = time.perf_counter()
+        self._model = self._options.model or self._first_model()
+        first, second = (
+            self._tokens({"messages": messages, "add_generation_prompt": True})
+            for messages in head_probes(prompt)
+        )
+        same = next(
+            (at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]),
+            min(len(first), len(second)),
+        )
+        self._head = first[:same]
+        found = tokens = 0
+        total = len(dict.fromkeys(texts))
+        self._progress(0, total)
+        left_out = len(texts) - total
+        for done, (text, was_there) in enumerate(self._filled(texts), 1):
+            left_out += text is None
+            found += was_there
+            tokens += 0 if text is None or was_there else len(text.ids)
+            self._progress(done, total)
+        return ServerFillReport(
+            model=self._model,
+            head_tokens=len(self._head),
+            texts=len(texts),
+            left_out=left_out,
+            sent=len(texts) - left_out,
+            found=found,
+            tokens=tokens,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _filled(self, texts: Sequence[str]) -> Iterator[tuple[_FillText | None, bool]]:
+        """Yield the texts as the server has them, and whether it had them; None for one left out.
+
+        The first that is sent shows whether the server can keep any, before the others are.
+        """
         numbers: dict[str, int] = {}
         for number, text in enumerate(texts, 1):
             numbers.setdefault(text, number)
         left = iter(numbers.items())
-        self._progress(0, len(numbers))
-
-        async def work(most: int | None = None) -> None:
-            for text, number in islice(left, most):
-                self._count(await self._answer(text, number))
-                done = self._found + self._computed + self._left_out
-                self._progress(done, len(numbers))
-
-        workers: list[asyncio.Future[None]] = []
+        for text, number in left:
+            found = self._fill(text, number)
+            yield found
+            if found[0] is not None:
+                break
+        pool = ThreadPoolExecutor(self._options.concurrency, "rag-accel-fill")
+        running: deque[Future[tuple[_FillText | None, bool]]] = deque()
         try:
-            self._model = self._model or await self._first_model()
-            await work(1)  # shows whether the server can keep any, before others are sent
-            workers += [asyncio.ensure_future(work()) for _ in range(self._options.concurrency)]
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-            await self._client.aclose()
-        self._require_kept(is_end=True)
-        return ServerFillReport(
-            model=self._model,
-            texts=len(texts),
-            left_out=self._left_out + len(texts) - len(numbers),
-            sent=self._found + self._computed,
-            found=self._found,
-            tokens=self._tokens,
-            seconds=time.perf_counter() - started,
-        )
+            for text, number in left:
+                if len(running) >= 2 * self._options.concurrency:
+                    yield running.popleft().result()
+                running.append(pool.submit(self._fill, text, number))
+            while running:
+                yield running.popleft().result()
+        finally:  # what is under way ends first; nothing else begins
+            pool.shutdown(cancel_futures=True)
 
-    async def _answer(self, text: str, number: int) -> PromptUse | None:
-        """Return how the server has computed a text's prompt; None if it does not tell."""
-        turn = self._prompt[self._at]
-        start = turn.content.index(PLACE)
-        filled = replace(turn, content=turn.content.replace(PLACE, text))
-        messages = (*self._prompt[: self._at], filled, *self._prompt[self._at + 1 :])
-        span = ChunkSpan(self._at, start, start + len(text))
-        asked = GenerationInput(
-            messages, max_tokens=1, options={"temperature": 0}, chunk_spans=(span,)
+    def _fill(self, text: str, number: int) -> tuple[_FillText | None, bool]:
+        ids = self._tokens({"prompt": text, "add_special_tokens": False})
+        if len(ids) < self._options.least_chunk_tokens:
+            return None, False
+        if self._room is not None and len(self._head) + len(ids) >= self._room:
+            raise ConfigError(
+                "a text is longer than the model's context",
+                where=f"text {number}",
+                found=f"{len(self._head) + len(ids)} tokens with the head",
+                valid=f"less than {self._room}",
+                hint="cut it as it is cut for retrieval",
+            )
+        answer = self._complete((*self._head, *ids))
+        usage = _object(answer.get("usage"))
+        cached = _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+        # The last token is always computed.
+        was_there = type(cached) is int and cached >= len(self._head) + len(ids) - 1
+        return _FillText(number, ids), was_there
+
+    def _complete(self, ids: tuple[int, ...]) -> Mapping[str, Any]:
+        """Return the answer to a prompt that the server has kept."""
+        start = len(self._head)
+        wanted = ReuseRequest(
+            "exact",
+            spans=((start, len(ids)),),
+            head=start,
+            namespace=self._options.namespace,
         )
-        # Behind the head alone, where it is found whatever other texts a prompt holds.
-        wanted = reuse_request_of(asked, "full", namespace=self._options.namespace, recipe="alone")
-        if wanted is None:  # an empty text
-            return PromptUse()
+        body = {
+            "model": self._model,
+            "prompt": list(ids),
+            "max_tokens": 1,
+            "temperature": 0,
+            **wanted.fields(),
+        }
+        url = f"{self._client.base_url}/completions"
+        answer = _object(self._posted(url, body))
+        said = answered_texts(answer.get("kv_transfer_params"))
+        if said is None or "refused" in said:
+            raise ConfigError(
+                "the server keeps no states of texts",
+                where=url,
+                found="no word of them" if said is None else str(said["refused"])[:200],
+                valid="a server started by python -m vllm_rag_accel.serve",
+            )
+        return answer
+
+    def _posted(self, url: str, body: dict[str, Any]) -> Any:
+        """Return the answer to a body, sent to be computed late where the server can."""
+        if not self._has_priority:
+            return self._client.post(url, body)
         try:
-            return (await self._sent(asked, wanted.fields())).use
+            return self._client.post(url, {**body, "priority": _LATE})
         except RemoteEngineError as error:
             if error.status != _BAD_REQUEST:
                 raise
-            raise ConfigError(
-                "the server refuses a text",
-                where=f"text {number}",
-                found=str(error.found),
-                hint="cut it as it is cut for retrieval",
-            ) from error
+        answer = self._client.post(url, body)
+        self._has_priority = False  # it was that
+        return answer
 
-    async def _sent(self, asked: GenerationInput, fields: Mapping[str, Any]) -> GenerationOutput:
-        """Return the answer to a prompt, sent to be computed late where the server can."""
-        for priority in (self._priority, {}) if self._priority else ({},):
-            body = request_body(
-                asked, self._model, stream=False, stream_usage=False, fields={**fields, **priority}
-            )
-            try:
-                found = await self._client.complete(ChatCall(body, stream=False), lambda text: None)
-            except RemoteEngineError as error:
-                if error.status != _BAD_REQUEST or not priority:
-                    raise
-            else:
-                self._priority = priority
-                return found
-        raise AssertionError("a request without priority returns or raises")
-
-    def _count(self, use: PromptUse | None) -> None:
-        if use is None:
-            raise self._unkept("no word of them")
-        encoded = use.approximate - use.from_prefix - use.from_chunks
-        if encoded > 0:
-            self._computed += 1
-            self._tokens += encoded
-        elif use.approximate:
-            self._found += 1
+    def _tokens(self, body: dict[str, Any]) -> tuple[int, ...]:
+        url = f"{self._client.root}/tokenize"
+        try:
+            answer = _object(self._client.post(url, {"model": self._model, **body}))
+        except RemoteEngineError as error:
+            if error.status not in (404, 405):
+                raise
+            found = str(error.found)
         else:
-            self._left_out += 1
-        self._was_loaded |= encoded > 0 or use.from_chunks > 0
-        self._require_kept(is_end=False)
-
-    def _require_kept(self, *, is_end: bool) -> None:
-        """Raise where no text was kept: what a server's own cache has shows nothing."""
-        if not self._was_loaded and (is_end or self._left_out >= _MOST_UNKEPT):
-            raise self._unkept("none was kept; texts of fewer than eight tokens never are")
-
-    def _unkept(self, found: str) -> ConfigError:
-        return ConfigError(
-            "the server keeps no states of texts",
-            where=self._client.endpoint,
+            ids, room = answer.get("tokens"), answer.get("max_model_len")
+            if isinstance(ids, list) and all(type(token) is int for token in cast("Any", ids)):
+                self._room = room if type(room) is int else self._room
+                return tuple(cast("list[int]", ids))
+            found = "an answer without tokens"
+        raise ConfigError(
+            "the server makes no tokens of texts",
+            where=url,
             found=found,
-            valid="a server started by python -m vllm_rag_accel.serve",
-            hint="the server's log says why texts are not reused",
+            valid="a server of vLLM's, whose /tokenize is reached",
         )
 
-    async def _first_model(self) -> str:
-        models: Any = await self._client.models()
-        entries = models.get("data") if isinstance(models, dict) else None
-        first = entries[0] if isinstance(entries, list) and entries else None
-        name = first.get("id") if isinstance(first, dict) else None
-        if not isinstance(name, str):
+    def _first_model(self) -> str:
+        url = f"{self._client.base_url}/models"
+        entries = _object(self._client.get(url)).get("data")
+        first = _object(entries[0]).get("id") if isinstance(entries, list) and entries else None
+        if not isinstance(first, str):
             raise ConfigError(
-                "the server is not reached, or names no model",
-                where=f"{self._client.base_url}/models",
-                hint="check the URL, or name the model by --model",
+                "the server names no model", where=url, found="none", hint="name it by --model"
             )
-        return name
+        return first
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def head_probes(prompt: Sequence[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return two lists of messages whose tokens are the same as far as the head goes.
+
+    It ends before the first message that is not the system's, or that holds a text. In one list
+    this message begins as it does in prompts, in the other one by another character.
+
+    Raises:
+        ConfigError: the prompt does not say where its texts stand.
+    """
+    at = message_with_place(prompt)
+    at = next((before for before in range(at) if prompt[before].role != "system"), at)
+    begins = prompt[at].content.replace(PLACE, _TEXT)
+    other = "9" if begins[:1] != "9" else "Z"
+    return _messages(prompt, at, begins), _messages(prompt, at, other)
+
+
+def _messages(prompt: Sequence[Message], at: int, content: str) -> list[dict[str, Any]]:
+    turns = [{"role": turn.role, "content": turn.content.replace(PLACE, _TEXT)} for turn in prompt]
+    turns[at]["content"] = content
+    return turns if turns[-1]["role"] == "user" else [*turns, {"role": "user", "content": "?"}]
