@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/engines/embedding": 3_000,
     "rag_accel/engines/http": 700,
     "rag_accel/engines/knowledge": 3_900,
-    "rag_accel/engines/llm": 13_500,
+    "rag_accel/engines/llm": 12_800,
     "rag_accel/engines/pool": 1_000,
     "rag_accel/engines/ray": 1_600,
     "rag_accel/engines/replicas": 2_300,
@@ -63,7 +63,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 1_400,
     "rag_accel/workflows": 1_200,
-    "tests": 119_700,
+    "tests": 119_000,
 }
 
 

@@ -112,8 +112,8 @@ def run(quick: bool, sizes: Sizes | None = None, python: Path = PYTHON) -> Suite
             return SuiteResult("vllm_ttft", rows, {}, sizes=_said(chosen))
         with process:
             found = _Bench(chosen, process).result()
-        with served(python, Path(folder) / "model", Path(folder) / "states", _ENV) as base_url:
-            pairs = measure_user(base_url, chosen.calls, chosen.answer)
+        with served(python, Path(folder) / "model", Path(folder) / "states", _ENV) as server:
+            pairs = measure_user(server, chosen.calls, chosen.answer)
     rows = [
         row_of(name, "one user over HTTP", "call_ms", [seconds * 1e3 for seconds in times])
         for name, times in ((PLAIN_CLIENT, pairs.plain), (ADOPTED, pairs.other))

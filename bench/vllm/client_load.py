@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +14,7 @@ from langchain_openai import ChatOpenAI
 from bench.measure import Pairs, alternate
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
-from rag_accel.errors import EngineError
+from rag_accel.engines.llm.vllm.server import VllmServer
 
 #: Most seconds until the server answers.
 _START_S = 240.0
@@ -28,22 +22,17 @@ _QUESTION = "Which of these words come before the others, and why do they? Turn 
 
 
 @contextmanager
-def served(python: Path, model: Path, states: Path, env: Mapping[str, str]) -> Iterator[str]:
-    """Give the base URL of a server over a model; it ends with the block.
+def served(python: Path, model: Path, states: Path, env: Mapping[str, str]) -> Iterator[VllmServer]:
+    """Give a server over a model; it ends with the block.
 
     Raises:
-        EngineError: it ended, or did not answer in time.
+        ConfigError: it ended, or did not answer in time.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        *(str(python), "-m", "vllm_rag_accel.serve", str(model), "--kv-folder", str(states)),
-        *("--served-model-name", "random", "--host", "127.0.0.1", "--port", str(port)),
+    arguments = [
+        *(str(model), "--kv-folder", str(states), "--served-model-name", "random"),
         *("--dtype", "bfloat16", "--enforce-eager", "--block-size", "32"),
     ]
     variables = {
-        **os.environ,
         **env,
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -51,50 +40,28 @@ def served(python: Path, model: Path, states: Path, env: Mapping[str, str]) -> I
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command, env=variables, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            _wait(process, f"http://127.0.0.1:{port}/health")
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    server = VllmServer("random weights", str(python), tuple(arguments), variables, _START_S)
+    server.open()
+    try:
+        yield server
+    finally:
+        server.leave()
+        server.end_unused()
 
 
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    late_at = time.monotonic() + _START_S
-    while True:
-        with suppress(OSError), urllib.request.urlopen(url, timeout=5):
-            return
-        if process.poll() is not None or time.monotonic() > late_at:
-            raise EngineError(
-                "vLLM's server did not start",
-                where=str(process.args),
-                found=f"exit code {process.poll()}",
-                hint="start it by hand to see why",
-            )
-        time.sleep(0.2)
-
-
-def measure_user(base_url: str, turns: int, tokens: int) -> Pairs[float]:
+def measure_user(server: VllmServer, turns: int, tokens: int) -> Pairs[float]:
     """Return the seconds of calls of the plain chain and of the accelerated one, in turn.
 
     Args:
-        base_url: of the server.
+        server: is open.
         turns: of each.
         tokens: of an answer.
     """
     prompt = ChatPromptTemplate.from_messages([("user", _QUESTION)])
     model = ChatOpenAI(
         model="random",
-        base_url=base_url,
-        api_key="none",  # type: ignore[arg-type]
+        base_url=server.base_url,
+        api_key=server.api_key,  # type: ignore[arg-type]
         max_tokens=tokens,  # type: ignore[call-arg]
         temperature=0,
         extra_body={"ignore_eos": True},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from rag_accel.config import Options
+from rag_accel.engines.llm.named import refuse_in_process
 from rag_accel.requests.engines import is_model_name
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ def as_local_llm(name: str, given: Any) -> NamedLLM | None:
     Args:
         name: what stages call it; a language model may be given by its folder or name alone.
         given: what the user gave.
+
+    Raises:
+        ConfigError: an engine of vLLM's in this process.
     """
+    refuse_in_process(given, f"Accelerator, {name or 'a member of a pool'}")
     if name == "llm" and is_model_name(given):
         from rag_accel.engines.llm.local.local_llm import LocalLLM
 

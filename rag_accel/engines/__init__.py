@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
     from rag_accel.engines.llm.remote.remote_llm import RemoteLLM, RemoteServer
     from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
-    from rag_accel.engines.llm.vllm.engine import VllmEngine
     from rag_accel.engines.llm.vllm.options import VllmOptions
     from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
     from rag_accel.engines.pool.engine import EnginePool
@@ -87,7 +86,6 @@ __all__ = [
     "RerankEngine",
     "RetrievalEngine",
     "SentenceTransformerEngine",
-    "VllmEngine",
     "VllmLLM",
     "VllmOptions",
     "VllmServerOptions",
@@ -128,7 +126,6 @@ _HOMES = {
     "ReplicaOptions": "replicas.options",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
-    "VllmEngine": "llm.vllm.engine",
     "VllmLLM": "llm.vllm.vllm_llm",
     "VllmOptions": "llm.vllm.options",
     "VllmServerOptions": "llm.remote.vllm_server_options",

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine, GenerationOutput
+from rag_accel.errors import ConfigError
 
 
 class LLMBounds(Protocol):
@@ -77,3 +78,19 @@ class NamedLLM(Protocol):
     def resolved(self, defaults: Mapping[str, Any]) -> RunnableLLM:
         """Return the model that is run, with defaults where no bound is named."""
         ...
+
+
+def refuse_in_process(given: Any, where: str) -> None:
+    """Refuse an engine of vLLM's that runs in this process: vLLM is reached through its server.
+
+    Raises:
+        ConfigError: it is one; names the command of the server.
+    """
+    if type(given).__module__.partition(".")[0] == "vllm":
+        raise ConfigError(
+            "an engine of vLLM's in this process cannot be shared",
+            where=where,
+            found=f"{type(given).__module__}.{type(given).__name__}",
+            valid="VllmLLM(model), which starts a server, or RemoteLLM(base_url, model)",
+            hint="start one: python -m vllm_rag_accel.serve MODEL --kv-folder DIR",
+        )

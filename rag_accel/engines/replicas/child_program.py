@@ -10,15 +10,15 @@ import os
 import pickle
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from rag_accel.system.parents import end_with
+
 #: Methods that run at a time: one waits for outputs, the others return soon.
 _METHODS = 16
-_LOOK_S = 1.0
 _ENDED_WITH_PARENT = 3
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     settings: ChildSettings = pickle.load(requests)
-    _end_with(settings.parent)
+    end_with(settings.parent, lambda: os._exit(_ENDED_WITH_PARENT))
     if settings.cpus is not None:
         os.sched_setaffinity(0, settings.cpus)
     made = pickle.loads(settings.make)()
@@ -117,12 +117,3 @@ def _next(requests: BinaryIO) -> ChildRequest | None:
         return pickle.load(requests)
     except EOFError:
         return None
-
-
-def _end_with(parent: int) -> None:
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOK_S)
-        os._exit(_ENDED_WITH_PARENT)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -20,8 +20,7 @@ from vllm_fakes import (
     letters,
 )
 
-from rag_accel.engines.llm.vllm.engine import VllmEngine
-from rag_accel.engines.llm.vllm.options import VllmOptions
+from rag_accel.engines.llm.vllm.engine import purge_texts
 from rag_accel.kv.disk import DiskStore
 from rag_accel.kv.entry import ChunkLabel, KeyValues
 from rag_accel.kv.keys import ChunkSource
@@ -245,9 +244,7 @@ def test_a_purged_text_takes_all_that_has_seen_it_along(tmp_path: Path) -> None:
     store = ConnectorOptions(tmp_path / "kv").store("model", torch.float32)
     server = Server(store)
     assert server.ask((A, C)) == [(len(HEAD + A + C), 0)]
-    engine = VllmEngine.__new__(VllmEngine)
-    engine._options = VllmOptions(kv_reuse="full", kv_folder=str(tmp_path / "kv"))
-    engine.forget([A])
+    purge_texts(str(tmp_path / "kv"), [A], "")
     assert server.ask((A, B, C, D)) == [(len(HEAD + D), len(A + B + C))]
     store.close()
 

@@ -12,6 +12,7 @@ from typing import Any
 from rag_accel.engines.llm.local.choice import LocalModel, local_model, name_of
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.text.tools import takes_tools
+from rag_accel.engines.llm.named import refuse_in_process
 from rag_accel.errors import ConfigError
 
 _NAMES = tuple(field.name for field in fields(LocalOptions))
@@ -46,6 +47,7 @@ class LocalLLM:
         chat_template: str | None = None,
         **bounds: Any,
     ) -> None:
+        refuse_in_process(model, "LocalLLM, model")
         unknown = sorted(bounds.keys() - set(_NAMES))
         if unknown:
             raise ConfigError(

@@ -104,17 +104,22 @@ def _prompt_counts(usage: Any) -> tuple[int, int]:
 
 def _use(said: Mapping[str, Any], usage: Any) -> PromptUse:
     total, cached = _prompt_counts(usage)
-    reused = _count(said.get("reused_tokens"))
-    cached = max(cached, reused)
+    reused, encoded, between, again = (
+        _count(said.get(f"{name}_tokens"))
+        for name in ("reused", "encoded", "computed", "recomputed")
+    )
     if said.get("exact") is True or said.get("reuse") == "exact":
+        cached = max(cached, reused)
         return PromptUse(computed=max(0, total - cached), from_prefix=cached)
-    # What the server had itself is of an earlier prompt with the same texts, and no more exact.
+    # The server counts all that its connector has computed as cached, too. What it had itself is of
+    # an earlier prompt with the same texts, and no more exact.
+    own = max(0, cached - reused - encoded - between - again)
     return PromptUse(
-        computed=max(0, total - cached),
-        from_prefix=cached - reused,
+        computed=max(0, total - own - reused),
+        from_prefix=own,
         from_chunks=reused,
-        recomputed=_count(said.get("recomputed_tokens")),
-        approximate=cached + _count(said.get("encoded_tokens")),
+        recomputed=again,
+        approximate=own + reused + encoded,
     )
 
 

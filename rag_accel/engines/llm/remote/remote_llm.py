@@ -76,18 +76,7 @@ class RemoteBounds:
         return self.vllm.kv_reuse
 
     def notes(self, output: GenerationOutput) -> dict[str, Any]:
-        use = output.use
-        if self.vllm.kv_reuse == "exact" or use is None:
-            return {}
-        report = {
-            "mode": self.vllm.kv_reuse,
-            "ratio": self.vllm.recompute_ratio if self.vllm.kv_reuse == "fused" else 0.0,
-            "reused_tokens": use.from_chunks,
-            "recomputed_tokens": use.recomputed,
-            "approximate_tokens": use.approximate,
-            "exact": use.is_exact,
-        }
-        return {"kv_reuse": report}
+        return self.vllm.notes(output)
 
 
 class RemoteModel:

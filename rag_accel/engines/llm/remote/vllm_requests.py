@@ -15,7 +15,7 @@ from rag_accel.engines.llm.remote.server_load import ServerAdmission
 from rag_accel.engines.llm.remote.servers import PROBE_S, SERVERS, ModelServer
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
 from rag_accel.errors import RemoteEngineError
-from rag_accel.kv.reuse_request import ReuseRequest
+from rag_accel.kv.reuse_request import ReuseRequest, namespace_salt
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,9 @@ class VllmRequests:
             await self._admission.room()
         texts = call.texts if server.takes_texts else None
         fields: dict[str, Any] = {} if texts is None else dict(texts.fields())
+        salt = namespace_salt(call.request.namespace)
+        if salt is not None and "cache_salt" not in call.request.payload.options:
+            fields.setdefault("cache_salt", salt)  # no tenant finds another one's beginnings
         priority: Mapping[str, Any] = {}
         if server.takes_priority:
             priority = self._options.priority_of(call.request, self._clock.now())

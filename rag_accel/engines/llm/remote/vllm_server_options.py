@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from rag_accel.engine_api import EngineRequest, GenerationInput, PrimitiveKind
+from rag_accel.engine_api import (
+    EngineRequest,
+    GenerationInput,
+    GenerationOutput,
+    PrimitiveKind,
+)
 from rag_accel.errors import ConfigError
 from rag_accel.kv.keys import KvRecipe
 from rag_accel.kv.reuse_request import ReuseRequest, ServedReuse
@@ -58,6 +63,24 @@ class VllmServerOptions:
     def asks(self) -> bool:
         """Tell whether a request needs to know what its server is."""
         return self.kv_reuse != "exact" or self.priority or self.most_waiting is not None
+
+    def notes(self, output: GenerationOutput) -> dict[str, Any]:
+        """Return what an answer says of its own making, by name; {} for one that is exact.
+
+        ``kv_reuse`` is a report as of ``LocalOptions.report``.
+        """
+        use = output.use
+        if self.kv_reuse == "exact" or use is None:
+            return {}
+        report = {
+            "mode": self.kv_reuse,
+            "ratio": self.recompute_ratio if self.kv_reuse == "fused" else 0.0,
+            "reused_tokens": use.from_chunks,
+            "recomputed_tokens": use.recomputed,
+            "approximate_tokens": use.approximate,
+            "exact": use.is_exact,
+        }
+        return {"kv_reuse": report}
 
     def texts_of(self, request: EngineRequest) -> ReuseRequest | None:
         """Return what the server is told of a request's texts; None of nothing."""

@@ -1,1 +1,1 @@
-"""A language model that vLLM runs for this process, as an owned engine."""
+"""A language model that a server of vLLM's runs, started for this process and ended with it."""

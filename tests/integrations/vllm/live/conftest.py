@@ -1,4 +1,4 @@
-"""Engines and a server of vLLM's over tiny random models, made once; one engine runs at a time."""
+"""Engines of vLLM's over tiny random models, made once, and one server for all tests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the base URL of a server that is started as the documentation says."""
     from vllm_server import VllmServer

@@ -17,7 +17,7 @@ DOCUMENTS = [
     "The clock tower of Bern was built in the thirteenth century and served as its western gate.",
     "Lake Thun was formed after the last ice age; steamers have crossed it since the year 1835.",
 ]
-SYSTEM = "Answer by the context and nothing else. Say that you do not know where it is silent."
+SYSTEM = "Answer by the context alone, in one sentence, and say so where it holds no answer."
 
 
 def test_second_order_of_texts_is_loaded(server: str, models: Path) -> None:
