@@ -35,7 +35,7 @@ def purge_int8_weights(model: str | None) -> None:
 
 
 def purge_traces() -> None:
-    """Remove the traced models, with what was refused and measured; they are made again.
+    """Remove the traced models, with what was refused; they are made again.
 
     Raises:
         ConfigError: they cannot be read.

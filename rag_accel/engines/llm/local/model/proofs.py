@@ -1,0 +1,82 @@
+"""Proofs that a runner gives a model's own logits, kept by the files that the model is loaded from.
+
+A proof depends on more than the weights: on what computes them, and on the processor. All that is
+its statement. The file of a proof is named by the statement's digest, keyed by the folder's secret,
+and so stands for no other: none has to be believed for what is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rag_accel.errors import ConfigError
+from rag_accel.kv.folder import ChunkFolder
+from rag_accel.kv.verdicts import default_folder
+from rag_accel.system.files import replaced_file
+
+logger = logging.getLogger("rag_accel.llm")
+
+#: Rises with every change in what runners, or their proof, compute: older proofs are not used.
+VERSION = 1
+#: Proofs of a user; the oldest go first.
+MOST_PROOFS = 256
+_SUFFIX = ".proof"
+
+
+def model_files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
+    with suppress(OSError):  # loading says what is wrong
+        for entry in sorted(os.scandir(folder.expanduser()), key=lambda file: file.name):
+            if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")):
+                found = entry.stat()
+                yield entry.name, found.st_size, found.st_mtime_ns
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """Return a digest of a checkpoint's configuration and weights; about 1 s for a gigabyte.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+        digest.update(path.name.encode() + b"\0" + content)
+    return digest.hexdigest()
+
+
+def is_proved(statement: Mapping[str, Any]) -> bool:
+    """Tell whether a proof of this statement, of JSON values, is kept."""
+    with suppress(OSError, ConfigError):
+        folder = ChunkFolder(default_folder(), create=False)
+        file = folder.open(_path(folder, statement))
+        if file is not None:
+            file.close()
+            return True
+    return False
+
+
+def keep_proof(statement: Mapping[str, Any]) -> None:
+    """Keep a proof of this statement; if it cannot be written, the log says so."""
+    try:
+        folder = ChunkFolder(default_folder())
+        with folder.locked(), replaced_file(_path(folder, statement)) as file:
+            file.write(json.dumps(statement, indent=2).encode())
+        kept = sorted(folder.path.glob(f"*{_SUFFIX}"), key=lambda path: path.lstat().st_mtime)
+        for path in kept[:-MOST_PROOFS]:
+            folder.remove(path)
+    except (OSError, ConfigError) as error:
+        logger.info("the proof of a runner is not kept: %s", error)
+
+
+def _path(folder: ChunkFolder, statement: Mapping[str, Any]) -> Path:
+    said = json.dumps([VERSION, statement], sort_keys=True).encode()
+    return folder.path / f"{folder.name(b'proof ' + said)}{_SUFFIX}"
