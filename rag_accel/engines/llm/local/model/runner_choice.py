@@ -285,6 +285,6 @@ def _int8(source: Source, options: LocalOptions) -> Int8Weights | None:
     """Return the int8 weights of a model if they are asked for; read, or made and kept."""
     if options.weights == "own":
         return None
-    from rag_accel.engines.llm.local.paged.int8_files import int8_weights
+    from rag_accel.engines.llm.local.paged.int8_weights import int8_weights
 
     return int8_weights(source.model, source.name, options.weights_disk_bytes)
