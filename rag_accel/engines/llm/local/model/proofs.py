@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,6 @@ from rag_accel.system.files import replaced_file
 
 logger = logging.getLogger("rag_accel.llm")
 
-#: Rises with every change in what runners, or their proof, compute: older proofs are not used.
-VERSION = 1
 #: Proofs of a user; the oldest go first.
 MOST_PROOFS = 256
 _SUFFIX = ".proof"
@@ -77,6 +76,15 @@ def keep_proof(statement: Mapping[str, Any]) -> None:
         logger.info("the proof of a runner is not kept: %s", error)
 
 
+@cache
+def _own_code() -> str:
+    """Return a digest of the code of local models: an edited one is of the same version."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def _path(folder: ChunkFolder, statement: Mapping[str, Any]) -> Path:
-    said = json.dumps([VERSION, statement], sort_keys=True).encode()
+    said = json.dumps([_own_code(), statement], sort_keys=True).encode()
     return folder.path / f"{folder.name(b'proof ' + said)}{_SUFFIX}"

@@ -63,7 +63,7 @@ def test_what_computes_otherwise_is_proved_by_itself(
     assert len(proved) == 2
 
 
-@pytest.mark.parametrize("place", ["processor", "library", "version of the proof"])
+@pytest.mark.parametrize("place", ["processor", "library", "code"])
 def test_a_proof_of_another_machine_or_release_is_not_used(
     place: str, checkpoint: Path, proved: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_proof_of_another_machine_or_release_is_not_used(
     elif place == "library":
         monkeypatch.setattr(runner_choice, "installed_version", lambda name: "another")
     else:
-        monkeypatch.setattr(proofs, "VERSION", proofs.VERSION + 1)
+        monkeypatch.setattr(proofs, "_own_code", lambda: "another")
     load_twice(checkpoint)
     assert len(proved) == 2
 
