@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
-from rag_accel.engines.llm.local.model.proofs import model_files
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.system.locks import RenewedLock
@@ -238,6 +239,15 @@ def local_model(
         if found is None or not found.is_same:
             found = _known[key] = LocalModel(model, tokenizer, dtype, template, bounds)
         return found
+
+
+def model_files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
+    with contextlib.suppress(OSError):  # loading says what is wrong
+        for entry in sorted(os.scandir(folder.expanduser()), key=lambda file: file.name):
+            if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")):
+                found = entry.stat()
+                yield entry.name, found.st_size, found.st_mtime_ns
 
 
 def _again(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.choice import model_files
 from rag_accel.engines.llm.local.model.families import (
     DTYPES,
     ModelShape,
@@ -21,7 +22,7 @@ from rag_accel.engines.llm.local.model.families import (
     check_type,
     refusal,
 )
-from rag_accel.engines.llm.local.model.proofs import checkpoint_digest, model_files
+from rag_accel.engines.llm.local.model.proofs import checkpoint_digest
 from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner, Source, choose_runner
 from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, always
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,15 +26,6 @@ logger = logging.getLogger("rag_accel.llm")
 #: Proofs of a user; the oldest go first.
 MOST_PROOFS = 256
 _SUFFIX = ".proof"
-
-
-def model_files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
-    with suppress(OSError):  # loading says what is wrong
-        for entry in sorted(os.scandir(folder.expanduser()), key=lambda file: file.name):
-            if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")):
-                found = entry.stat()
-                yield entry.name, found.st_size, found.st_mtime_ns
 
 
 def checkpoint_digest(folder: Path) -> str:
