@@ -346,6 +346,11 @@ RAISES = (
         "int8 weights that were compared with ours only, one class for one engine of others",
         {"bench": 400},
     ),
+    *_raises(
+        "an embedding model with int8 weights is checked against its own vectors",
+        "measured costs of a local model's runners, whose room falls by more",
+        {"rag_accel/fidelity": 200},
+    ),
 )
 
 

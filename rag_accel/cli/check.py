@@ -22,9 +22,9 @@ def add_check_command(commands: Any) -> None:
     """Add the command to a parser's commands."""
     _add(commands).add_argument(
         "--variant",
-        choices=["fused", "dependency", "int8"],
+        choices=["fused", "dependency", "int8", "embedding-int8"],
         help='what is checked: kv_reuse="fused" (default), kv_reuse="dependency", whose documents'
-        ' are paths, or weights="int8"',
+        ' are paths, weights="int8", or embedding_runtime="int8" of an embedding model',
     )
 
 
@@ -48,7 +48,9 @@ def _add(commands: Any) -> Any:
         help='your own: a line each of {"question": "...", "documents": ["..."]}',
     )
     check.add_argument("--folder", metavar="FOLDER", help="the kv_folder to keep the verdict in")
-    check.add_argument("--target", type=float, help="wanted share of equal tokens; 0.95")
+    check.add_argument(
+        "--target", type=float, help="wanted share of equal tokens, 0.95; cosine, 0.98"
+    )
     check.add_argument("--count", type=int, help="how many prompts are made without FILE; 30")
     check.add_argument("--limit-s", type=float, help="seconds, about; 1800")
     check.add_argument("--dtype", help="float32 or bfloat16; that of the checkpoint")

@@ -29,13 +29,13 @@ def list_models(*, as_json: bool) -> int:
 
 def purge_int8_weights(model: str | None) -> None:
     """Remove the int8 weights of a model by its name, or all."""
-    from rag_accel.engines.llm.local.paged.int8_files import purge_weights
+    from rag_accel.engines.llm.local.paged.int8_weights import purge_weights
 
     print(f"{purge_weights(model)} files removed")
 
 
 def purge_traces() -> None:
-    """Remove the traced models, with what was refused and measured; they are made again.
+    """Remove the traced models, with what was refused; they are made again.
 
     Raises:
         ConfigError: they cannot be read.
@@ -48,7 +48,7 @@ def purge_traces() -> None:
 
 def _weights() -> list[dict[str, Any]]:
     # It needs torch, which other commands do without.
-    from rag_accel.engines.llm.local.paged.int8_files import list_weights
+    from rag_accel.engines.llm.local.paged.int8_weights import list_weights
 
     return [
         {

@@ -17,9 +17,8 @@ def examine_local_models() -> dict[str, Any]:
 
     ``missing`` names the libraries without which there is no such model, and then nothing follows.
     ``operator_inputs`` is the number of inputs that OpenVINO's paged attention takes, None where it
-    cannot be used, for the reason ``refused``. ``traces`` are those kept in ``folder``, with their
-    measured times on this machine or the reason why they were refused; None where they cannot be
-    read, for the reason ``unreadable``.
+    cannot be used, for the reason ``refused``. ``traces`` are those kept in ``folder``, or the
+    reason why they were refused; None where they cannot be read, for the reason ``unreadable``.
     """
     missing = [name for name in _LIBRARIES if util.find_spec(name) is None]
     if missing:
@@ -48,10 +47,9 @@ def format_local_models(found: dict[str, Any]) -> str:
     said = f"{kept} of models, {refused} refused, {size / 2**20:.1f} MiB in {found['folder']}"
     lines.append(_line("kept traces", said))
     for trace in found["traces"]:
-        told = trace["measured"]
         if trace["refused"] is not None:
-            told = [f"refused: {trace['refused']} (rag-accel cache purge --traces forgets it)"]
-        lines += [_line(f"  {trace['id']}", text) for text in told]
+            told = f"refused: {trace['refused']} (rag-accel cache purge --traces forgets it)"
+            lines.append(_line(f"  {trace['id']}", told))
     return "\n".join(lines)
 
 
@@ -85,13 +83,9 @@ def _operator() -> dict[str, Any]:
 
 
 def _trace(trace: KeptTrace) -> dict[str, Any]:
-    from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-
-    measured = RunnerCosts.all_of(trace.path) if trace.refused is None else []
     return {
         "id": trace.path.stem[:_ID_LETTERS],
         "size_bytes": trace.size_bytes,
         "unused_s": round(trace.unused_s),
         "refused": trace.refused,
-        "measured": [str(costs) for costs in measured],
     }

@@ -18,6 +18,7 @@ from rag_accel.engines.llm.local.text.tokens import TokenInput
 from rag_accel.engines.option_checks import check_least, check_share
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.divergence import Divergence, divergence
+from rag_accel.fidelity.embedding_check import check_embedding, embedding_prompts
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.heads import dated_heads
 from rag_accel.fidelity.prompts import TextPrompt
@@ -25,11 +26,16 @@ from rag_accel.fidelity.proposal import PROPOSED_BELOW, RatioFidelity, proposed_
 from rag_accel.fidelity.result import CheckResult
 from rag_accel.fidelity.variants import VARIANTS, PromptTokens, Variant, fits
 from rag_accel.kv.dependency.report import report_prompts
-from rag_accel.kv.verdicts import CheckVerdict, result_folders
-from rag_accel.system.doctor import installed_version
+from rag_accel.kv.verdicts import (
+    EMBEDDING_INT8,
+    CheckVerdict,
+    installed_versions,
+    result_folders,
+)
 from rag_accel.system.processor import usable_cores
 
-TARGET = 0.95
+#: Of tokens, and the cosine of an embedding model's vectors.
+TARGET, COSINE = 0.95, 0.98
 RATIOS = (0.0, 0.05, 0.15, 0.3, 0.5)
 TOKENS = 10
 COUNT = 30
@@ -45,7 +51,7 @@ def check(
     *,
     variant: str | Variant = "fused",
     prompts: Sequence[TextPrompt] | None = None,
-    target: float = TARGET,
+    target: float | None = None,
     ratios: Sequence[float] = RATIOS,
     count: int = COUNT,
     tokens: int = TOKENS,
@@ -63,14 +69,17 @@ def check(
     tokens, and the distributions that it had for them are compared.
 
     Args:
-        model: a folder, a name on the hub, or a causal language model of transformers.
+        model: a folder, a name on the hub, or a causal language model of transformers; of
+            ``embedding-int8`` a ``SentenceTransformer``.
         tokenizer: the tokenizer of a model object.
         variant: ``fused``, reused texts of which a part is computed again; ``dependency``, trees of
-            relation paths; ``int8``, weights of 8 bits; or a ``Variant``.
+            relation paths; ``int8``, weights of 8 bits; ``embedding-int8``, the same of an
+            embedding model, by the vectors of the prompts' texts and questions; or a ``Variant``.
         prompts: like those of the program; by default made of Python's documentation: each of the
             eight texts that share most words with a question, of 500, 2,000 and 5,000 tokens as far
             as they have room and time; of ``dependency``, of its standard library's graph.
-        target: the share of tokens whose most probable one must be the same.
+        target: the share of tokens whose most probable one must be the same, 0.95 by default; of
+            ``embedding-int8`` the smallest cosine of a vector to the model's own, 0.98.
         ratios: of ``fused``, shares of the texts' tokens that are computed again.
         count: how many prompts are made, where none are given.
         tokens: most tokens of an answer.
@@ -89,15 +98,36 @@ def check(
         EngineError: the chat template refuses a prompt.
         OSError: the verdict cannot be written.
     """
+    is_embedding = variant == EMBEDDING_INT8.variant
     used = variant if isinstance(variant, Variant) else VARIANTS.get(variant)
-    if used is None:
-        valid = " | ".join(VARIANTS)
+    if used is None and not is_embedding:
+        valid = " | ".join((*VARIANTS, EMBEDDING_INT8.variant))
         raise ConfigError("unknown variant", where="check", found=variant, valid=valid)
+    if target is None:
+        target = COSINE if is_embedding else TARGET
     _check_bounds(target, tokens, limit_s, count if prompts is None else len(prompts))
-    if used.kind.by_ratio:
-        _check_ratios(ratios)
     now = (clock or MonotonicClock()).now
     ends_at = now() + limit_s
+    if used is None:
+        _require_unused(tokenizer=tokenizer, dtype=dtype, template=template)
+        asked = prompts or embedding_prompts(count)
+
+        def goes_on(done: int) -> bool:
+            if progress is not None:
+                progress(done, len(asked))
+            return now() < ends_at
+
+        said = "your prompts" if prompts is not None else "Python's documentation"
+        return check_embedding(
+            *(model, asked),
+            said=said,
+            target=target,
+            least=LEAST_PROMPTS,
+            folder=folder,
+            goes_on=goes_on,
+        )
+    if used.kind.by_ratio:
+        _check_ratios(ratios)
     loaded = load(
         model, tokenizer, dtype=dtype, options=replace(used.options, pool_bytes=pool_bytes)
     )
@@ -193,7 +223,7 @@ def _judge(
         prompts=prompts,
         tokens=tokens,
         written=time.time(),
-        versions={name: installed_version(name) or "unknown" for name in _LIBRARIES},
+        versions=installed_versions(_LIBRARIES),
         kl=shown.kl,
     )
     return verdict, shown
@@ -205,6 +235,17 @@ def _check_bounds(target: float, tokens: int, limit_s: float, count: int) -> Non
     check_least("limit_s", limit_s, 0)
     if count < LEAST_PROMPTS:
         raise _too_few("too few prompts", count, "give more prompts")
+
+
+def _require_unused(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                "an embedding model is checked as sentence-transformers loads it",
+                where=name,
+                found=value,
+                valid="none with the variant embedding-int8",
+            )
 
 
 def _check_ratios(ratios: Sequence[float]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ class CheckResult:
         ratio: of fused prompts, the smallest ``recompute_ratio`` below 0.5 that meets the target;
             0 of another way that meets it; None if the way does not.
         top1: share of an answer's tokens that are the most probable ones that way, too; of fused
-            prompts at that ratio, or at the largest one below 0.5 if none meets the target.
+            prompts at that ratio, or at the largest one below 0.5 if none meets the target. Of an
+            embedding model the share of questions whose nearest text is the same.
         top1_error: its standard error.
-        kl: Kullback-Leibler divergence from the plain computation a token, in nats.
+        kl: Kullback-Leibler divergence from the plain computation a token, in nats; 0 of an
+            embedding model.
         kl_error: its standard error.
         measured: the fidelity of each ratio; () of a way without a ratio.
         prompts: how many were compared.
@@ -35,6 +37,7 @@ class CheckResult:
         file: of the verdict.
         layouts: the tokens and attended pairs of the compared prompts as text (``flat``) and with
             trees of their paths; None of a check of anything else.
+        cosine: the smallest of a vector to the model's own; None of a language model.
     """
 
     model: str
@@ -43,20 +46,22 @@ class CheckResult:
     ratio: float | None
     top1: float
     top1_error: float
-    kl: float
-    kl_error: float
-    measured: tuple[RatioFidelity, ...]
+    kl: float = 0.0
+    kl_error: float = 0.0
+    measured: tuple[RatioFidelity, ...] = ()
+    tokens: int = 0
+    heads: tuple[str, ...] = ()
+    layouts: LayoutReport | None = None
+    cosine: float | None = None
+    _: KW_ONLY
     prompts: int
     compared: str
-    tokens: int
     complete: bool
-    heads: tuple[str, ...]
     file: Path
-    layouts: LayoutReport | None = None
 
     @property
     def passed(self) -> bool:
-        """Tell whether the agreement, less two standard errors, reaches the target."""
+        """Tell whether the agreement, less two standard errors, or the cosine is the target's."""
         return self.ratio is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,15 +70,20 @@ class CheckResult:
         layouts = found.pop("layouts")
         single = ("option", "top1", "top1_error", "kl", "kl_error", "passed")
         unused = single if self.measured else ("ratio", "measured", "heads")
+        unused += ("cosine",) if self.cosine is None else ("kl", "kl_error", "tokens")
         shown = {name: value for name, value in found.items() if name not in unused}
         return shown if layouts is None else {**shown, "layouts": layouts["costs"]}
 
     def __str__(self) -> str:
         limited = "" if self.complete else ", as many as the time allowed"
+        answers = f", answers of up to {self.tokens}" if self.cosine is None else ""
+        lines = self._by_ratio() if self.measured else self._agreement()
+        if self.cosine is not None:
+            lines = self._nearness(self.cosine)
         return "\n".join(
             [
-                f"{self.model}: {self.compared}, answers of up to {self.tokens}{limited}",
-                *(self._by_ratio() if self.measured else self._agreement()),
+                f"{self.model}: {self.compared}{answers}{limited}",
+                *lines,
                 f"kept in {self.file}",
             ]
         )
@@ -100,6 +110,14 @@ class CheckResult:
             f"divergence (nats a token) {self.kl:.4f} +- {self.kl_error:.4f}",
             *self._savings(),
             f"{self.option} {verdict} in {self.target:.0%} of the tokens, less two standard errors",
+        ]
+
+    def _nearness(self, cosine: float) -> list[str]:
+        return [
+            f"smallest cosine of a vector to the model's own {cosine:.4f}",
+            f"questions with the same nearest text {self.top1:.3f} +- {self.top1_error:.3f}",
+            f"{self.option} {'agrees' if self.passed else 'does not agree'}: a cosine of "
+            f"{self.target:g} or more was asked for",
         ]
 
     def _savings(self) -> list[str]:

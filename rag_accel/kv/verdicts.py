@@ -20,6 +20,7 @@ from typing import Any
 
 from rag_accel.errors import ChunkFileError, ConfigError
 from rag_accel.kv.folder import ChunkFolder
+from rag_accel.system.doctor import installed_version
 from rag_accel.system.files import replaced_file, user_cache
 
 FILE_BYTES = 1 << 16
@@ -48,6 +49,9 @@ class CheckVerdict:
         versions: of the libraries that computed, by name.
         kl: Kullback-Leibler divergence from the plain computation a token, in nats; None where it
             is not kept.
+        cosine: the smallest of an embedding model's vector to the model's own; None of another
+            model. Of such a model ``top1`` is the share of questions whose nearest text is the
+            same, and ``tokens`` is 0.
     """
 
     model: str
@@ -61,6 +65,7 @@ class CheckVerdict:
     written: float
     versions: Mapping[str, str]
     kl: float | None = None
+    cosine: float | None = None
 
     def passes(self, ratio: float = 0.0) -> bool:
         """Tell whether the way is near enough if this share of texts is computed again."""
@@ -97,6 +102,7 @@ class VerdictKind:
         """
         folder = ChunkFolder(path)
         said = {"format": self.format, "version": self.version, **asdict(verdict)}
+        said = {name: value for name, value in said.items() if (name, value) != ("cosine", None)}
         if self.by_ratio:
             del said["kl"]
         else:
@@ -157,7 +163,10 @@ class VerdictKind:
                 raise ValueError("neither passed nor failed")
             said["ratio"] = 0.0 if said.pop("passed") else None
         found = CheckVerdict(**said)
-        numbers = (found.target, found.ratio or 0.0, found.top1, found.top1_error, found.kl or 0.0)
+        numbers = (
+            *(found.target, found.ratio or 0.0, found.top1, found.top1_error),
+            *(found.kl or 0.0, found.cosine or 0.0),
+        )
         if not all(map(math.isfinite, numbers)):
             raise ValueError("numbers out of range")
         return found
@@ -185,6 +194,15 @@ DEPENDENCY = VerdictKind(
     "dependency", 'kv_reuse="dependency"', "rag_accel.paths_check", b"paths check "
 )
 INT8 = VerdictKind("int8", 'weights="int8"', "rag_accel.weights_check", b"weights check ")
+EMBEDDING_INT8 = VerdictKind(
+    *("embedding-int8", 'embedding_runtime="int8"'),
+    *("rag_accel.embedding_check", b"embedding check "),
+)
+
+
+def installed_versions(libraries: Iterable[str]) -> dict[str, str]:
+    """Return the versions of libraries by name, as verdicts name them."""
+    return {name: installed_version(name) or "unknown" for name in libraries}
 
 
 def default_folder() -> Path:

@@ -22,7 +22,7 @@ from rag_accel.config import Options
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged import int8_weights
-from rag_accel.engines.llm.local.paged.int8_files import list_weights, purge_weights
+from rag_accel.engines.llm.local.paged.int8_weights import list_weights, purge_weights
 from rag_accel.fidelity import TextPrompt
 from rag_accel.fidelity.variants import path_prompts
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
+from rag_accel.engines.compiled.network_description import describe, tensors
 from rag_accel.engines.embedding.models import has_plain_encode, is_plain_model
 
 
@@ -56,6 +59,16 @@ def difference(model: Any, other: Any) -> str | None:
     if _vocabulary(model) != _vocabulary(other):
         return "another vocabulary"
     return None
+
+
+def model_digest(model: Any) -> str:
+    """Return a digest of a model's networks, settings, weights and buffers; reads all of them."""
+    networks = [describe(getattr(part, "model", part)) for part in model.children()]
+    digest = hashlib.sha256(json.dumps(networks).encode())
+    for name, tensor in tensors(model):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _vocabulary(model: Any) -> Any:

@@ -13,7 +13,9 @@ from weakref import WeakValueDictionary
 from rag_accel.config import EmbeddingRuntime
 from rag_accel.engines.compiled.compile_process import require_time
 from rag_accel.engines.embedding.runtime import BackgroundRuntime, Compiled
+from rag_accel.engines.embedding.same_model import model_digest
 from rag_accel.errors import ApproximateVectorsWarning
+from rag_accel.kv.verdicts import EMBEDDING_INT8, result_folders
 
 #: Texts on which a compiled model is compared with the model itself, alone and side by side.
 PROBES = (
@@ -61,7 +63,8 @@ def runtime_for(
             ApproximateVectorsWarning(
                 f"embedding_runtime={runtime!r} finds other texts: with MiniLM only"
                 f" {EQUAL_FIVES[precision]:.0%} of 192 questions kept their five nearest ones."
-                " Compare searches of your own, or name 'bf16' or 'auto'"
+                " Check yours (rag-accel check MODEL --variant embedding-int8), or name 'bf16' or"
+                " 'auto'"
             ),
             stacklevel=2,
         )
@@ -105,7 +108,7 @@ def prove(model: Any, threads: int, precision: str, compiled: Compiled) -> str:
     cosines: list[float] = []
     for texts, number in ((PROBES[:1], threads), (PROBES, threads), (PROBES, 1)):
         require_time()
-        found, wanted = _both(model, number, compiled, list(texts))
+        found, wanted = both_vectors(model, number, compiled, list(texts))
         if precision == "f32":
             error = (found - wanted).abs().max().item()
             if not error <= TOLERANCE * max(1.0, wanted.abs().max().item()):
@@ -117,11 +120,24 @@ def prove(model: Any, threads: int, precision: str, compiled: Compiled) -> str:
         raise RuntimeError(
             f"in {precision}, a vector has a cosine of {min(cosines):.4f} to its own"
         )
-    return f"approximate in {precision}, smallest cosine {min(cosines):.6f} on {len(PROBES)} texts"
+    said = f"approximate in {precision}, smallest cosine {min(cosines):.6f} on {len(PROBES)} texts"
+    return f"{said}; {_checked(model)}" if precision == "int8" else said
 
 
-def _both(model: Any, threads: int, compiled: Compiled, texts: list[str]) -> tuple[Any, Any]:
-    """Return the vectors of a compiled model and those of the model itself."""
+def _checked(model: Any) -> str:
+    """Return the finding of a check of this model in int8, or the command that makes one."""
+    verdict = EMBEDDING_INT8.find(partial(model_digest, model), result_folders(None))
+    if verdict is None:
+        return "not checked: rag-accel check MODEL --variant embedding-int8"
+    found = f"by its check {verdict.cosine:.4f} on {verdict.prompts} prompts"
+    return found if verdict.passes() else f"{found}, below the {verdict.target:g} asked for"
+
+
+def both_vectors(model: Any, threads: int, compiled: Compiled, texts: list[str]) -> tuple[Any, Any]:
+    """Return the vectors ``[texts, dim]`` of a compiled model and those of the model itself.
+
+    Raises RuntimeError if it does not run on so many threads.
+    """
     torch = importlib.import_module("torch")
     with torch.inference_mode():
         wanted = model(model.preprocess(texts))["sentence_embedding"]

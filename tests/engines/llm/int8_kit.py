@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_accel.engines.llm.local.paged import int8_files
+from rag_accel.engines.llm.local.paged import int8_weights
 from rag_accel.engines.llm.local.reuse import unchecked
 from rag_accel.kv import verdicts
 
@@ -14,6 +14,6 @@ from rag_accel.kv import verdicts
 def give_folders(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give int8 weights and verdicts a folder, and have warnings said again."""
     pytest.importorskip("openvino")
-    monkeypatch.setattr(int8_files, "user_cache", lambda: path)
+    monkeypatch.setattr(int8_weights, "user_cache", lambda: path)
     monkeypatch.setattr(verdicts, "user_cache", lambda: path)
     monkeypatch.setattr(unchecked, "_warned", set[tuple[str, str]]())

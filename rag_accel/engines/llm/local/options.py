@@ -54,8 +54,9 @@ class LocalOptions:
         max_threads: most threads a forward can use; None for all cores this process may use, and
             for none of them where the model is on a CUDA device.
         runner: what computes the model: ``torch``; ``paged``, OpenVINO's paged attention, with the
-            extra ``fast``, on processors; ``auto`` takes the one that was measured faster on this
-            machine. Both are proved equal to the model's own forward when it is loaded.
+            extra ``fast``, on processors; ``auto`` takes ``paged`` where it can run the model and
+            the model has 17 million weights or more. Either is proved equal to the model's own
+            forward, once for the files that it is loaded from.
         weights: ``own``, the model's; ``int8``, those of products rounded to 8 bits with a scale a
             row, which is approximate and computed by the runner ``paged`` only.
         weights_disk_bytes: most bytes of files of int8 weights in the user's cache folder, of all

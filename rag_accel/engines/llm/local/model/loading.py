@@ -5,23 +5,25 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rag_accel.engines.llm.local.batching.rows import Runner
+from rag_accel.engines.llm.local.choice import model_files
 from rag_accel.engines.llm.local.model.families import (
     DTYPES,
+    ModelShape,
     check_config,
     check_model,
     check_paths,
     check_type,
     refusal,
 )
-from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner, choose_runner
-from rag_accel.engines.llm.local.model.runner_wish import RunnerWish
+from rag_accel.engines.llm.local.model.proofs import checkpoint_digest
+from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner, Source, choose_runner
 from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, always
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -115,23 +117,27 @@ def load(
     _need_transformers()
     if isinstance(model, str | Path):
         folder = _folder(model, revision, local_files_only)
+        before = list(model_files(folder))
         source, name, watch = _loaded(folder, dtype, device), str(model), None
+        digest = checkpoint_digest(folder)
+        if list(model_files(folder)) != before:  # it may not be that of what was loaded
+            digest = None
         tokenizer = tokenizer if tokenizer is not None else _tokenizer(folder)
     else:
-        source, watch = _checked(model, dtype, device), _watched(model)
+        source, watch, digest = _checked(model, dtype, device), _watched(model), None
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
     if options.reuses_paths:
         check_paths(source)
-    wish = RunnerWish.of(
-        *(source, name, options),
+    _check_context(source, context)
+    is_same = always if watch is None else watch.is_same
+    chosen = choose_runner(
+        Source(source, name, digest, is_same),
+        options if pool_bytes is None else replace(options, pool_bytes=pool_bytes),
         context=context,
-        pool_bytes=pool_bytes,
         waits=waits,
-        is_same=always if watch is None else watch.is_same,
     )
-    chosen = choose_runner(source, wish)
     settings = UsedSettings.of(source, tokenizer)
     config = source.config
     if options.weights != "own" and watch is None:
@@ -167,6 +173,17 @@ def _need_transformers() -> None:
         raise ImportError(
             "a language model on this machine needs transformers: pip install 'rag-accel[local]'"
         ) from error
+
+
+def _check_context(source: Any, context: int | None) -> None:
+    most = ModelShape.of(source.config).context
+    if context is not None and not 1 <= context <= most:
+        raise ConfigError(
+            "the context is not one that the model was made for",
+            where="context",
+            found=context,
+            valid=f"1 to {most}",
+        )
 
 
 def _checked(model: Any, dtype: str | None, device: str | None) -> Any:

@@ -1,7 +1,12 @@
-"""The choice between the runners of a model: proved, then measured once a machine."""
+"""The choice of the runner of a model: one rule, and one proof for each checkpoint.
+
+The rule is paged attention wherever it can run the model, on processors. Decoding it takes a
+quarter to a third of torch's time: tables at the end of docs/results/serving.md.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator
@@ -10,25 +15,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.families import ModelShape
-from rag_accel.engines.llm.local.model.runner import PackedRunner, packed_runner
-from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-from rag_accel.engines.llm.local.model.runner_wish import RunnerWish
+from rag_accel.engines.llm.local.model.proofs import is_proved, keep_proof
+from rag_accel.engines.llm.local.model.runner import packed_runner
 from rag_accel.engines.llm.local.model.self_check import (
     INT8_BOUND,
     PROOF_SLOTS,
+    UNBOUNDED,
     check_equality,
     check_runner,
     check_trees,
 )
-from rag_accel.engines.llm.local.model.shared_weights import packed_copy
-from rag_accel.engines.llm.local.options import RunnerName
+from rag_accel.engines.llm.local.model.shared_weights import always, packed_copy
+from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
+from rag_accel.system.doctor import installed_version
+from rag_accel.system.processor import cpu_model, usable_cores
 
 if TYPE_CHECKING:
     from rag_accel.engines.llm.local.paged.int8_weights import Int8Weights
+    from rag_accel.engines.llm.local.paged.making import Compilation
     from rag_accel.engines.llm.local.paged.runner import PagedRunner
 
 logger = logging.getLogger("rag_accel.llm")
@@ -36,6 +46,26 @@ logger = logging.getLogger("rag_accel.llm")
 #: Weights below which a model stays on torch unless the user says otherwise: its steps take so
 #: little that tracing it would not pay.
 LEAST_WEIGHTS = 1 << 24
+#: Libraries whose versions a proof holds for.
+_LIBRARIES = ("rag-accel", "torch", "transformers", "openvino")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model of transformers that a runner is made of.
+
+    Args:
+        model: must not change while the runner is used.
+        name: of the model, for lists of files.
+        digest: of the files it was loaded from, by which its proof is kept; None of a model object,
+            whose weights may be others.
+        is_same: tells whether the model has not changed since; from any thread.
+    """
+
+    model: Any
+    name: str = ""
+    digest: str | None = None
+    is_same: Callable[[], bool] = always
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,96 +99,145 @@ class _UnavailableError(Exception):
     """The finding that a model is not run by paged attention; the message says why."""
 
 
-def choose_runner(source: Any, wish: RunnerWish) -> ChosenRunner:
+def choose_runner(
+    source: Source, options: LocalOptions, *, context: int | None = None, waits: bool = True
+) -> ChosenRunner:
     """Return the runner of a model that was proved equal to the model's own forward.
 
     Args:
-        source: of transformers; it must not change while the runner is used.
-        wish: what is asked for.
+        source: the model.
+        options: name the runner, the weights, the pool and the threads, and what is reused.
+        context: the most tokens of a sequence; None for what the model was made for.
+        waits: whether to wait for a trace that is not kept, some ten seconds.
 
     Raises:
         ConfigError: the model was not proved equal, or what was asked for by name cannot be had.
     """
-    chosen = _chosen(source, wish)
-    if wish.trees:
-        with thread_count(wish.threads):
-            check_trees(source, chosen.runner, INT8_BOUND if wish.weights == "int8" else None)
-    return chosen
+    reason = "as asked for"
+    if options.runner != "torch":
+        try:
+            return _on_paged(source, options, context, waits)
+        except _UnavailableError as error:
+            _require_choice(options, error)
+            logger.info("a language model runs on torch: %s", error)
+            reason = str(error)
+    model, most = source.model, context or ModelShape.of(source.model.config).context
+    copy = packed_copy(model)
+
+    def prove() -> None:
+        check_equality(model)
+        if options.reuses_paths:
+            check_trees(model, packed_runner(copy, most, UNBOUNDED))
+
+    _prove_once(prove, source, options, "torch", most)
+    return ChosenRunner(packed_runner(copy, most, options.pool_bytes), "torch", reason)
 
 
-def _chosen(source: Any, wish: RunnerWish) -> ChosenRunner:
-    """Return the runner; what it is proved of is not yet rows of trees."""
-    if wish.name == "torch":
-        return _on_torch(source, wish, "as asked for")
-    try:
-        return _on_paged(source, wish)
-    except _UnavailableError as error:
-        if wish.weights != "own":
-            raise ConfigError(
-                f"the model is not run with {wish.weights} weights",
-                where="weights",
-                found=str(error),
-                valid="own, or int8 where paged attention runs the model",
-                hint="leave weights out: the model then runs with its own",
-            ) from error
-        if wish.name == "paged":
-            raise ConfigError(
-                "the model is not run by paged attention",
-                where="runner",
-                found=str(error),
-                valid="auto | torch",
-                hint="leave runner out: torch runs it as well",
-            ) from error
-        logger.info("a language model runs on torch: %s", error)
-        return _on_torch(source, wish, str(error))
+def _require_choice(options: LocalOptions, error: _UnavailableError) -> None:
+    """Raise ConfigError unless torch may run the model, too."""
+    if options.weights != "own":
+        raise ConfigError(
+            f"the model is not run with {options.weights} weights",
+            where="weights",
+            found=str(error),
+            valid="own, or int8 where paged attention runs the model",
+            hint="leave weights out: the model then runs with its own",
+        ) from error
+    if options.runner == "paged":
+        raise ConfigError(
+            "the model is not run by paged attention",
+            where="runner",
+            found=str(error),
+            valid="auto | torch",
+            hint="leave runner out: torch runs it as well",
+        ) from error
 
 
-def _on_torch(source: Any, wish: RunnerWish, reason: str) -> ChosenRunner:
-    check_equality(source)
-    return ChosenRunner(_packed(source, wish), "torch", reason)
-
-
-def _packed(source: Any, wish: RunnerWish) -> PackedRunner:
-    context = wish.context or ModelShape.of(source.config).context
-    return packed_runner(packed_copy(source), context, wish.pool_bytes)
-
-
-def _on_paged(source: Any, wish: RunnerWish) -> ChosenRunner:
-    """Return the runner on paged attention, or that on torch where it was measured faster."""
+def _on_paged(
+    source: Source, options: LocalOptions, context: int | None, waits: bool
+) -> ChosenRunner:
+    """Return the runner on paged attention, once it is proved equal."""
+    model, leaves_choice = source.model, options.runner == "auto" and options.weights == "own"
     with _failures_named():
-        _require_suited(source, wish)
+        _require_suited(model, leaves_choice=leaves_choice)
         from rag_accel.engines.llm.local.paged import topology
-        from rag_accel.engines.llm.local.paged.making import trace_spec
+        from rag_accel.engines.llm.local.paged.making import Compilation, trace_spec
 
-        spec = trace_spec(source)
-        if wish.leaves_choice and not wish.waits and not topology.is_kept(spec):
+        spec = trace_spec(model)
+        if leaves_choice and not waits and not topology.is_kept(spec):
             topology.trace_in_background(spec)
             raise _UnavailableError("it is traced meanwhile, for engines that are made later")
-        folder = topology.folder_of(spec)
-        kept = RunnerCosts.of(folder, wish.threads)
-        if wish.leaves_choice and kept.is_faster is False:
-            raise _UnavailableError(str(kept))
-        runner = _made(source, wish, spec, is_new=kept == RunnerCosts(wish.threads))
-        costs = _measured(source, wish, runner, kept)
-        if costs != kept:
-            costs.keep(folder)
-        if wish.leaves_choice and not costs.is_faster:
-            raise _UnavailableError(str(costs))
-        reason = "as asked for" if wish.name == "paged" else str(costs)
-        if wish.weights == "int8":
-            reason = "int8 weights need it"
-        return ChosenRunner(runner, "paged", reason, runner.copies)
+        compiled = partial(
+            Compilation,
+            model,
+            threads=_threads(options),
+            probed=options.scored_layer(ModelShape.of(model.config).layers),
+            int8=_int8(source, options),
+            is_same=source.is_same,
+        )
+        compilation = topology.read_trace(spec, compiled)
+        if options.reuses_paths and not compilation.has_masks:
+            raise _UnavailableError("this OpenVINO has no masks of rows, which trees of paths need")
+        runner = compilation.runner(options.pool_bytes, context)
+        prove = partial(_prove_paged, model, options, compilation, runner)
+        _prove_once(prove, source, options, "paged", runner.context)
+    reason = "it decodes faster on processors" if leaves_choice else "as asked for"
+    reason = "int8 weights need it" if options.weights == "int8" else reason
+    return ChosenRunner(runner, "paged", reason, runner.copies)
 
 
-def _measured(source: Any, wish: RunnerWish, runner: PagedRunner, kept: RunnerCosts) -> RunnerCosts:
-    """Return the costs of one forward, measuring whatever ``kept`` lacks.
+def _prove_paged(
+    model: Any, options: LocalOptions, compilation: Compilation, runner: PagedRunner
+) -> None:
+    """Compare logits, and those over reused states where states are reused, with the model's own.
 
-    Torch is proved, made and timed only while it may run the model.
+    Raises:
+        ConfigError: they differ.
     """
-    if wish.weights == "int8" or not wish.leaves_choice or kept.is_faster is not None:
-        return kept
-    check_equality(source)
-    return kept.with_both(runner, _packed(source, wish))
+    from rag_accel.engines.llm.local.paged.sequences import block_count
+
+    if not runner.pool.fits(PROOF_SLOTS):  # the same compiled graph, over room for the proof
+        runner = compilation.runner(runner.pool.block_bytes * block_count(PROOF_SLOTS))
+    share = None if options.weights == "own" else INT8_BOUND
+    layer, reused = options.scored_layer(runner.layers), options.kv_reuse != "exact"
+    check_runner(model, runner, layer, reused=reused, share=share)
+    if options.reuses_paths:
+        check_trees(model, runner, share)
+
+
+def _prove_once(
+    prove: Callable[[], None], source: Source, options: LocalOptions, runner: str, context: int
+) -> None:
+    """Prove a runner unless that was done for these files, or keep the proof if it is one.
+
+    Of a model object it is done at each load: its weights may be others, and to tell takes as long.
+    """
+    model, threads = source.model, _threads(options)
+    device = model.device
+    statement = {
+        "files": source.digest,
+        "dtype": str(model.dtype),
+        "weights": options.weights,
+        "runner": runner,
+        "context": context,
+        "threads": threads,
+        "reuse": options.kv_reuse,
+        "layer": options.scored_layer(ModelShape.of(model.config).layers),
+        "processor": [cpu_model(), torch.backends.cpu.get_cpu_capability()],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "precision": torch.get_float32_matmul_precision(),
+        "versions": {name: installed_version(name) for name in _LIBRARIES},
+    }
+    if source.digest is not None and is_proved(statement):
+        return
+    with thread_count(threads):
+        prove()
+    if source.digest is not None:
+        keep_proof(statement)
+
+
+def _threads(options: LocalOptions) -> int:
+    return usable_cores() if options.max_threads is None else options.max_threads
 
 
 @contextmanager
@@ -182,15 +261,15 @@ def _failures_named() -> Iterator[None]:
         raise _UnavailableError(": ".join(filter(None, (name, *said[:1])))) from error
 
 
-def _require_suited(source: Any, wish: RunnerWish) -> None:
-    if source.device.type != "cpu":
-        raise _UnavailableError(f"the model is on {source.device.type}")
+def _require_suited(model: Any, *, leaves_choice: bool) -> None:
+    if model.device.type != "cpu":
+        raise _UnavailableError(f"the model is on {model.device.type}")
     if importlib.util.find_spec("openvino") is None:
         raise _UnavailableError("OpenVINO is not installed: pip install 'rag-accel[fast]'")
-    size = sum(weight.numel() for weight in source.parameters())
-    if wish.leaves_choice and size < LEAST_WEIGHTS:
+    size = sum(weight.numel() for weight in model.parameters())
+    if leaves_choice and size < LEAST_WEIGHTS:
         raise _UnavailableError(f"a model of {size:,} weights gains nothing by another")
-    if str(source.dtype) == "torch.bfloat16" and not _computes_bfloat16():
+    if model.dtype == torch.bfloat16 and not _computes_bfloat16():
         raise _UnavailableError(
             "this processor has no paged attention in bfloat16; with dtype='float32' it has"
         )
@@ -202,53 +281,10 @@ def _computes_bfloat16() -> bool:
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def _made(source: Any, wish: RunnerWish, spec: dict[str, Any], *, is_new: bool) -> PagedRunner:
-    """Return the runner on paged attention once it is proved equal.
-
-    At each load its logits are compared with those of the model's own forward, with these weights.
-    Over reused states they are where states are reused, whatever was proved before: that may have
-    been another checkpoint of the configuration, or another layer's recorded attention. Elsewhere
-    they are only until costs are kept, as it takes a tenth to a fifth of a load (SmolLM2, 2
-    threads), for what such a model never computes. Nothing is kept of any proof: the identity of a
-    model's own weights, by which it could be, is not known at a load, and takes reading them all.
-
-    Args:
-        source: the model.
-        wish: what is asked for.
-        spec: what its trace depends on.
-        is_new: whether no costs are kept of this configuration on this machine.
-
-    Raises:
-        Exception: it cannot be made, or was not proved.
-    """
-    from rag_accel.engines.llm.local.paged.making import Compilation
-    from rag_accel.engines.llm.local.paged.sequences import block_count
-    from rag_accel.engines.llm.local.paged.topology import read_trace
-
-    compiled = partial(
-        Compilation,
-        source,
-        threads=wish.threads,
-        probed=wish.probed,
-        int8=_int8(source, wish),
-        is_same=wish.is_same,
-    )
-    compilation = read_trace(spec, compiled)
-    if wish.trees and not compilation.has_masks:
-        raise _UnavailableError("this OpenVINO has no masks of rows, which trees of paths need")
-    runner = proved = compilation.runner(wish.pool_bytes, wish.context)
-    if not runner.pool.fits(PROOF_SLOTS):  # the same compiled graph, over room for the proof
-        proved = compilation.runner(runner.pool.block_bytes * block_count(PROOF_SLOTS))
-    share = None if wish.weights == "own" else INT8_BOUND
-    with thread_count(wish.threads):
-        check_runner(source, proved, wish.probed, reused=wish.reuses or is_new, share=share)
-    return runner
-
-
-def _int8(source: Any, wish: RunnerWish) -> Int8Weights | None:
+def _int8(source: Source, options: LocalOptions) -> Int8Weights | None:
     """Return the int8 weights of a model if they are asked for; read, or made and kept."""
-    if wish.weights == "own":
+    if options.weights == "own":
         return None
-    from rag_accel.engines.llm.local.paged.int8_files import int8_weights
+    from rag_accel.engines.llm.local.paged.int8_weights import int8_weights
 
-    return int8_weights(source, wish.model, wish.weights_disk_bytes)
+    return int8_weights(source.model, source.name, options.weights_disk_bytes)

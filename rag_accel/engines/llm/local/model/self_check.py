@@ -37,7 +37,7 @@ ENDS = ((24, 0, 0), (40, 10, 8), (41, 22, 9), (41, 23, 9))
 WINDOW = 8
 SEED = 7
 #: Bytes of a proof's pool, which takes what its short prompts need.
-_UNBOUNDED = 1 << 62
+UNBOUNDED = 1 << 62
 #: A prompt of reused states: its head, two texts with tokens between them, and a question; then the
 #: tokens of texts that are computed again.
 _HEAD, _FIRST, _SECOND, _BEHIND = range(8), range(8, 23), range(26, 54), range(54, 60)
@@ -96,7 +96,7 @@ def check_runner(
     )
     if not reused or runner.context < _BEHIND.stop or rotation_of(model) is None:
         return
-    packed = packed_runner(packed_copy(model), runner.context, _UNBOUNDED)
+    packed = packed_runner(packed_copy(model), runner.context, UNBOUNDED)
     _compare(
         *(lambda: _reused(packed, prompts, probed), lambda: _reused(runner, prompts, probed)),
         *(f"{what} over reused states", bound),
@@ -106,18 +106,18 @@ def check_runner(
 def check_trees(model: Any, runner: Runner, share: float | None = None) -> None:
     """Check that each path of a tree gives the logits that it has alone in a model's own forward.
 
-    In a pool or a context without room for the tree, which is shorter than any prompt, it is not.
+    In a context without room for the tree, which is shorter than any prompt, it is not.
 
     Args:
         model: the model.
-        runner: of it, on torch or on paged attention; its pool is empty before and after it.
+        runner: of it, with room for the tree; its pool is empty before and after it.
         share: bounds the difference; by default that of the model's dtype.
 
     Raises:
         ConfigError: they differ by more than the bound, or cannot be computed.
     """
     size = _TREE_HEAD + sum(map(len, _TREE_NODES))
-    if runner.context < size or not runner.pool.fits(size):
+    if runner.context < size:
         return
     shape = ModelShape.of(model.config)
     ids = [(7 * at + 3) % shape.vocabulary for at in range(size)]
@@ -202,7 +202,7 @@ def own_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
 
 def packed_logits(model: Any, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Return the same logits by a copy that attends by packed rows, computed in chunks."""
-    return runner_logits(packed_runner(model, max(map(len, prompts)), _UNBOUNDED), prompts)
+    return runner_logits(packed_runner(model, max(map(len, prompts)), UNBOUNDED), prompts)
 
 
 def runner_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> torch.Tensor:

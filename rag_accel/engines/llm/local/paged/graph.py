@@ -18,11 +18,8 @@ import torch
 
 from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows
 from rag_accel.engines.llm.local.paged.sequences import MASK_INPUTS
+from rag_accel.engines.llm.local.paged.tracing import MARK, WIDENED
 
-#: The beginning of the name of a mark; behind it layer, scale and window.
-MARK = "rag_accel.attention"
-#: The beginning of the name of a conversion of a weight to float32.
-WIDENED = "rag_accel.widened"
 #: The inputs that are said once for all layers, in the order they are made.
 SHARED = (
     "past_lens",
@@ -58,11 +55,6 @@ class AttentionShape:
     heads: int
     kv_heads: int
     dim: int
-
-
-def mark_name(layer: int, scale: float, window: int) -> str:
-    """Return the name of a mark; a window of 0 stands for none."""
-    return f"{MARK}|{layer}|{scale!r}|{window}"
 
 
 def paged_graph(

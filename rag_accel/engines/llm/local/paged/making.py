@@ -150,7 +150,7 @@ class Compilation:
             frequencies=self._frequencies,
         )
         return PagedRunner(
-            _Forms(self, pool),
+            GraphForms(self, pool),
             pool,
             layers=shape.layers,
             vocabulary=shape.vocabulary,
@@ -203,7 +203,7 @@ class Compilation:
             raise CompileError("the model was changed after its engine was made")
 
 
-class _Forms:
+class GraphForms:
     """The forms of a model over one pool: for all threads at once, for fewer when granted so many.
 
     Used by one thread. What compiles in the background knows the compilation alone, not the pool,
@@ -235,6 +235,7 @@ class _Forms:
         return self._made[max(fewer, default=most)]
 
     def wait(self, timeout_s: float) -> None:
+        """Wait for forms that are being compiled."""
         for task in self._tasks.values():
             task.wait(timeout_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from rag_accel.engines.llm.local.paged.sequences import (
 )
 from rag_accel.errors import ForkedError
 from rag_accel.system.forks import forks
+
+if TYPE_CHECKING:
+    from rag_accel.engines.llm.local.paged.making import GraphForms
 
 
 class PagedForm:
@@ -60,18 +63,6 @@ class PagedForm:
         logits = self._request.get_output_tensor(0).data[0].copy()
         scores = self._request.get_tensor("scores").data.copy() if self._has_scores else None
         return logits, scores
-
-
-class GraphForms(Protocol):
-    """A graph compiled for several numbers of threads, over one pool."""
-
-    def find(self, threads: int) -> PagedForm:
-        """Return what a forward on at most so many threads runs."""
-        ...
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for a form that is being compiled."""
-        ...
 
 
 class PagedRunner:

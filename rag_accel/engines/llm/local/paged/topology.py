@@ -24,7 +24,7 @@ from rag_accel.engines.compiled.compile_process import (
     convert,
     private_folder,
 )
-from rag_accel.engines.llm.local.paged import trace_program
+from rag_accel.engines.llm.local.paged import tracing
 from rag_accel.system.files import folder_made_once, read_regular, replaced_file, user_cache
 
 logger = logging.getLogger("rag_accel.llm")
@@ -49,7 +49,7 @@ REFUSED_S = 7 * 86400.0
 def is_kept(spec: Mapping[str, Any]) -> bool:
     """Tell whether a model was traced on this machine before, be it in vain."""
     folder = folder_of(spec)
-    return _digest(folder) is not None or _refusal(folder) is not None
+    return _is_whole(folder) or _refusal(folder) is not None
 
 
 def kept_folder() -> Path:
@@ -66,41 +66,34 @@ def folder_of(spec: Mapping[str, Any]) -> Path:
 def read_trace(spec: Mapping[str, Any], read: Callable[[Path], T]) -> T:
     """Return what is made of the file of a traced model, see ``traced``.
 
-    One of which nothing can be made is traced once more; if that does not help, this is remembered
-    for a week.
+    If nothing can be made of it, this is remembered for a week.
 
     Args:
         spec: what it depends on.
         read: returns it; raises ``TraceError`` where the file is at fault.
 
     Raises:
-        CompileError: as for ``traced``, or nothing can be made of the second one either.
+        CompileError: as for ``traced``, or nothing can be made of it.
         OSError: as for ``traced``.
     """
     from rag_accel.engines.llm.local.paged.graph import TraceError  # needs torch
 
     path = traced(spec)
-    digest = _digest(path.parent)
     try:
         return read(path)
-    except TraceError as error:
-        logger.warning("the traced model %s is made again: %s", path.parent, error)
-    try:
-        return read(traced(spec, unusable=digest))
     except TraceError as error:
         reason = f"the traced model {path.parent} cannot be used: {error}"
         _refuse(path.parent, reason)
         raise CompileError(f"{reason} ({_FORGET})") from error
 
 
-def traced(spec: Mapping[str, Any], unusable: str | None = None) -> Path:
+def traced(spec: Mapping[str, Any]) -> Path:
     """Return the file of a traced model, made first by a child process if it is not kept whole.
 
     A process that crashed, or an operator that failed its trial, is remembered for a week.
 
     Args:
         spec: what it depends on, see ``making.trace_spec``.
-        unusable: the digest of a trace to make again.
 
     Raises:
         CompileError: it cannot be traced, or the operator failed its trial; says why.
@@ -112,14 +105,10 @@ def traced(spec: Mapping[str, Any], unusable: str | None = None) -> Path:
     if refused is not None:
         raise CompileError(f"{refused} (found before; {_FORGET})")
     is_new = not os.path.lexists(folder)
-    if not is_new and _digest(folder) is None:
+    if not is_new and not _is_whole(folder):
         logger.warning("the traced model %s is damaged, and made again", folder)
     try:
-        folder_made_once(
-            folder,
-            lambda begun: _make(spec, begun),
-            lambda kept: _digest(kept) not in (None, unusable),
-        )
+        folder_made_once(folder, lambda begun: _make(spec, begun), _is_whole)
     except ProgramFailedError as error:
         _refuse(folder, str(error))
         raise
@@ -243,7 +232,7 @@ def _make(spec: Mapping[str, Any], begun: Path) -> None:
     config = spec["config"]
     largest = 4 * config["vocab_size"] * config["hidden_size"]
     with private_folder() as folder:
-        convert(trace_program.__file__, folder, {**spec, "package": package}, largest)
+        convert(tracing.__file__, folder, {**spec, "package": package}, largest)
         for name in _FILES:
             if not (folder / name).is_file():
                 raise CompileError(f"the process that traces it left no {name}")
@@ -251,12 +240,10 @@ def _make(spec: Mapping[str, Any], begun: Path) -> None:
     (begun / _DIGEST).write_text(_digest_of_files(begun))
 
 
-def _digest(folder: Path) -> str | None:
+def _is_whole(folder: Path) -> bool:
     with suppress(OSError):
-        kept = read_regular(folder / _DIGEST).decode("utf-8", "replace")
-        if kept == _digest_of_files(folder):
-            return kept
-    return None
+        return read_regular(folder / _DIGEST).decode("utf-8", "replace") == _digest_of_files(folder)
+    return False
 
 
 def _digest_of_files(folder: Path) -> str:

@@ -1,28 +1,94 @@
-"""The trace of a causal language model of transformers, without its weights.
+"""The program that traces a causal language model of transformers, in a process of its own.
 
-It runs in a process of its own, see ``topology``: torch keeps what was traced for ever, in a state
-that all threads share. The weights are inputs of the traced model, so that one trace serves every
-checkpoint of a configuration and takes little memory and no time to write. In place of each
-attention stands a mark with queries, keys and values, see ``graph``.
+``compile_process`` runs this file: torch keeps what was traced for ever, in a state that all
+threads share. First it tries the operator on a model of two layers of the same shapes with random
+weights: should the operator crash on this machine, this process ends and not the user's.
+
+The weights are inputs of the traced model, so that one trace serves every checkpoint of a
+configuration and takes little memory and no time to write. In place of each attention stands a mark
+with queries, keys and values, see ``graph``.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_accel.engines.llm.local.paged.graph import WIDENED, mark_name
-
 #: The name of the attention among those of transformers, in the process that traces.
 NAME = "rag_accel_marked"
+#: The beginning of a mark's name.
+MARK = "rag_accel.attention"
+#: The beginning of the name of a conversion of a weight to float32.
+WIDENED = "rag_accel.widened"
+#: Layers and tokens of the model that is tried, the threads of a forward, and its keys and values.
+_LAYERS, _VOCABULARY, _THREADS, _POOL_BYTES = 2, 256, 2, 1 << 26
 #: Rows of the example, and those of them whose logits are asked for.
 _ROWS, _ASKED = 7, (3, 6)
 _INPUTS = ("input_ids", "position_ids", "asked")
 #: Says that a conversion only undoes a smaller form of a weight: it is then kept in that form.
 _MARKED_WIDENED = '<rt_info><attribute name="decompression" version="0" /></rt_info>\n<input>'
+
+
+def convert(folder: Path, spec: Mapping[str, Any]) -> None:
+    """Write the traced model to a folder, once the operator has been tried.
+
+    Args:
+        folder: gets ``model.xml`` and ``model.bin``.
+        spec: as for ``trace``, and ``package``, the folder of the package.
+
+    Raises:
+        Exception: the model cannot be traced, or the operator computes something else.
+    """
+    # The frame has left these packages empty; what is run here is this project's own.
+    for name, place in ("rag_accel", ""), ("rag_accel.engines", "engines"):
+        sys.modules[name].__path__ = [os.path.join(spec["package"], place)]
+    from rag_accel.engines.compiled.child_program import GRAPH, limit_memory
+
+    importlib.import_module("rag_accel.engines.llm.local.paged.making")  # takes address space
+    warnings.simplefilter("ignore")
+    limit_memory(spec["memory_bytes"])
+    _try_operator(spec, folder)
+    trace(spec, folder / GRAPH)
+
+
+def _try_operator(spec: Mapping[str, Any], folder: Path) -> None:
+    """Run a small model by the operator, and compare it with torch; raise ConfigError otherwise."""
+    import torch
+
+    from rag_accel.engines.llm.local.model.families import DTYPES
+    from rag_accel.engines.llm.local.model.self_check import WINDOW, check_runner
+    from rag_accel.engines.llm.local.paged.making import Compilation
+
+    transformers = importlib.import_module("transformers")
+    config: dict[str, Any] = {**spec["config"]}
+    config |= {"num_hidden_layers": _LAYERS, "vocab_size": _VOCABULARY}
+    config |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    if config.get("sliding_window") is not None:
+        config["sliding_window"] = WINDOW  # so narrow that short prompts pass it
+    if config.get("layer_types") is not None:  # both kinds, where the model has both
+        kinds = list(dict.fromkeys(config["layer_types"]))
+        config["layer_types"] = [kinds[at % len(kinds)] for at in range(_LAYERS)]
+    made = getattr(transformers, spec["config_class"]).from_dict(config)
+    torch.manual_seed(0)
+    model = getattr(transformers, spec["class"])._from_config(made, dtype=torch.float32)
+    model = model.to(DTYPES[spec["dtype"]]).eval()
+    path = folder / "trial.xml"
+    trace({**spec, "config": config}, path)
+    compilation = Compilation(model, path, threads=_THREADS, probed=_LAYERS - 1)
+    check_runner(model, compilation.runner(_POOL_BYTES), probed=_LAYERS - 1)
+    for left in folder.glob(f"{path.stem}.*"):
+        left.unlink()
+
+
+def mark_name(layer: int, scale: float, window: int) -> str:
+    """Return the name of a mark; a window of 0 stands for none."""
+    return f"{MARK}|{layer}|{scale!r}|{window}"
 
 
 def trace(spec: Mapping[str, Any], path: Path) -> None:

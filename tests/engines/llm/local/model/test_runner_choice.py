@@ -12,14 +12,12 @@ import pytest
 import torch
 from tiny_models import fresh, ids_of, own_logits, part, shared
 
-from rag_accel.engines.llm.local.model import runner_choice, runner_wish, self_check
+from rag_accel.engines.llm.local.model import runner_choice
 from rag_accel.engines.llm.local.model.loading import LoadedModel, load
-from rag_accel.engines.llm.local.model.runner_costs import RunnerCosts
-from rag_accel.engines.llm.local.options import KvReuse, LocalOptions, RunnerName
-from rag_accel.engines.llm.local.paged import block_pool, making, trace_program
+from rag_accel.engines.llm.local.options import LocalOptions, RunnerName
+from rag_accel.engines.llm.local.paged import block_pool, making, tracing
 from rag_accel.engines.torch_threads import thread_count
 from rag_accel.errors import ConfigError
-from rag_accel.system.processor import usable_cores
 
 pytest.importorskip("openvino")
 
@@ -42,20 +40,6 @@ def _every_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded(runner: RunnerName, model: Any = None, pool_bytes: int = 1 << 26) -> LoadedModel:
     options = LocalOptions(runner=runner, pool_bytes=pool_bytes, max_threads=2)
     return load(model or shared("qwen3"), needs_tokenizer=False, options=options)
-
-
-def keep_costs_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Keep costs in a folder of the test's own, and traces where all tests have them."""
-    of, keep = RunnerCosts.of, RunnerCosts.keep
-    patch.setattr(RunnerCosts, "of", lambda _, threads: of(folder, threads))
-    patch.setattr(RunnerCosts, "keep", lambda costs, _: keep(costs, folder))
-
-
-def long_model() -> Any:
-    """Return a model with room for prompts behind which rows are measured."""
-    model = fresh("qwen3")
-    model.config.max_position_embeddings = 4096
-    return model
 
 
 def _without_openvino(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -95,7 +79,7 @@ def _with_a_crash(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setenv("XDG_CACHE_HOME", str(folder))
     program = folder / "program.py"
     program.write_text(CRASHING)
-    patch.setattr(trace_program, "__file__", str(program))
+    patch.setattr(tracing, "__file__", str(program))
 
 
 def _without_memory(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -139,7 +123,7 @@ def test_paged_attention_asked_for_by_name_is_refused_by_name(
     assert "auto | torch" in str(refused.value)
 
 
-def test_a_trace_that_openvino_cannot_read_is_made_once_more_then_named(
+def test_a_trace_that_openvino_cannot_read_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from rag_accel.engines.llm.local.paged import topology
@@ -160,7 +144,7 @@ def test_a_trace_that_openvino_cannot_read_is_made_once_more_then_named(
         assert str(topology.kept_folder()) in said
         assert "rag-accel cache purge --traces" in said
         assert "Exception from" not in said
-    assert len(made) == 2
+    assert len(made) == 1
 
 
 def test_a_pool_without_room_for_a_block_is_named() -> None:
@@ -192,70 +176,10 @@ def test_paged_attention_by_name_runs_in_the_least_room(
     torch.testing.assert_close(found, own_logits(model, ids), rtol=0, atol=1e-3)
 
 
-def test_paged_attention_by_name_neither_proves_nor_times_torch(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("nobody asked for torch")
-
-    keep_costs_in(tmp_path, monkeypatch)
-    monkeypatch.setattr(runner_choice, "check_equality", refuse)
-    monkeypatch.setattr(runner_choice, "packed_runner", refuse)
-    found = load(long_model(), needs_tokenizer=False, options=LocalOptions(runner="paged"))
-    assert found.chosen.name == "paged"
-    assert RunnerCosts.of(tmp_path, usable_cores()) == RunnerCosts(usable_cores())
-
-
-def test_a_choice_measures_what_was_not_asked_for_by_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    keep_costs_in(tmp_path, monkeypatch)
-    RunnerCosts(2, paged=(0.1, 0.02)).keep(tmp_path)
-    assert "measured on 2 threads" in loaded("auto").chosen.reason
-    found = RunnerCosts.of(tmp_path, 2)
-    assert found.is_faster is not None
-
-
-@pytest.mark.parametrize(
-    ("kv_reuse", "is_kept", "is_proved"),
-    [("exact", False, True), ("exact", True, False), ("full", True, True), ("fused", True, True)],
-)
-def test_reused_states_are_proved_with_the_weights_that_reuse_them(
-    kv_reuse: KvReuse,
-    is_kept: bool,
-    is_proved: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    keep_costs_in(tmp_path, monkeypatch)
-    if is_kept:
-        RunnerCosts(2, paged=(0.01, 0.01), torch=(0.1, 0.05)).keep(tmp_path)
-    proved: list[Any] = []
-    reused = self_check._reused
-    monkeypatch.setattr(
-        self_check, "_reused", lambda *given: proved.append(given) or reused(*given)
-    )
-    options = LocalOptions(runner="auto", max_threads=2, kv_reuse=kv_reuse)
-    load(shared("qwen3"), needs_tokenizer=False, options=options)
-    assert bool(proved) == is_proved
-
-
-@pytest.mark.parametrize(("paged_s", "name"), [(0.01, "paged"), (9.0, "torch")])
-def test_kept_costs_decide_without_a_measurement(
-    paged_s: float, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    keep_costs_in(tmp_path, monkeypatch)
-    RunnerCosts(2, paged=(paged_s, 0.01), torch=(0.1, 0.05)).keep(tmp_path)
-    (before,) = tmp_path.iterdir()
-    content = before.read_bytes()
-    assert loaded("auto").chosen.name == name
-    assert before.read_bytes() == content
-
-
 def test_on_one_usable_core_the_form_for_one_thread_is_the_only_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runner_wish, "usable_cores", lambda: 1)
+    monkeypatch.setattr(runner_choice, "usable_cores", lambda: 1)
     model, ids = shared("qwen3"), ids_of(40, 1)
     options = LocalOptions(runner="paged", pool_bytes=1 << 26)
     chosen = load(model, needs_tokenizer=False, options=options).chosen

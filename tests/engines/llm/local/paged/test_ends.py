@@ -28,11 +28,11 @@ from fake_runner import tokenizer
 from tiny_chat import model
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engines import LocalLLM
-from rag_accel.engines.llm.local.paged import runner, trace_program
+from rag_accel.engines.llm.local.paged import runner, tracing
 
 place, program = sys.argv[1:]
 if program:
-    trace_program.__file__ = program
+    tracing.__file__ = program
 graph = RAGraph().add_generation("answer", "{input}", max_tokens=400)
 graph.add_edge(START, "answer").add_edge("answer", END)
 accelerator = Accelerator(llm=LocalLLM(model(), tokenizer(), runner="paged", pool_bytes=1 << 24))
@@ -58,10 +58,10 @@ assert runs.wait(60)
 TRACING = """
 import sys, time, pathlib
 from tiny_chat import model
-from rag_accel.engines.llm.local.paged import making, topology, trace_program
+from rag_accel.engines.llm.local.paged import making, topology, tracing
 
 program, begun = sys.argv[1:]
-trace_program.__file__ = program
+tracing.__file__ = program
 topology.trace_in_background(making.trace_spec(model()))
 while not (pathlib.Path(begun).exists() and pathlib.Path(begun).read_text()):
     time.sleep(0.01)

@@ -15,7 +15,7 @@ from rag_accel.engines.compiled import compile_process
 from rag_accel.engines.compiled.background_task import BackgroundTask
 from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner
 from rag_accel.engines.llm.local.paged import making
-from rag_accel.engines.llm.local.paged.making import Compilation, _Forms, trace_spec
+from rag_accel.engines.llm.local.paged.making import Compilation, GraphForms, trace_spec
 from rag_accel.engines.llm.local.paged.runner import PagedRunner
 from rag_accel.engines.llm.local.paged.topology import traced
 from rag_accel.engines.torch_threads import thread_count
@@ -42,7 +42,7 @@ class FakeCompilation:
 
 
 def forms_of(compilation: Any) -> Any:
-    return _Forms(compilation, None)  # type: ignore[arg-type]
+    return GraphForms(compilation, None)  # type: ignore[arg-type]
 
 
 def found(forms: Any, threads: int) -> Any:

@@ -24,18 +24,17 @@ from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.model.runner import states_identity
 from rag_accel.engines.llm.local.model.self_check import INT8_BOUND, check_runner
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.engines.llm.local.paged import int8_files, making, topology
-from rag_accel.engines.llm.local.paged.int8_files import (
-    int8_weights,
-    list_weights,
-    purge_weights,
-    weights_folder,
-)
+from rag_accel.engines.llm.local.paged import int8_weights as int8_module
+from rag_accel.engines.llm.local.paged import making, topology
 from rag_accel.engines.llm.local.paged.int8_weights import (
     Int8Rows,
     Int8Weights,
     int8_identity,
+    int8_weights,
+    list_weights,
+    purge_weights,
     quantised,
+    weights_folder,
 )
 from rag_accel.engines.llm.local.paged.making import Compilation
 from rag_accel.engines.llm.local.paged.runner import PagedRunner
@@ -60,7 +59,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def weights_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give int8 weights a folder of the test's own, and traces the machine's."""
-    monkeypatch.setattr(int8_files, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr(int8_module, "user_cache", lambda: tmp_path)
 
 
 def by_formula(model: Any, name: str) -> np.ndarray[Any, Any]:
@@ -261,10 +260,9 @@ def test_the_file_of_another_folder_is_foreign(cache: Path, tmp_path: Path) -> N
     folder = ChunkFolder(cache)
     file = folder.path / kept.path.name
     file.write_bytes(content)
-    shapes = int8_files.shapes_of(int8_files.product_weights(model))
     identity = int8_identity(states_identity(model))
     with pytest.raises(WeightsFileError, match="another checksum"):
-        int8_files._read(folder, file, identity, shapes)
+        int8_module._read(folder, file, model, identity)
 
 
 @pytest.mark.parametrize("mode", [0o755, None], ids=["open to others", "a link"])
@@ -289,7 +287,7 @@ def test_where_nothing_can_be_written_it_goes_on(
     def refuse(path: Path) -> Any:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr(int8_files, "replaced_file", refuse)
+    monkeypatch.setattr(int8_module, "replaced_file", refuse)
     assert int8_weights(shared("qwen3"), "tiny", LIMIT).rows
     assert "Read-only file system" in caplog.text
     cache.rename(cache.with_name("gone"))

@@ -22,7 +22,7 @@ from rag_accel.engines import LocalLLM
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
-from rag_accel.engines.llm.local.paged.making import _Forms
+from rag_accel.engines.llm.local.paged.making import GraphForms
 from rag_accel.engines.llm.local.paged.runner import PagedForm
 
 pytest.importorskip("openvino")
@@ -63,8 +63,8 @@ class Forwards:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.threads: list[tuple[int, int]] = []
-        self._forms: list[_Forms] = []
-        run, find = PagedForm.run, _Forms.find
+        self._forms: list[GraphForms] = []
+        run, find = PagedForm.run, GraphForms.find
 
         def noted(form: PagedForm, inputs: dict[str, NDArray[Any]]) -> Any:
             compiled = form._request.get_compiled_model()
@@ -72,13 +72,13 @@ class Forwards:
             self.threads.append((torch.get_num_threads(), has))
             return run(form, inputs)
 
-        def found(forms: _Forms, threads: int) -> PagedForm:
+        def found(forms: GraphForms, threads: int) -> PagedForm:
             if forms not in self._forms:
                 self._forms.append(forms)
             return find(forms, threads)
 
         monkeypatch.setattr(PagedForm, "run", noted)
-        monkeypatch.setattr(_Forms, "find", found)
+        monkeypatch.setattr(GraphForms, "find", found)
 
     def wait(self) -> None:
         """Wait for all forms that are being compiled, and forget the forwards until then."""

@@ -142,52 +142,18 @@ def test_a_damaged_trace_that_cannot_be_made_again_stays_unused(child: Child) ->
     assert child.calls == 3
 
 
-def refuse(path: Path) -> str:
-    """Find what was traced of no use, unless it is another."""
-    if (said := path.read_text()) == "traced":
+def test_a_trace_of_no_use_is_refused_by_name(child: Child) -> None:
+    def refuse(path: Path) -> str:
         raise TraceError("no such layer")
-    return said
 
-
-def test_a_trace_of_no_use_is_made_again_once_then_refused_by_name(child: Child) -> None:
     named = rf"{topology.folder_of(spec(1))} cannot be used: no such layer \(.*cache purge --traces"
     with pytest.raises(CompileError, match=named):
         read_trace(spec(1), refuse)
-    assert child.calls == 2
     with pytest.raises(CompileError, match=r"no such layer \(found before; .*purge --traces"):
         read_trace(spec(1), refuse)
-    assert child.calls == 2
+    assert child.calls == 1
     assert main(["cache", "purge", "--traces"]) == 0
     assert read_trace(spec(1), Path.read_text) == "traced"
-
-
-def test_a_trace_of_no_use_is_replaced_by_another(child: Child) -> None:
-    traced(spec(1))
-
-    def write_another(folder: Path) -> None:
-        for name in (GRAPH, "model.bin"):
-            (folder / name).write_text("another")
-
-    child.work = write_another
-    assert read_trace(spec(1), refuse) == "another"
-    assert child.calls == 2
-
-
-def test_a_trace_that_another_process_has_made_again_is_taken(child: Child) -> None:
-    def replace(path: Path) -> str:
-        if path.read_text() == "another":
-            return "another"
-        write_whole(path.parent, "another")
-        raise TraceError("no such layer")
-
-    assert read_trace(spec(1), replace) == "another"
-    assert child.calls == 1
-
-
-def write_whole(folder: Path, text: str) -> None:
-    for name in (GRAPH, "model.bin"):
-        (folder / name).write_text(text)
-    (folder / "digest").write_text(topology._digest_of_files(folder))
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
