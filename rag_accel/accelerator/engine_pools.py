@@ -33,7 +33,7 @@ def pooled(
     members: list[Any] = [*given]  # pyright: ignore[reportUnknownArgumentType]
     if name not in POOLED and not (members and all(map(_is_pooled, members))):
         return None
-    from rag_accel.engines.pool.engine import EnginePool
+    from rag_accel.engines.replicas.pool import EnginePool
 
     engines: list[Engine] = []
     try:

@@ -39,10 +39,13 @@ class Health:
 def worst_state(parts: Iterable[Health]) -> HealthState:
     """Return the worst state among parts that are all needed; ``ready`` without parts."""
     states = {part.state for part in parts}
-    for state in _WORST_FIRST:
-        if state in states:
-            return state
-    return "ready"
+    return next((state for state in _WORST_FIRST if state in states), "ready")
+
+
+def best_state(parts: Iterable[Health]) -> HealthState:
+    """Return the best state among parts of which any does the work; ``lost`` without parts."""
+    states = {part.state for part in parts}
+    return next((state for state in reversed(_WORST_FIRST) if state in states), "lost")
 
 
 @runtime_checkable

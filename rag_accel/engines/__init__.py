@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.vllm.engine import VllmEngine
     from rag_accel.engines.llm.vllm.options import VllmOptions
     from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
-    from rag_accel.engines.pool.engine import EnginePool
     from rag_accel.engines.ray.engine import RayEngine
     from rag_accel.engines.ray.options import RayOptions
     from rag_accel.engines.ray.shards.ray_shards import RayShards
     from rag_accel.engines.ray.shards.shard_files import split_index, write_shards
     from rag_accel.engines.replicas.options import ReplicaOptions
+    from rag_accel.engines.replicas.pool import EnginePool
     from rag_accel.engines.replicas.process_engine import ProcessEngine, ProcessOptions
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
@@ -103,7 +103,7 @@ _HOMES = {
     "CallableEmbeddingEngine": "embedding.callable_engine",
     "DeviceGroup": "devices.group",
     "EngineMember": "devices.members",
-    "EnginePool": "pool.engine",
+    "EnginePool": "replicas.pool",
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.rankings",
     "KnowledgeEngine": "knowledge.engine",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rag_accel.engines.replicas.in_flight import ReplicaState
+from rag_accel.engines.replicas.replica import ReplicaState
 
 
 @dataclass(frozen=True, slots=True)
