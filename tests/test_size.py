@@ -36,7 +36,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/engine_api": 1_100,
     "rag_accel/engines": 900,
     "rag_accel/engines/compiled": 900,
-    "rag_accel/engines/devices": 4_800,
+    "rag_accel/engines/devices": 4_400,
     "rag_accel/engines/embedding": 3_000,
     "rag_accel/engines/http": 700,
     "rag_accel/engines/knowledge": 3_900,

@@ -14,13 +14,14 @@ from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.config import Options
 from rag_accel.engine_api import LatencyModel
 from rag_accel.engines.devices.cost_model import (
+    SIZES,
     DeviceCapacity,
     DeviceDemand,
     DeviceSavings,
     depth_within,
+    fit_latency,
     savings_of,
 )
-from rag_accel.engines.devices.measuring import SIZES, Measurements
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def measure_members(
 def _measured(
     joined: Joined, points: Iterator[tuple[int, float]], slo_s: float, here: str | None
 ) -> MeasuredMember:
-    latency = Measurements(tuple(points)).latency
+    latency = fit_latency(tuple(points))
     name = joined.spec.name
     return MeasuredMember(
         name,

@@ -79,9 +79,8 @@ def vectors_of(
     texts: Mapping[Role, tuple[str, ...]] | None = None,
 ) -> Vectors:
     """Return a program's vectors by role, ``[texts, dim], float32``; by default of the probes."""
-    from rag_accel.engines.devices.admitting import ROLES
     from rag_accel.engines.devices.fidelity import embedded, probe_texts
-    from rag_accel.engines.devices.members import EngineMember
+    from rag_accel.engines.devices.members import ROLES, EngineMember
 
     probes = probe_texts()
     member = EngineMember(encoding.engine(options))

@@ -38,14 +38,22 @@ class Health:
 
 def worst_state(parts: Iterable[Health]) -> HealthState:
     """Return the worst state among parts that are all needed; ``ready`` without parts."""
-    states = {part.state for part in parts}
-    return next((state for state in _WORST_FIRST if state in states), "ready")
+    return _first_state(_WORST_FIRST, parts, "ready")
 
 
 def best_state(parts: Iterable[Health]) -> HealthState:
     """Return the best state among parts of which any does the work; ``lost`` without parts."""
+    return _first_state(_WORST_FIRST[::-1], parts, "lost")
+
+
+def _first_state(
+    order: Iterable[HealthState], parts: Iterable[Health], default: HealthState
+) -> HealthState:
     states = {part.state for part in parts}
-    return next((state for state in reversed(_WORST_FIRST) if state in states), "lost")
+    for state in order:
+        if state in states:
+            return state
+    return default
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
     from rag_accel.engines.devices.group import DeviceGroup
-    from rag_accel.engines.devices.limits import MemberLimits
     from rag_accel.engines.devices.members import EngineMember
+    from rag_accel.engines.devices.plan import MemberLimits
     from rag_accel.engines.devices.process import ProcessMember
     from rag_accel.engines.devices.remote import RemoteMember
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
@@ -110,7 +110,7 @@ _HOMES = {
     "LocalLLM": "llm.local.local_llm",
     "LocalLLMEngine": "llm.local.engine",
     "LocalOptions": "llm.local.options",
-    "MemberLimits": "devices.limits",
+    "MemberLimits": "devices.plan",
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",

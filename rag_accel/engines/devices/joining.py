@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count, cycle, islice
 
 import numpy as np
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.admitting import ROLES
-from rag_accel.engines.devices.fidelity import Fidelity, compare, embedded, probe_texts, worst
-from rag_accel.engines.devices.gain import why_slower
+from rag_accel.engines.devices.fidelity import (
+    Fidelity,
+    checked,
+    compare,
+    embedded,
+    probe_texts,
+    worst,
+)
 from rag_accel.engines.devices.latency_fit import LatencyFit
-from rag_accel.engines.devices.members import Member, MemberChangedError
-from rag_accel.engines.devices.plan import MemberSpec
+from rag_accel.engines.devices.members import (
+    ROLES,
+    EngineMember,
+    InterruptibleMember,
+    Member,
+    MemberChangedError,
+)
+from rag_accel.engines.devices.plan import MemberLimits, MemberSpec
 from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError, EngineError, RemoteEngineError
@@ -311,3 +325,244 @@ def _spec_of(member: Member) -> MemberSpec:
 
 def _threads(member: Member, threads: int) -> int:
     return min(threads, member.max_threads)
+
+
+MEASURED_S = 0.25
+"""Seconds for which members embed, and longer until each has embedded one batch."""
+
+TURNS = 2
+"""Measurements of each way, of which the fastest counts."""
+
+NOISE = 0.05
+"""The share by which two measurements of the same may differ."""
+
+
+def why_slower(member: Member, others: Sequence[Member], clock: Clock, threads: int) -> str | None:
+    """Return why a member would slow the others by more than it adds; None if it does not.
+
+    Args:
+        member: one that may join.
+        others: those that have; all are measured if one is an accelerator of this process.
+        clock: measures.
+        threads: with how many threads a processor computes.
+
+    Raises:
+        Exception: what a member raised.
+    """
+    if not member.max_threads or not any(map(_is_accelerator_here, others)):
+        return None
+    alone = together = 0.0
+    for _ in range(TURNS):
+        alone = max(alone, _texts_per_s(others, clock, threads))
+        together = max(together, _texts_per_s([*others, member], clock, threads))
+    if together >= (1.0 - NOISE) * alone:
+        return None
+    return f"it slows the others: {together:.0f} texts/s with it, {alone:.0f} without"
+
+
+def _is_accelerator_here(member: Member) -> bool:
+    device = getattr(getattr(getattr(member, "engine", None), "model", None), "device", None)
+    return isinstance(member, EngineMember) and not member.max_threads and device is not None
+
+
+def _texts_per_s(members: Sequence[Member], clock: Clock, threads: int) -> float:
+    """Return the texts per second of members that embed full batches at the same time."""
+    runs = [_BatchRun(member, clock, min(threads, member.max_threads)) for member in members]
+    are_over = threading.Event()
+    workers = [
+        threading.Thread(target=run.embed_until, args=(are_over,), daemon=True) for run in runs
+    ]
+    began = clock.now()
+    try:
+        for worker in workers:
+            worker.start()
+        for run in runs:
+            run.has_begun.wait()
+        are_over.wait(max(0.0, began + MEASURED_S - clock.now()))
+    finally:
+        are_over.set()
+    for worker in workers:
+        worker.join()
+    for run in runs:
+        if run.error is not None:
+            raise run.error
+    return sum(run.texts / run.seconds for run in runs if run.seconds > 0.0)
+
+
+class _BatchRun:
+    """The batches of one member on a thread of its own."""
+
+    def __init__(self, member: Member, clock: Clock, threads: int) -> None:
+        self._member = member
+        self._clock = clock
+        self._threads = threads
+        longest = max(map(member.estimate, probe_texts()))
+        self._size = max(1, min(member.max_texts, member.max_tokens // longest))
+        #: a first batch has ended
+        self.has_begun = threading.Event()
+        self.texts = 0
+        self.seconds = 0.0
+        self.error: Exception | None = None
+
+    def embed_until(self, are_over: threading.Event) -> None:
+        source, numbers, began = cycle(probe_texts()), count(), self._clock.now()
+        try:
+            while not (self.has_begun.is_set() and are_over.is_set()):
+                # None of them twice: members may keep vectors.
+                texts = [f"{text} {next(numbers)}" for text in islice(source, self._size)]
+                embedded(self._member, texts, "query", self._threads)
+                self.texts += len(texts)
+                self.seconds = self._clock.now() - began
+                self.has_begun.set()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.has_begun.set()
+
+
+_NUM_SAMPLES = 4  # of the probes, short ones, embedded as queries
+_WITHOUT_ROOM = 16  # times as many texts in calls that have no room for a probe
+
+
+class MemberProber:
+    """Comparisons of members with the first one's vectors of when they joined.
+
+    Args:
+        joining: the members and the expected vectors of the probes.
+        clock: measures the first steps of members that join again.
+        tolerance: as of ``join``.
+        threads: with how many threads members here compute meanwhile.
+        limits: how long a probe may take, and how often one is due.
+    """
+
+    def __init__(
+        self,
+        joining: Joining,
+        clock: Clock,
+        tolerance: float | None,
+        threads: int,
+        limits: MemberLimits,
+    ) -> None:
+        self._reference = joining.reference
+        self._repeated = {joined.member.name: joined.repeated for joined in joining.joined}
+        self._expected = joining.expected
+        self._clock = clock
+        self._tolerance = tolerance
+        self._threads = threads
+        self._limits = limits
+
+    def rejoined(self, member: Member) -> Joined | NotJoined:
+        """Return a member that may join again, or why it may not."""
+        with _limited(member, self._limits.probe_s):
+            found = compared(
+                member,
+                self._expected,
+                self._clock,
+                self._tolerance,
+                self._threads,
+                first=self._repeated[member.name] if member.name == self._reference else None,
+            )
+        if isinstance(found, Joined):
+            self._repeated[member.name] = found.repeated
+        return found
+
+    def require_same(self, member: Member) -> None:
+        """Compare the vectors of a few probes: directions, components and lengths.
+
+        Raises:
+            MemberChangedError: they are those of another model.
+            Exception: what the member raised.
+        """
+        count = max(1, min(_NUM_SAMPLES, member.max_texts))
+        with _limited(member, self._limits.probe_s):
+            values = member.embed(probe_texts()[:count], "query", 0)
+        self._require(member, self._expected["query"][:count], checked(values, count, None))
+
+    def require_same_vector(self, member: Member, role: Role, number: int, vector: Vector) -> None:
+        """Compare the vector of one probe, ``[dim], float32``.
+
+        Raises:
+            MemberChangedError: it is that of another model.
+        """
+        self._require(member, self._expected[role][number : number + 1], vector[None])
+
+    def _require(self, member: Member, expected: Vector, found: Vector) -> None:
+        where = f"member {member.name}"
+        what = "a member embeds as another model than the one that joined"
+        if found.shape != expected.shape:
+            dimensions = f"dimension {found.shape[1]}"
+            raise MemberChangedError(
+                what, where=where, found=dimensions, valid=f"{expected.shape[1]}"
+            )
+        fidelity, joined = compare(expected, found), self._repeated[member.name]
+        if joined is None or not fidelity.is_same_as(joined, self._tolerance):
+            raise MemberChangedError(
+                what,
+                where=where,
+                found=str(fidelity),
+                valid="the vectors of the probes as when it joined",
+                hint="serve the same model there again, or make another accelerator",
+            )
+
+
+class DueComparison:
+    """The schedule of comparisons of a member: after a failure, and by time and texts.
+
+    Args:
+        clock: the time.
+        every_s: seconds between two comparisons of a member in use.
+        every_texts: texts after which one of a server is due, with the texts of a call.
+    """
+
+    def __init__(self, clock: Clock, every_s: float, every_texts: float) -> None:
+        self._clock = clock
+        self._every_s = every_s
+        self._every_texts = every_texts
+        self._compared_at = clock.now()
+        self._has_failed = False
+        self._num_texts = 0
+        self._num_probes = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether the member must be compared before it is given any text."""
+        return (
+            self._has_failed
+            or self._clock.now() - self._compared_at >= self._every_s
+            or self._num_texts >= _WITHOUT_ROOM * max(1.0, self._every_texts)
+        )
+
+    def probe_with(self, num_texts: int, most_texts: int) -> int | None:
+        """Note the texts of a call to a server; return which probe it should hold too, if any."""
+        self._num_texts += num_texts
+        if self._num_texts < self._every_texts or num_texts >= most_texts:
+            return None
+        self._num_probes += 1
+        return self._num_probes % _NUM_SAMPLES
+
+    def failed(self) -> None:
+        """Let the member be compared before its next step."""
+        self._has_failed = True
+
+    def compared(self) -> None:
+        """Note that the member was the same just now."""
+        self._compared_at = self._clock.now()
+        self._has_failed = False
+        self._num_texts = 0
+
+
+@contextmanager
+def _limited(member: Member, seconds: float) -> Iterator[None]:
+    """Interrupt the calls of a member that can be interrupted, should they take too long."""
+    if not isinstance(member, InterruptibleMember):
+        yield
+        return
+    timer = threading.Timer(seconds, member.interrupt)
+    timer.daemon = True
+    timer.name = f"rag-accel-limit-{member.name}"
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()

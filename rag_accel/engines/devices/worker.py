@@ -8,13 +8,11 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.admitting import ROLES
 from rag_accel.engines.devices.fidelity import checked, probe_texts
-from rag_accel.engines.devices.joining import Joined, NotJoined, close
-from rag_accel.engines.devices.members import AbortableMember, InterruptibleMember, Member
+from rag_accel.engines.devices.joining import DueComparison, Joined, MemberProber, NotJoined, close
+from rag_accel.engines.devices.members import ROLES, AbortableMember, InterruptibleMember, Member
 from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.plan import MemberBatch
-from rag_accel.engines.devices.probing import DueComparison, MemberProber
 from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 

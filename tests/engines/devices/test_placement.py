@@ -9,9 +9,8 @@ import pytest
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.pieces import AGEING_S, LATE_SHARE, PIECE_TOKENS
-from rag_accel.engines.devices.placement import Placement
+from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
-from rag_accel.engines.devices.returns import MOST_FAILURES
 
 FAST = MemberSpec("fast", alpha=0.001, beta=0.1, max_threads=0)
 SLOW = MemberSpec("slow", alpha=0.004, beta=0.0, max_threads=0)

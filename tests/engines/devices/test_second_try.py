@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.placement import Placement
-from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
+from rag_accel.engines.devices.plan import MemberBatch, MemberLimits, MemberSpec
 from rag_accel.errors import ConfigError
 
 FIRST = MemberSpec("first", alpha=0.001, beta=0.1, max_threads=0)
