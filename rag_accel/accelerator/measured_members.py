@@ -9,7 +9,7 @@ from itertools import count, cycle, islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from rag_accel.accelerator.device_groups import listed_members
+from rag_accel.accelerator.listed_members import listed_members
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.config import Options
 from rag_accel.engine_api import LatencyModel

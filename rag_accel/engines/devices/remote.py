@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import concurrent.futures
 import json
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from rag_accel.engines.devices.members import (
     MemberChangedError,
@@ -34,13 +38,6 @@ from rag_accel.errors import (
 
 if TYPE_CHECKING:
     import httpx2
-
-
-import base64
-import binascii
-from typing import NamedTuple
-
-import numpy as np
 
 
 class AnswerFault(Exception):
