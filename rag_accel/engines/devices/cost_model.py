@@ -1,7 +1,7 @@
 """Cost and savings of embedding on several devices: WindVE 3.1 and 3.2, Equations 7 to 11.
 
 A device is a line: a batch of ``C`` texts takes ``alpha * C + beta`` seconds (Equation 12), fitted
-to what was measured (``devices/measuring.py``).
+to what was measured (``fit_latency``).
 """
 
 from __future__ import annotations

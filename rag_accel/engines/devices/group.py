@@ -320,7 +320,7 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
                 return
             done = self._placement.ended(task.batch, seconds, self._clock.now())
             self._counts.count_step(task, seconds)
-            found = {part.piece: rows for part, rows in zip(task.parts, vectors, strict=True)}
+            found = dict(zip(task.batch.pieces, vectors, strict=True))
             for piece in done:
                 self._jobs[piece.work].vectors[list(piece.positions)] = found[piece]
             self._report_ended({piece.work for piece in done})
@@ -421,7 +421,7 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
 
     def _part(self, piece: WorkPiece) -> Part:
         job = self._jobs[piece.work]
-        return Part(piece, tuple(job.texts[at] for at in piece.positions), job.role)
+        return Part(tuple(job.texts[at] for at in piece.positions), job.role)
 
     def _bind_during_step(self) -> None:
         """Bind on a member's thread: a waiting step may have to wake sooner."""
