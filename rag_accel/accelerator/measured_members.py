@@ -162,19 +162,15 @@ def measure_members(
         ConfigError: a limit that is no time, or what ``Accelerator(embedder=...)`` refuses.
         Exception: what a member raised that had taken the probes.
     """
-    from rag_accel.engines.devices.joining import close, join
+    from rag_accel.engines.devices.joining import MemberProber, close
     from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 
     if not (isfinite(slo_s) and slo_s > 0.0):
         raise ConfigError("a limit is no time", found=f"{slo_s:g} s", valid="seconds above 0")
     clock = clock or MonotonicClock()
     with ExitStack() as closing:
-        joining = join(
-            listed_members("embedder", given, options),
-            clock,
-            tolerance=options.member_tolerance,
-            reproducible=options.reproducible,
-            threads=cores,
+        joining = MemberProber(clock, options.member_tolerance, cores).join(
+            listed_members("embedder", given, options), reproducible=options.reproducible
         )
         for joined in joining.joined:
             closing.callback(close, joined.member)

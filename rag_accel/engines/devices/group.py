@@ -42,7 +42,6 @@ from rag_accel.engines.devices.joining import (
     Joining,
     MemberProber,
     NotJoined,
-    join,
 )
 from rag_accel.engines.devices.members import (
     Member,
@@ -172,15 +171,9 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
-        joining = join(
-            members,
-            self._clock,
-            tolerance=tolerance,
-            reproducible=reproducible,
-            threads=threads,
-            awaits=True,
-        )
         limits = limits or MemberLimits()
+        prober = MemberProber(self._clock, tolerance, threads, limits)
+        joining = prober.join(members, reproducible=reproducible, awaits=True)
         self._members = {joined.spec.name: joined.member for joined in joining.joined}
         #: the vectors of the probes with which members were compared, by role
         self.expected: Mapping[Role, Vector] = joining.expected
@@ -198,7 +191,6 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
         #: the members that compute on this machine's cores
         self._here = {joined.spec.name for joined in joining.joined if joined.spec.on_cores}
         self._dimensions = joining.dimensions
-        prober = MemberProber(joining, self._clock, tolerance, threads, limits)
         self._workers = {
             joined.spec.name: MemberWorker(
                 joined.member,

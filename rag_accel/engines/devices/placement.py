@@ -7,7 +7,6 @@ idle member takes those that it would end sooner.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -257,10 +256,6 @@ class Placement:
         """Return the number of pieces that no member has taken."""
         return sum(len(work.todo) for work in self._works.values())
 
-    def predict_s(self, member: str, tokens: int, contended: bool = False) -> float:
-        """Return the predicted seconds of a member's step over ``tokens``."""
-        return self._members[member].lines.predict_s(tokens, contended)
-
     def add(
         self,
         id: WorkId,
@@ -376,25 +371,6 @@ class Placement:
             if any(state.is_free(now) for state in states):
                 times += [batch.ends_at(now) for s in states for batch in s.running]
         return max(min(times), now + LOOK_AGAIN_S) if times else None
-
-    def check(self) -> None:
-        """Raise AssertionError unless each piece of a live work is in ``places`` places.
-
-        It is in one, or in another too where a member is late; and never twice in the queue.
-        """
-        places: Counter[WorkPiece] = Counter()
-        for state in self._states():
-            assert len(state.running) <= state.spec.in_flight
-            for batch in state.running:
-                places.update(batch.pieces)
-        for work in self._works.values():
-            assert work.left
-            assert len(set(work.todo)) == len(work.todo)
-            assert {piece for piece in work.left if piece.is_queued} == set(work.todo)
-            places.update(work.todo)
-            assert all(places[piece] == piece.places > 0 for piece in work.left)
-        restricted = [work for work in self._works.values() if work.admitted is not None]
-        assert len(restricted) == self._num_restricted
 
     def _alone_until(self, now: float) -> dict[WorkId, float]:
         """Return until when each work that no present member may take waits for one."""
