@@ -32,7 +32,7 @@ from rag_accel.accelerator.listed_members import (
 from rag_accel.accelerator.preparation import Preparations, left_s
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine, TextBatch
-from rag_accel.engines.devices.formed_texts import FormedTexts, TextForm
+from rag_accel.engines.devices.members import FormedTexts, TextForm
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.graph.frozen import FrozenRAGraph
@@ -79,7 +79,7 @@ def forms_around(
         cores: with how many threads.
     """
     from rag_accel.engines.devices.fidelity import probe_texts
-    from rag_accel.engines.devices.formed_texts import form_for
+    from rag_accel.engines.devices.members import form_for
 
     queries, documents = form_for(encoding.query_kwargs), form_for(encoding.document_kwargs)
     if queries is None or documents is None:

@@ -35,7 +35,6 @@ from rag_accel.engine_api import (
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.attendance import Attendance, Reason, reason_of
-from rag_accel.engines.devices.formed_texts import form_of
 from rag_accel.engines.devices.joining import (
     DueComparison,
     Joined,
@@ -47,6 +46,7 @@ from rag_accel.engines.devices.members import (
     Member,
     MemberChangedError,
     admitted_members,
+    form_of,
     no_member_admits,
 )
 from rag_accel.engines.devices.pieces import WorkPiece

@@ -20,7 +20,6 @@ from rag_accel.engines.devices.fidelity import (
     probe_texts,
     worst,
 )
-from rag_accel.engines.devices.latency_fit import LatencyFit
 from rag_accel.engines.devices.members import (
     ROLES,
     EngineMember,
@@ -28,7 +27,7 @@ from rag_accel.engines.devices.members import (
     Member,
     MemberChangedError,
 )
-from rag_accel.engines.devices.plan import MemberLimits, MemberSpec
+from rag_accel.engines.devices.plan import LatencyFit, MemberLimits, MemberSpec
 from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError, EngineError, RemoteEngineError

@@ -13,7 +13,6 @@ from itertools import islice
 from math import inf
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.latency_fit import MemberLines, RemainingTime
 from rag_accel.engines.devices.pieces import (
     LATE_SHARE,
     DeviceWork,
@@ -25,9 +24,11 @@ from rag_accel.engines.devices.pieces import (
 from rag_accel.engines.devices.plan import (
     MemberBatch,
     MemberLimits,
+    MemberLines,
     MemberPlan,
     MemberSpec,
     MemberState,
+    RemainingTime,
     drained_at,
     least_late,
 )
