@@ -304,7 +304,7 @@ def test_a_member_that_was_away_joins_again_in_its_place_with_the_line_measured_
     assert placement.members == ("slow",)
     placement.rejoin(replace(FAST, alpha=0.5))
     assert placement.members == ("fast", "slow")
-    assert placement.predict_s("fast", 1) == pytest.approx(0.6)
+    assert placement._members["fast"].lines.predict_s(1, False) == pytest.approx(0.6)
 
 
 def test_what_a_lost_member_held_goes_to_another() -> None:
