@@ -14,8 +14,9 @@ from bench.emulated.member import EmulatedMember
 from rag_accel.accelerator import Accelerator, Work
 from rag_accel.engine_api import LatencyModel, PrimitiveKind, TextBatch
 from rag_accel.engines import SentenceTransformerEngine
+from rag_accel.engines.devices.cost_model import fit_latency
 from rag_accel.engines.devices.fidelity import probe_texts
-from rag_accel.engines.devices.measuring import measure
+from rag_accel.engines.devices.members import EngineMember
 from rag_accel.scheduler.messages import EngineName
 
 MOST_TEXTS = 4096
@@ -53,14 +54,16 @@ class Answers:
 
 def cpu_line(engine: SentenceTransformerEngine, threads: int, largest: int) -> LatencyModel:
     """Return the fitted seconds of a batch over texts on this machine's cores."""
-    texts = texts_of(largest)
-
-    def payload(items: int) -> TextBatch:
-        return TextBatch(texts[:items])
-
+    member, texts, points = EngineMember(engine), texts_of(largest), list[tuple[int, float]]()
     sizes = (max(1, largest // 4), max(2, largest // 2), max(3, largest))
-    found = measure(engine, PrimitiveKind.EMBEDDING, payload, sizes=sizes, threads=threads)
-    return found.latency
+    for items in (sizes[-1], *sizes):  # the first warms up
+        runs: list[float] = []
+        for _ in range(3):
+            began = time.perf_counter()
+            member.embed(texts[:items], "query", threads)
+            runs.append(time.perf_counter() - began)
+        points.append((items, min(runs)))
+    return fit_latency(points[1:])
 
 
 def emulated_main(

@@ -10,14 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Unpack
 
-from rag_accel.accelerator.embedder_lists import ListedEmbedders, names_of
-from rag_accel.accelerator.engine_pools import pooled
 from rag_accel.accelerator.engine_table import EngineTable
-from rag_accel.accelerator.found_devices import is_auto
+from rag_accel.accelerator.listed_members import is_auto, pooled
 from rag_accel.accelerator.local_llms import LocalLLMs, as_local_llm
 from rag_accel.accelerator.observer import SchedulerObserver
 from rag_accel.accelerator.preparation import PREPARE_S, EnginesOf, prepare_engines
 from rag_accel.accelerator.program_beginnings import ProgramBeginnings
+from rag_accel.accelerator.program_embedders import ListedEmbedders, names_of
 from rag_accel.accelerator.program_requests import ProgramRequests, live
 from rag_accel.config import OptionArguments, Options
 from rag_accel.engine_api import (

@@ -9,18 +9,19 @@ from itertools import count, cycle, islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from rag_accel.accelerator.device_groups import listed_members
+from rag_accel.accelerator.listed_members import listed_members
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.config import Options
 from rag_accel.engine_api import LatencyModel
 from rag_accel.engines.devices.cost_model import (
+    SIZES,
     DeviceCapacity,
     DeviceDemand,
     DeviceSavings,
     depth_within,
+    fit_latency,
     savings_of,
 )
-from rag_accel.engines.devices.measuring import SIZES, Measurements
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -161,19 +162,15 @@ def measure_members(
         ConfigError: a limit that is no time, or what ``Accelerator(embedder=...)`` refuses.
         Exception: what a member raised that had taken the probes.
     """
-    from rag_accel.engines.devices.joining import close, join
+    from rag_accel.engines.devices.joining import MemberProber, close
     from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 
     if not (isfinite(slo_s) and slo_s > 0.0):
         raise ConfigError("a limit is no time", found=f"{slo_s:g} s", valid="seconds above 0")
     clock = clock or MonotonicClock()
     with ExitStack() as closing:
-        joining = join(
-            listed_members("embedder", given, options),
-            clock,
-            tolerance=options.member_tolerance,
-            reproducible=options.reproducible,
-            threads=cores,
+        joining = MemberProber(clock, options.member_tolerance, cores).join(
+            listed_members("embedder", given, options), reproducible=options.reproducible
         )
         for joined in joining.joined:
             closing.callback(close, joined.member)
@@ -198,7 +195,7 @@ def measure_members(
 def _measured(
     joined: Joined, points: Iterator[tuple[int, float]], slo_s: float, here: str | None
 ) -> MeasuredMember:
-    latency = Measurements(tuple(points)).latency
+    latency = fit_latency(tuple(points))
     name = joined.spec.name
     return MeasuredMember(
         name,

@@ -8,33 +8,147 @@ the program, whose texts go to an engine of their model alone until then.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from rag_accel.accelerator.device_groups import group_of, listed_members
 from rag_accel.accelerator.engine_table import EngineTable, let_go
-from rag_accel.accelerator.listed_devices import CopiedModel, is_sentence_transformer
-from rag_accel.accelerator.placed_models import (
-    PlacedModel,
-    Vectors,
-    forms_around,
-    not_admitted,
-    other_model,
-    other_vectors,
-    vectors_of,
+from rag_accel.accelerator.listed_members import (
+    CopiedModel,
+    auto_devices,
+    check_devices,
+    device_group,
+    group_of,
+    is_auto,
+    is_sentence_transformer,
+    listed_members,
+    take_any_model,
 )
 from rag_accel.accelerator.preparation import Preparations, left_s
 from rag_accel.config import Options
+from rag_accel.engine_api import Engine, TextBatch
+from rag_accel.engines.devices.members import FormedTexts, TextForm
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
-from rag_accel.errors import ClosedError
+from rag_accel.errors import ClosedError, ConfigError
+from rag_accel.graph.frozen import FrozenRAGraph
 from rag_accel.scheduler.messages import EngineName
 
 if TYPE_CHECKING:
     from rag_accel.engines.devices.group import DeviceGroup
+    from rag_accel.engines.embedding.checked_vectors import Vector
+
+
+Role = Literal["query", "document"]
+Vectors: TypeAlias = "Mapping[Role, Vector]"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """The placement of a program's model on several devices.
+
+    Args:
+        engine: the group's name.
+        forms: the arguments of ``encode`` that the group does not have of itself, by role.
+    """
+
+    engine: EngineName
+    forms: Mapping[Role, TextForm] | None = None
+
+    def texts(self, texts: tuple[str, ...], role: Role, keep: bool) -> TextBatch:
+        """Return texts as work for the group."""
+        if self.forms is None:
+            return TextBatch(texts, role, keep)
+        return FormedTexts(texts, role, keep, self.forms[role])
+
+
+def forms_around(
+    encoding: ModelEncoding, group: DeviceGroup, own: Vectors, options: Options, cores: int
+) -> dict[Role, TextForm] | None:
+    """Return the arguments to honour around a group of the bare model; None if it is none.
+
+    Args:
+        encoding: the model and its arguments of ``encode``.
+        group: its members know no such arguments.
+        own: the program's vectors of the probes.
+        options: ``member_tolerance`` and how the model is computed here.
+        cores: with how many threads.
+    """
+    from rag_accel.engines.devices.fidelity import probe_texts
+    from rag_accel.engines.devices.members import form_for
+
+    queries, documents = form_for(encoding.query_kwargs), form_for(encoding.document_kwargs)
+    if queries is None or documents is None:
+        return None
+    forms: dict[Role, TextForm] = {"query": queries, "document": documents}
+    bare, tolerance = ModelEncoding(encoding.model, {}, {}), options.member_tolerance
+    if other_vectors(vectors_of(bare, options, cores), group.expected, tolerance):
+        return None
+    given: dict[Role, tuple[str, ...]] = {
+        role: form.texts(probe_texts()) for role, form in forms.items()
+    }
+    found = vectors_of(bare, options, cores, given)
+    formed: dict[Role, Vector] = {
+        role: forms[role].finished(vectors) for role, vectors in found.items()
+    }
+    return None if other_vectors(own, formed, tolerance) else forms
+
+
+def vectors_of(
+    encoding: ModelEncoding,
+    options: Options,
+    cores: int,
+    texts: Mapping[Role, tuple[str, ...]] | None = None,
+) -> Vectors:
+    """Return a program's vectors by role, ``[texts, dim], float32``; by default of the probes."""
+    from rag_accel.engines.devices.fidelity import embedded, probe_texts
+    from rag_accel.engines.devices.members import ROLES, EngineMember
+
+    probes = probe_texts()
+    member = EngineMember(encoding.engine(options))
+    try:
+        return {
+            role: embedded(member, probes if texts is None else texts[role], role, cores)
+            for role in ROLES
+        }
+    finally:
+        member.close()
+
+
+def other_vectors(own: Vectors, expected: Vectors, tolerance: float | None) -> str | None:
+    from rag_accel.engines.devices.fidelity import compare
+
+    for role, vectors in own.items():
+        if vectors.shape != expected[role].shape:
+            return f"its vectors have {vectors.shape[1]} components, not {expected[role].shape[1]}"
+        found = compare(expected[role], vectors)
+        if not found.is_within(tolerance):
+            return f"other vectors of the {role} probes than the first member's: {found}"
+    return None
+
+
+def other_model(encoding: ModelEncoding, group: DeviceGroup) -> str | None:
+    """Return the known differences of a program's model from the first member's."""
+    from rag_accel.engines.embedding.same_model import difference
+
+    theirs = group.reference_model
+    if not is_sentence_transformer(theirs):
+        return None
+    found = difference(encoding.model, theirs)
+    return None if found is None else f"the list has another model: {found}"
+
+
+def not_admitted(group: DeviceGroup, namespace: str) -> str | None:
+    """Return whose texts no member may be given; None if there are none such."""
+    for role in ("query", "document"):
+        if not group.admits(role, namespace):
+            return f"no member may be given a {role} of namespace {namespace!r}"
+    return None
+
 
 logger = logging.getLogger("rag_accel.engines")
 
@@ -335,3 +449,91 @@ def _abort(members: Sequence[Any]) -> None:
     for member in members:
         if isinstance(member, AbortableMember):
             member.abort()
+
+
+_EMBEDDER = "embedder"
+
+
+class ListedEmbedders:
+    """The lists given to one accelerator. Thread-safe.
+
+    A list of devices alone takes the models of programs, and the packaged one for graphs, which is
+    made for the first graph that names the embedder.
+
+    Args:
+        options: as of ``device_group``.
+        cores: threads that members here may use.
+        table: of the accelerator's engines.
+    """
+
+    def __init__(self, options: Options, cores: int, table: EngineTable) -> None:
+        self._options = options
+        self._cores = cores
+        #: the engines of programs' models on the devices listed
+        self.programs = ProgramEmbedders(options, cores, table)
+        #: makes what no graph has named so far
+        self._waiting: dict[str, Callable[[], Engine]] = {}
+        self._lock = threading.Lock()
+
+    def engine(self, name: str, given: Any) -> Any:
+        """Return the engine that a list becomes, other things as they are; None for later.
+
+        Raises:
+            ConfigError: as ``device_group``; of a list of devices alone, one that is not there.
+        """
+        if name in self._waiting:
+            raise ConfigError("this engine name is taken", where=name, valid="another name")
+        if name == _EMBEDDER and is_auto(given):
+            given = auto_devices()
+            if given is None:
+                self._waiting[name] = partial(_packaged, self._options)
+                return None
+        if not isinstance(given, list | tuple) or name == "graph":  # where it may be triples
+            return given
+        devices: tuple[Any, ...] = tuple(given)  # pyright: ignore[reportUnknownArgumentType]
+        if name != _EMBEDDER or not take_any_model(devices):
+            return device_group(name, devices, self._options, self._cores)
+        check_devices(name, devices)
+        self.programs.devices = devices
+        self._waiting[name] = partial(device_group, name, devices, self._options, self._cores)
+        return None
+
+    def joined(self, name: str, engine: EngineName, given: Any) -> None:
+        """Let programs use the embedder that has joined, if it is a group of several members."""
+        devices = sys.modules.get("rag_accel.engines.devices.group")
+        if name == _EMBEDDER and devices is not None and isinstance(given, devices.DeviceGroup):
+            self.programs.group = (engine, given)
+
+    def wanted(self, names: Set[str]) -> Iterator[tuple[str, Engine]]:
+        """Yield the engines among these names that are not made yet.
+
+        Raises:
+            ConfigError, ImportError: what ``device_group`` raises.
+        """
+        if not self._waiting:
+            return
+        with self._lock:
+            for name in [name for name in self._waiting if name in names]:
+                engine = self._waiting[name]()
+                del self._waiting[name]
+                yield name, engine
+
+
+def names_of(graph: FrozenRAGraph) -> Set[str]:
+    """Return the names of engines that the stages of a graph use."""
+    return {name for stage in graph.stages for name in _names(stage)}
+
+
+def _packaged(options: Options) -> Engine:
+    from rag_accel.engines.embedding.engine import SentenceTransformerEngine
+
+    return SentenceTransformerEngine(
+        reproducible=options.reproducible, runtime=options.embedding_runtime
+    )
+
+
+def _names(stage: Any) -> Iterator[str]:
+    for attribute in ("embedder", "engine"):
+        name = getattr(stage, attribute, None)
+        if isinstance(name, str):
+            yield name

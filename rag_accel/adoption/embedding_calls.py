@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from rag_accel.accelerator import RequestIdentity, Work
-from rag_accel.accelerator.placed_models import PlacedModel
+from rag_accel.accelerator.program_embedders import PlacedModel
 from rag_accel.adoption.embedding_devices import on_devices, usual_engine
 from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, find_ahead
 from rag_accel.adoption.endpoint_gates import gate_for

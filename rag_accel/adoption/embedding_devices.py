@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.accelerator.placed_models import PlacedModel
 from rag_accel.accelerator.preparation import EngineAt
+from rag_accel.accelerator.program_embedders import PlacedModel
 from rag_accel.recognition.embeddings import AdoptedEmbeddings
 from rag_accel.scheduler.messages import EngineName
 

@@ -13,7 +13,7 @@ from rag_accel.engine_api import GenerationInput
 from rag_accel.engine_api.transient import is_doubtful, is_transient, retry_after_s
 from rag_accel.engines.llm.remote.remote_llm import RemoteModel, keys_of
 from rag_accel.engines.llm.remote.servers import SERVERS, ModelServer
-from rag_accel.engines.pool.placement import Failure, why_of
+from rag_accel.engines.replicas.pool_placement import Failure, why_of
 from rag_accel.interception.fallback import fail_open
 from rag_accel.kv.prompt_chunks import locate_chunks
 from rag_accel.kv.reuse_request import ReuseRequest, ServedReuse

@@ -103,7 +103,7 @@ def _embedder(name: str, model: str | None) -> Any:
         ConfigError: a server without its model, a model that cannot be loaded, or neither device,
             process nor server.
     """
-    from rag_accel.accelerator.listed_devices import is_device
+    from rag_accel.accelerator.listed_members import is_device
     from rag_accel.engines import ProcessMember, RemoteMember, SentenceTransformerEngine
     from rag_accel.engines.embedding.models import load_named_model
 

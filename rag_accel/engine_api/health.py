@@ -38,11 +38,22 @@ class Health:
 
 def worst_state(parts: Iterable[Health]) -> HealthState:
     """Return the worst state among parts that are all needed; ``ready`` without parts."""
+    return _first_state(_WORST_FIRST, parts, "ready")
+
+
+def best_state(parts: Iterable[Health]) -> HealthState:
+    """Return the best state among parts of which any does the work; ``lost`` without parts."""
+    return _first_state(_WORST_FIRST[::-1], parts, "lost")
+
+
+def _first_state(
+    order: Iterable[HealthState], parts: Iterable[Health], default: HealthState
+) -> HealthState:
     states = {part.state for part in parts}
-    for state in _WORST_FIRST:
+    for state in order:
         if state in states:
             return state
-    return "ready"
+    return default
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rag_accel.engines.batching import BatchLimits
     from rag_accel.engines.devices.group import DeviceGroup
-    from rag_accel.engines.devices.limits import MemberLimits
     from rag_accel.engines.devices.members import EngineMember
+    from rag_accel.engines.devices.plan import MemberLimits
     from rag_accel.engines.devices.process import ProcessMember
     from rag_accel.engines.devices.remote import RemoteMember
     from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
     from rag_accel.engines.llm.vllm.options import VllmOptions
     from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
-    from rag_accel.engines.pool.engine import EnginePool
     from rag_accel.engines.ray.engine import RayEngine
     from rag_accel.engines.ray.options import RayOptions
     from rag_accel.engines.ray.shards.ray_shards import RayShards
     from rag_accel.engines.ray.shards.shard_files import split_index, write_shards
     from rag_accel.engines.replicas.options import ReplicaOptions
+    from rag_accel.engines.replicas.pool import EnginePool
     from rag_accel.engines.replicas.process_engine import ProcessEngine, ProcessOptions
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
@@ -101,14 +101,14 @@ _HOMES = {
     "CallableEmbeddingEngine": "embedding.callable_engine",
     "DeviceGroup": "devices.group",
     "EngineMember": "devices.members",
-    "EnginePool": "pool.engine",
+    "EnginePool": "replicas.pool",
     "HybridEngine": "retrieval.hybrid.engine",
     "HybridSpec": "retrieval.hybrid.rankings",
     "KnowledgeEngine": "knowledge.engine",
     "LocalLLM": "llm.local.local_llm",
     "LocalLLMEngine": "llm.local.engine",
     "LocalOptions": "llm.local.options",
-    "MemberLimits": "devices.limits",
+    "MemberLimits": "devices.plan",
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",

@@ -89,6 +89,8 @@ class OutboxEngine(OwnEngine, Generic[JobT, ReportT]):
         if self._jobs:
             for report in self._outbox.take(0.0 if outputs else self._wait_s(budget.time_s)):
                 outputs.extend(self._outputs_of(report))
+            outputs += self._rejected  # work that a report has ended
+            self._rejected = []
         return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:

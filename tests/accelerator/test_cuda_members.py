@@ -12,7 +12,7 @@ from cuda_kit import needs_cuda, unchanged_switches
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
-from rag_accel.accelerator.found_devices import find_devices
+from rag_accel.accelerator.listed_members import find_devices
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import DocumentIndex, IndexSpec, ProcessMember
 from rag_accel.scheduler.messages import EngineName

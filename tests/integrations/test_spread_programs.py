@@ -24,7 +24,7 @@ from openai import NotFoundError
 import langchain_rag_accel
 from rag_accel import Accelerator
 from rag_accel.engines import RemoteLLM, RemoteServer
-from rag_accel.engines.pool.shared import SharedPlacement
+from rag_accel.engines.replicas.pool_placement import PoolPlacement
 
 OWN_KEY = "the-key-of-the-program"
 
@@ -47,7 +47,7 @@ def chat(server: NamedServer, **options: Any) -> ChatOpenAI:
     return ChatOpenAI(model="m", base_url=server.base_url, api_key=OWN_KEY, **options)  # type: ignore[arg-type]
 
 
-def placement(accelerator: Accelerator) -> SharedPlacement:
+def placement(accelerator: Accelerator) -> PoolPlacement:
     model: Any = accelerator.local_llms.served_by(
         next(iter(accelerator.local_llms._given))._servers[0].base_url, "m"
     )
@@ -56,11 +56,11 @@ def placement(accelerator: Accelerator) -> SharedPlacement:
 
 def loads(accelerator: Accelerator) -> list[int]:
     """Return how many calls each server has now."""
-    return [placement(accelerator).load(at).works for at in range(2)]
+    return [placement(accelerator).loads[at].works for at in range(2)]
 
 
 def is_paused(accelerator: Accelerator, at: int) -> bool:
-    return placement(accelerator).load(at).failures > 0
+    return placement(accelerator).loads[at].failures > 0
 
 
 def _invoke(model: Any) -> str:

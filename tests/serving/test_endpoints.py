@@ -21,7 +21,7 @@ from serving_kit import (
     until,
 )
 
-from rag_accel.engines.devices.embeddings_answer import parse_embeddings
+from rag_accel.engines.devices.remote import parse_embeddings
 from rag_accel.errors import (
     BusyError,
     ClosedError,

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.accelerator.embedder_lists import component_devices
+from rag_accel.accelerator.listed_members import component_devices
 from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices, prepared_engine

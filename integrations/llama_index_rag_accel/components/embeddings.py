@@ -11,7 +11,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
-from rag_accel.accelerator.embedder_lists import component_devices
+from rag_accel.accelerator.listed_members import component_devices
 from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
 from rag_accel.adoption.embedding_devices import described_devices, prepared_engine

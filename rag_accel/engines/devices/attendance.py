@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rag_accel.engine_api import Health, HealthState
+from rag_accel.engine_api import Health
+from rag_accel.engine_api.health import best_state
 from rag_accel.engines.devices.joining import Joined, Joining
-from rag_accel.engines.devices.limits import MemberLimits
+from rag_accel.engines.devices.plan import MemberLimits
 from rag_accel.errors import EngineLostError, RagAccelError
 
 
@@ -122,12 +123,7 @@ class Attendance:
             now: the time.
         """
         parts = [self._health_of(member, refuses_until, now) for member in self._joined]
-        states = {part.state for part in parts}
-        state: HealthState = "lost"
-        if "ready" in states:
-            state = "ready"
-        elif "paused" in states:
-            state = "paused"
+        state = best_state(parts)
         why = "" if state == "ready" else "no member takes work now"
         others = [
             Health(member, "lost", f"stays out: {reason}")

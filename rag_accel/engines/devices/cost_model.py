@@ -1,7 +1,7 @@
 """Cost and savings of embedding on several devices: WindVE 3.1 and 3.2, Equations 7 to 11.
 
 A device is a line: a batch of ``C`` texts takes ``alpha * C + beta`` seconds (Equation 12), fitted
-to what was measured (``devices/measuring.py``).
+to what was measured (``fit_latency``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import floor, inf, isfinite
 
-from rag_accel.engine_api import LatencyModel
+from rag_accel.engine_api import (
+    LatencyModel,
+)
+from rag_accel.engine_api.line_fit import LineFit
 from rag_accel.errors import ConfigError
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def fit_latency(points: Sequence[tuple[int, float]]) -> LatencyModel:
+    """Fit ``t = alpha * C + beta`` with ``alpha, beta >= 0`` to pairs of concurrency and seconds.
+
+    Raises:
+        ConfigError: fewer than two different concurrencies.
+    """
+    if len({items for items, _ in points}) < 2:
+        raise ConfigError(
+            "a line needs two concurrencies", found=str([items for items, _ in points])
+        )
+    fit = LineFit(keeps=1.0)
+    for items, seconds in points:
+        fit.add(items, seconds)
+    line = fit.line(variation=0.0)
+    assert line is not None, "two sizes have a slope"
+    return line
+
 
 MOST_DEPTH = 1 << 20
 """The depth of a device whose steps take no longer with more texts."""

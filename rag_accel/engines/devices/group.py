@@ -2,43 +2,70 @@
 
 The scheduler sees one engine. A work is cut into pieces, and a piece is bound to a member when that
 member is free (``placement.py``), on the thread that submits or on that of the member whose step
-has just ended.
+has just ended. Members that fail, fall silent or hang are probed again, or leave.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
+    Capability,
     EngineOutput,
+    EngineProfile,
     EngineRequest,
     Health,
+    LatencyModel,
+    PrimitiveKind,
     StepBudget,
+    TextBatch,
     WorkId,
 )
-from rag_accel.engines.bases import OwnEngine
+from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.devices.admission import Admission
-from rag_accel.engines.devices.admitting import admitted_members, no_member_admits
-from rag_accel.engines.devices.joining import Joined, NotJoined, join
-from rag_accel.engines.devices.limits import MemberLimits
-from rag_accel.engines.devices.member_jobs import MemberJobs, group_profile
-from rag_accel.engines.devices.members import Member
+from rag_accel.engines.devices.attendance import Attendance, Reason, reason_of
+from rag_accel.engines.devices.joining import (
+    DueComparison,
+    Joined,
+    Joining,
+    MemberProber,
+    NotJoined,
+)
+from rag_accel.engines.devices.members import (
+    Member,
+    MemberChangedError,
+    admitted_members,
+    form_of,
+    no_member_admits,
+)
 from rag_accel.engines.devices.pieces import WorkPiece
-from rag_accel.engines.devices.placement import Placement
-from rag_accel.engines.devices.probing import MemberProber
-from rag_accel.engines.devices.upkeep import Upkeep
-from rag_accel.engines.devices.worker import Task
+from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
+from rag_accel.engines.devices.plan import MemberBatch, MemberLimits
+from rag_accel.engines.devices.worker import MemberWorker, Part, ProbeTask, Task
 from rag_accel.engines.embedding.checked_vectors import Vector
+from rag_accel.engines.embedding.encoder_engine import payload_fault
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.engines.embedding.vector_cache import kept_in_front
-from rag_accel.errors import ClosedError, ForkedError, MemberPausedError
+from rag_accel.engines.embedding.vector_cache import KnownTexts, VectorCache, kept_in_front
+from rag_accel.errors import (
+    ClosedError,
+    EngineLostError,
+    ForkedError,
+    MemberPausedError,
+    RemoteEngineError,
+)
+
+logger = logging.getLogger("rag_accel.engines")
 
 _NO_WORD = re.compile(r"\W+")
 
@@ -61,10 +88,46 @@ class MemberCounts(Counter[str]):
 CLOSE_S = 5.0
 """How long closing waits for the members' running steps."""
 
+MOST_WORK = 1 << 20
+"""Texts that may be queued or computed at once."""
+
 _MOST_WAIT_S = 3600.0
 
 
-class DeviceGroup(OwnEngine):
+@dataclass(slots=True, eq=False)
+class MemberJob:
+    """One submitted work. Equal only to itself."""
+
+    request: EngineRequest
+    role: Role
+    #: names of the members that may be given its texts; None for all
+    admitted: frozenset[str] | None
+    #: estimated tokens of those that have to be computed
+    costs: list[int]
+    #: those that have to be computed, and their vectors
+    texts: tuple[str, ...]
+    vectors: Vector
+    #: of all texts, where vectors are kept
+    known: KnownTexts | None = None
+
+    def value(self, kept: VectorCache | None) -> Vector:
+        """Return the caller's vectors of all texts, and keep those that were computed."""
+        form = form_of(self.request.payload)
+        vectors = self._joined(kept)
+        return vectors if form is None else form.finished(vectors)
+
+    def _joined(self, kept: VectorCache | None) -> Vector:
+        if self.known is None or kept is None or not self.known.keys:
+            return self.vectors
+        kept.keep(self.known, self.vectors)
+        return np.array(self.known.joined(self.vectors))
+
+
+JobReport: TypeAlias = tuple[MemberJob, EngineOutput]
+"""The end of a work, put into the outbox by the thread of a member."""
+
+
+class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
     """An engine for EMBEDDING over several members that compute the same vectors.
 
     Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
@@ -108,15 +171,9 @@ class DeviceGroup(OwnEngine):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
-        joining = join(
-            members,
-            self._clock,
-            tolerance=tolerance,
-            reproducible=reproducible,
-            threads=threads,
-            awaits=True,
-        )
         limits = limits or MemberLimits()
+        prober = MemberProber(self._clock, tolerance, threads, limits)
+        joining = prober.join(members, reproducible=reproducible, awaits=True)
         self._members = {joined.spec.name: joined.member for joined in joining.joined}
         #: the vectors of the probes with which members were compared, by role
         self.expected: Mapping[Role, Vector] = joining.expected
@@ -129,15 +186,23 @@ class DeviceGroup(OwnEngine):
         self._placement = Placement(
             [joined.spec for joined in joining.joined], slo_s, limits, step_timeout_s=step_timeout_s
         )
-        self._upkeep = Upkeep(
-            joining,
-            self._placement,
-            self,
-            MemberProber(joining, self._clock, tolerance, threads, limits),
-            clock=self._clock,
-            limits=limits,
-            step_timeout_s=step_timeout_s,
-        )
+        self._attendance = Attendance(joining, limits)
+        self._hang_s = step_timeout_s
+        #: the members that compute on this machine's cores
+        self._here = {joined.spec.name for joined in joining.joined if joined.spec.on_cores}
+        self._dimensions = joining.dimensions
+        self._workers = {
+            joined.spec.name: MemberWorker(
+                joined.member,
+                joining.dimensions,
+                self._clock,
+                self,
+                prober,
+                DueComparison(self._clock, limits.compare_every_s, limits.compare_every_texts),
+                joined.spec.in_flight,
+            )
+            for joined in joining.joined
+        }
         #: None if no request is refused
         self._admission: Admission | None = None
         if refuses_late and slo_s is not None:
@@ -145,9 +210,7 @@ class DeviceGroup(OwnEngine):
         engines = [getattr(member, "engine", None) for member in self._members.values()]
         #: in front of all members, since any of them may compute a text
         self._kept = kept_in_front([getattr(engine, "kept", None) for engine in engines])
-        super().__init__(group_profile(joining.joined))
-        self._rejected: list[EngineOutput] = []
-        self._jobs = MemberJobs(joining.dimensions, self._kept)
+        super().__init__(group_profile(joining.joined), "DeviceGroup")
         self._cores = 1
         self._most_cores = 1
         self._contended = False
@@ -157,7 +220,7 @@ class DeviceGroup(OwnEngine):
         self._lock = threading.Lock()
         self._pid = os.getpid()
         with self._lock:
-            self._upkeep.await_unreached()
+            self._await(joining)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -177,12 +240,13 @@ class DeviceGroup(OwnEngine):
     def describe_parts(self) -> tuple[str, ...]:
         """Return a line for each member: how near its vectors are, or why it takes no part."""
         with self._lock:
-            return self._upkeep.attendance.lines(self._clock.now())
+            return self._attendance.lines(self._clock.now())
 
     def health(self) -> Health:
         """Return the health of the group and of each member; ready while one member is."""
         with self._lock:
-            return self._upkeep.health(type(self).__name__)
+            until = {member: self._placement.paused_until(member) for member in self._workers}
+            return self._attendance.health(self._where, until, self._clock.now())
 
     def admits(self, role: Role, namespace: str) -> bool:
         """Tell whether a member may be given texts of a role and a namespace."""
@@ -202,43 +266,24 @@ class DeviceGroup(OwnEngine):
     def submit(self, work: Sequence[EngineRequest]) -> None:
         self._require_usable()
         with self._lock:
-            for request in work:
-                try:
-                    self._add(request)
-                except Exception as error:  # one bad item must not reject its neighbours
-                    self._rejected.append(EngineOutput(request.id, "error", error=error))
-            self._count_late(work)
-            self._bind()
+            super().submit(work)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         self._require_usable()
-        outputs, self._rejected = self._rejected, []
-        if not self._jobs:
-            return outputs
-        with self._lock:
-            self._cores = budget.threads
-            self._most_cores = max(self._most_cores, budget.threads)
-            self._contended = budget.threads < self._most_cores
-            self._upkeep.lose_what_hangs()
-            self._bind()
-            wait_s = self._wait_s(budget.time_s)
-            self._wakes_at = self._clock.now() + wait_s
-        reports = self._jobs.wait(0.0 if outputs else wait_s)
-        with self._lock:
-            self._wakes_at = inf
-            return outputs + self._jobs.settle(reports)
+        if self._jobs:
+            with self._lock:
+                self._cores = budget.threads
+                self._most_cores = max(self._most_cores, budget.threads)
+                self._contended = budget.threads < self._most_cores
+                self._lose_what_hangs()
+                self._bind()
+        outputs = super().step(budget)
+        self._wakes_at = inf
+        return outputs
 
     def cancel(self, ids: Sequence[WorkId]) -> None:
-        gone = set(ids)
-        self._rejected = [output for output in self._rejected if output.id not in gone]
         with self._lock:
-            self._jobs.cancel(gone)
-            self._placement.cancel(gone)
-            if self._admission is not None:
-                self._admission.forgotten(gone)
-
-    def interrupt(self) -> None:
-        self._jobs.interrupt()
+            super().cancel(ids)
 
     def close(self) -> None:
         """Forget all work, close the members and end their threads; idempotent.
@@ -250,8 +295,15 @@ class DeviceGroup(OwnEngine):
         self._closed = True
         with self._lock:
             self._jobs.clear()
+            self._forget_vectors()
             self._placement.drop_all()
-        self._upkeep.close(CLOSE_S)
+        for worker in self._workers.values():
+            worker.stop()
+        end = self._clock.now() + CLOSE_S
+        for name, worker in self._workers.items():
+            has_left = self._attendance.has_left(name)
+            if not worker.join(0.0 if has_left else max(0.0, end - self._clock.now())):
+                logger.warning("member %s still computes while its group is closed", name)
 
     def ended(self, task: Task, vectors: list[Vector], seconds: float) -> None:
         """Store the vectors of a step; the member's thread."""
@@ -260,9 +312,9 @@ class DeviceGroup(OwnEngine):
                 return
             done = self._placement.ended(task.batch, seconds, self._clock.now())
             self._counts.count_step(task, seconds)
-            found = {part.piece: rows for part, rows in zip(task.parts, vectors, strict=True)}
+            found = dict(zip(task.batch.pieces, vectors, strict=True))
             for piece in done:
-                self._jobs.store(piece, found[piece])
+                self._jobs[piece.work].vectors[list(piece.positions)] = found[piece]
             self._report_ended({piece.work for piece in done})
             self._bind_during_step()
 
@@ -274,50 +326,77 @@ class DeviceGroup(OwnEngine):
             if isinstance(error, MemberPausedError):
                 self._refused(task, error)
                 return
-            self.count(task.batch.member, "failed_steps", 1)
-            self._upkeep.failed(task.batch, error)
+            self._counts.count(task.batch.member, "failed_steps")
+            self._fail(task.batch, error)
             self._bind_during_step()
 
     def probed(self, member: str, found: Joined | NotJoined) -> None:
         """Let a member that was away take work again, or ask it later; the member's thread."""
         with self._lock:
             if not self._closed:
-                self._upkeep.probed(member, found)
+                self._probed(member, found)
                 self._bind_during_step()
 
     def _refused(self, task: Task, error: MemberPausedError) -> None:
         """Pause a member that refused a step, and let others take it."""
-        self.count(task.batch.member, "refused_steps", 1)
+        self._counts.count(task.batch.member, "refused_steps")
         until = self._clock.now() + (error.retry_after_s or 0.0)
-        self.report_failed(self._placement.refused(task.batch, until), error)
+        self._report_failed(self._placement.refused(task.batch, until), error)
         self._bind()
-        self._jobs.interrupt()  # a waiting step does not know when the pause ends
+        self._outbox.interrupt()  # a waiting step does not know when the pause ends
 
-    def _add(self, request: EngineRequest) -> None:
-        self._jobs.require_valid(request)
-        role = request.payload.role
+    def _job(self, request: EngineRequest) -> MemberJob:
+        payload = self._checked_payload(request, TextBatch, self._jobs)
+        if (fault := payload_fault(payload)) is not None:
+            raise fault
+        form, role, known = form_of(payload), payload.role, None
         admitted = self._admitted(role, request.namespace)
         if admitted is not None and not admitted:
             raise no_member_admits(role, request.namespace)
-        job = self._jobs.make(request)
-        costs = [self._estimate(text) for text in job.texts]
-        self._jobs.add(job)
+        texts = payload.texts if form is None else form.texts(payload.texts)
+        if payload.keep and self._kept is not None:
+            known = self._kept.look_up_texts(request.namespace, role, texts)
+            texts = known.missing_of(texts)
+        vectors = np.empty((len(texts), self._dimensions[role]), dtype=np.float32)
+        costs = [self._estimate(text) for text in texts]
+        return MemberJob(request, role, admitted, costs, texts, vectors, known)
+
+    def _start(self, jobs: Sequence[MemberJob]) -> None:
         now = self._clock.now()
+        for job in jobs:
+            request = job.request
+            if self._admission is not None:
+                self._admission.brought(request.request_id, request.id, job.costs, now)
+            if not job.costs:
+                self._end(request.id)
+                continue
+            self._placement.add(
+                request.id,
+                job.costs,
+                now,
+                request=request.request_id,
+                depth=request.depth,
+                arrived_at=request.arrived_at,
+                deadline=request.deadline,
+                admitted=job.admitted,
+            )
+        if self._placement.late_by_s(0, now, self._cores, self._contended) > 0:
+            self._counts["texts_past_slo"] += sum(len(job.texts) for job in jobs)
+        self._bind()
+
+    def _abort(self, jobs: Sequence[MemberJob]) -> None:
+        gone = [job.request.id for job in jobs]
+        self._placement.cancel(gone)
         if self._admission is not None:
-            self._admission.brought(request.request_id, request.id, costs, now)
-        if not costs:
-            self._jobs.end(request.id)
-            return
-        self._placement.add(
-            request.id,
-            costs,
-            now,
-            request=request.request_id,
-            depth=request.depth,
-            arrived_at=request.arrived_at,
-            deadline=request.deadline,
-            admitted=admitted,
-        )
+            self._admission.forgotten(gone)
+
+    def _outputs_of(self, report: JobReport) -> Iterable[EngineOutput]:
+        job, output = report
+        with self._lock:
+            if self._jobs.get(output.id) is not job:  # it was cancelled after its end
+                return ()
+            del self._jobs[output.id]
+            return (output,)
 
     def _admitted(self, role: Role, namespace: str) -> frozenset[str] | None:
         """Return the names of the members that may be given texts, None if all may."""
@@ -326,32 +405,37 @@ class DeviceGroup(OwnEngine):
     def _bind(self) -> None:
         """Bind pieces to free members."""
         now = self._clock.now()
-        self._upkeep.give_up(now)
+        self._give_up_silent(now)
         for id in self._placement.unanswered(now):
-            job = self._jobs[id]
-            admitted = self._admitted(job.role, job.request.namespace)
-            error = self._upkeep.unanswered_error(now, admitted)
-            self._report_error(id, error)
+            self._report_error(id, self._unanswered_error(now, self._jobs[id].admitted))
         for batch in self._placement.bind(now, self._cores, self._contended):
-            self._upkeep.put(self._jobs.task(batch))
+            self._workers[batch.member].put(Task(batch, tuple(map(self._part, batch.pieces))))
+
+    def _part(self, piece: WorkPiece) -> Part:
+        job = self._jobs[piece.work]
+        return Part(tuple(job.texts[at] for at in piece.positions), job.role)
 
     def _bind_during_step(self) -> None:
         """Bind on a member's thread: a waiting step may have to wake sooner."""
         self._bind()
         again = self._placement.look_again_at(self._clock.now())
         if again is not None and again < self._wakes_at < inf:
-            self._jobs.interrupt()
+            self._outbox.interrupt()
 
-    def _wait_s(self, time_s: float | None) -> float:
+    def _wait_s(self, most: float | None) -> float:
         """Return the seconds a step may wait before the next check of members."""
-        now = self._clock.now()
-        times = [at - now for at in self._upkeep.hang_at()]
-        again = self._placement.look_again_at(now)
-        if again is not None:
-            times.append(again - now)
-        if time_s is not None:
-            times.append(time_s)
-        return min(_MOST_WAIT_S, max(0.0, min(times, default=_MOST_WAIT_S)))
+        with self._lock:
+            now = self._clock.now()
+            batches = [batch for name in self._here for batch in self._placement.running(name)]
+            times = [batch.began + self._hang_s - now for batch in batches]
+            again = self._placement.look_again_at(now)
+            if again is not None:
+                times.append(again - now)
+            if most is not None:
+                times.append(most)
+            wait_s = min(_MOST_WAIT_S, max(0.0, min(times, default=_MOST_WAIT_S)))
+            self._wakes_at = now + wait_s
+            return wait_s
 
     def _report_ended(self, work_items: set[WorkId]) -> None:
         now = self._clock.now()
@@ -359,30 +443,136 @@ class DeviceGroup(OwnEngine):
             if not self._placement.has(id):
                 if self._admission is not None:
                     self._admission.ended(id, now)
-                self._jobs.end(id)
+                self._end(id)
 
-    def report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
+    def _end(self, id: WorkId) -> None:
+        """Report a work whose vectors are all there."""
+        job = self._jobs[id]
+        self._outbox.put([(job, EngineOutput(id, "final", job.value(self._kept)))])
+
+    def _report_failed(self, pieces: Sequence[WorkPiece], error: BaseException) -> None:
         for id in dict.fromkeys(piece.work for piece in pieces):
             self._report_error(id, error)
 
-    def forget_vectors(self) -> None:
+    def _forget_vectors(self) -> None:
         if self._kept is not None:
             self._kept.clear()
 
     def _report_error(self, id: WorkId, error: BaseException) -> None:
         if self._admission is not None:
             self._admission.forgotten([id])
-        self._jobs.fail(id, error)
+        self._outbox.put([(self._jobs[id], EngineOutput(id, "error", error=error))])
 
-    def _count_late(self, work: Sequence[EngineRequest]) -> None:
-        """Count texts that came while the queue would end later than the SLO."""
-        late = self._placement.late_by_s(0, self._clock.now(), self._cores, self._contended)
-        if late > 0:
-            num_texts = self._jobs.num_texts(request.id for request in work)
-            self._counts["texts_past_slo"] += num_texts
+    def _await(self, joining: Joining) -> None:
+        """Have members probed that gave no answer when the group was made."""
+        for name, found in joining.unreached.items():
+            self._placement.suspend(name)
+            self._suspend(name, Reason(found.why, found.why))
 
-    def count(self, member: str, event: str, number: int) -> None:
-        self._counts.count(member, event, number)
+    def _fail(self, batch: MemberBatch, error: BaseException) -> None:
+        """Let others try a step that raised; its member is probed after several, or is lost."""
+        name = batch.member
+        if isinstance(error, EngineLostError):
+            self._lose(name, error, "lost: ")
+            return
+        was = self._placement.members
+        has_changed = isinstance(error, MemberChangedError)
+        if has_changed:
+            self._forget_vectors()
+        final = self._placement.failed(batch, has_changed=has_changed)
+        self._report_failed(final, error)
+        if name in was and name not in self._placement.members:
+            many = "" if has_changed else f"{MOST_FAILURES} failed steps in a row, the last: "
+            self._suspend(name, reason_of(error, many))
+
+    def _probed(self, member: str, found: Joined | NotJoined) -> None:
+        """Let a member that was away take work again, ask it later, or lose it.
+
+        One that has never been reached stays out if it answers as another model.
+        """
+        if member not in self._placement.absent:
+            return
+        if isinstance(found, Joined):
+            self._placement.rejoin(found.spec)
+            self._attendance.rejoin(found)
+            self._counts.count(member, "returned")
+            logger.warning("member %s takes part in its device group again", member)
+            return
+        if found.is_other_model:
+            self._forget_vectors()
+        if self._attendance.is_awaited(member) and not found.is_unreached:
+            self._placement.lose(member)
+            self._attendance.stay_out(member, found.why)
+            logger.warning("member %s stays out of its device group: %s", member, found.why)
+            self._workers[member].stop()
+        elif member in self._here:
+            error = EngineLostError("a member fails texts that it could embed", found=found.why)
+            self._lose(member, error, f"{MOST_FAILURES} failed steps in a row, and a probe: ")
+        else:
+            self._suspend(member, Reason(found.why, found.why))
+
+    def _give_up_silent(self, now: float) -> None:
+        """Wait no longer for members elsewhere that are silent."""
+        for batch in self._placement.silent(now):
+            name, waited_s = batch.member, now - batch.began
+            error = RemoteEngineError(
+                "a member did not answer in time",
+                where=f"member {name}",
+                found=f"nothing for {waited_s:.1f} s",
+                hint="it is asked again by itself; raise MemberLimits.silent_s for a slow server",
+            )
+            was = self._placement.members
+            self._report_failed(self._placement.give_up(batch), error)
+            self._workers[name].interrupt()
+            self._counts.count(name, "silent_steps")
+            if name in was:
+                why = f"silent for {waited_s:.1f} s"
+                self._suspend(name, Reason(why, why))
+
+    def _lose_what_hangs(self) -> None:
+        """Lose members here whose step does not end."""
+        now = self._clock.now()
+        for name in self._here:
+            for batch in self._placement.running(name):
+                if now - batch.began >= self._hang_s:
+                    error = EngineLostError("a step did not end", where=f"member {name}")
+                    self._lose(name, error, "lost: ")
+
+    def _unanswered_error(self, now: float, admitted: frozenset[str] | None) -> EngineLostError:
+        """Return the error of a work that no present member may take.
+
+        Args:
+            now: the time.
+            admitted: the members that may be given its texts, None for all.
+        """
+        away = self._placement.absent
+        is_left = any(admitted is None or name in admitted for name in away)
+        hint = "make another accelerator once a device is there again"
+        if is_left:
+            hint = "members that are paused are asked again by themselves"
+        return EngineLostError(
+            f"no member of the device group {'answers' if is_left else 'is left'}",
+            found=self._attendance.reasons(now, admitted),
+            hint=hint,
+        )
+
+    def _suspend(self, name: str, why: Reason) -> None:
+        """Have a member probed before it is given work again."""
+        is_first = not self._attendance.is_away(name)
+        after_s = self._attendance.suspend(name, why, self._clock.now())
+        level = logging.WARNING if is_first else logging.DEBUG
+        logger.log(level, "member %s pauses and is asked again: %s", name, why.text)
+        self._workers[name].put(ProbeTask(after_s))
+
+    def _lose(self, name: str, error: BaseException, before: str) -> None:
+        if self._attendance.has_left(name):
+            return
+        self._report_failed(self._placement.lose(name), error)
+        why = reason_of(error, before)
+        self._attendance.leave(name, why)
+        self._counts.count(name, "left")
+        logger.warning("member %s leaves its device group: %s", name, why.text)
+        self._workers[name].stop()
 
     def _require_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -392,3 +582,17 @@ class DeviceGroup(OwnEngine):
             )
         if self._closed:
             raise ClosedError("the engine is closed", where="DeviceGroup")
+
+
+def group_profile(joined: Sequence[Joined]) -> EngineProfile:
+    """Return the profile of a group of these members."""
+    return EngineProfile(
+        kinds=frozenset({PrimitiveKind.EMBEDDING}),
+        max_batch=MOST_WORK,
+        latency=LatencyModel(joined[0].spec.beta, joined[0].spec.alpha),
+        max_threads=sum(member.spec.max_threads for member in joined),
+        stepped=True,
+        interruptible=True,
+        pure=True,
+        capabilities=frozenset({Capability.BOUNDS_ITS_WORK}),
+    )

@@ -2,17 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from rag_accel.engine_api import Engine, EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.batching import BatchLimits
-from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
 from rag_accel.engines.embedding.sentence_encoder import Role
-from rag_accel.errors import EngineOutputError
+from rag_accel.errors import ConfigError, EngineOutputError
+
+if TYPE_CHECKING:
+    from rag_accel.engines.embedding.checked_vectors import Vector
+
+
+ROLES: tuple[Role, ...] = ("query", "document")
+
+
+class NamedMember(Protocol):
+    """A member by its name; ``roles`` and ``namespaces`` are optional."""
+
+    name: str
+
+
+def checked_roles(roles: Iterable[str] | None, where: str) -> frozenset[str] | None:
+    """Return the roles whose texts a member may be given; None for all.
+
+    Raises:
+        ConfigError: a name that is no role, none, or one string.
+    """
+    return _checked(roles, f"{where}(roles=)", ROLES)
+
+
+def checked_namespaces(namespaces: Iterable[str] | None, where: str) -> frozenset[str] | None:
+    """Return the namespaces whose texts a member may be given; None for all.
+
+    Raises:
+        ConfigError: something that is no text, none, or one string.
+    """
+    return _checked(namespaces, f"{where}(namespaces=)", None)
+
+
+def admitted_members(
+    members: Iterable[NamedMember], role: Role, namespace: str
+) -> frozenset[str] | None:
+    """Return the names of the members that may be given texts; None if all may."""
+    members = list(members)
+    names = [member.name for member in members if _admits(member, role, namespace)]
+    return None if len(names) == len(members) else frozenset(names)
+
+
+def no_member_admits(role: Role, namespace: str) -> ConfigError:
+    """Return the error of texts that no member may be given."""
+    return ConfigError(
+        "no member of the device group may be given these texts",
+        found=f"role {role!r}, namespace {namespace!r}",
+        valid="a member whose roles and namespaces have both",
+        hint="list a member without roles= and namespaces=, such as one of this machine",
+    )
+
+
+def _admits(member: NamedMember, role: Role, namespace: str) -> bool:
+    roles: frozenset[str] | None = getattr(member, "roles", None)
+    namespaces: frozenset[str] | None = getattr(member, "namespaces", None)
+    return (roles is None or role in roles) and (namespaces is None or namespace in namespaces)
+
+
+def _checked(
+    given: Iterable[str] | None, where: str, known: Sequence[str] | None
+) -> frozenset[str] | None:
+    if given is None:
+        return None
+    valid = "a list of namespaces" if known is None else f"a list of {' and '.join(known)}"
+    names: list[object] = [] if isinstance(given, str) else list(given)
+    if not names or any(not isinstance(n, str) or (known and n not in known) for n in names):
+        raise ConfigError(
+            "a member is restricted to what cannot be", where=where, found=repr(given), valid=valid
+        )
+    return frozenset(str(name) for name in names)
+
 
 _CHARACTERS_PER_TOKEN = 4
 _STEP_TOKENS = 4096
@@ -180,4 +250,58 @@ def is_out_of_memory(error: BaseException) -> bool:
     name = type(error).__name__
     return name in _OUT_OF_MEMORY or (
         name == "RuntimeError" and "out of memory" in str(error).lower()
+    )
+
+
+_LEAST_LENGTH = 1e-12  # of a vector that is scaled, as in torch
+_KNOWN = frozenset({"prompt", "truncate_dim", "normalize_embeddings"})
+
+
+@dataclass(frozen=True, slots=True)
+class TextForm:
+    """The arguments of ``encode`` that can be honoured around the members of a group.
+
+    Args:
+        prompt: stands before each text.
+        truncate_dim: components that are kept; None for all.
+        normalises: whether vectors are scaled to length one.
+    """
+
+    prompt: str = ""
+    truncate_dim: int | None = None
+    normalises: bool = False
+
+    def texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self.prompt + text for text in texts) if self.prompt else tuple(texts)
+
+    def finished(self, vectors: Vector) -> Vector:
+        """Cut and scale the members' vectors; return ``[texts, dim], float32``."""
+        if self.truncate_dim is not None:
+            vectors = vectors[:, : self.truncate_dim]
+        if self.normalises:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, _LEAST_LENGTH)
+        return np.ascontiguousarray(vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class FormedTexts(TextBatch):
+    """Texts with the arguments that a group honours for them."""
+
+    form: TextForm = TextForm()
+
+
+def form_of(payload: TextBatch) -> TextForm | None:
+    """Return the arguments to honour for texts; None if there are none."""
+    return payload.form if isinstance(payload, FormedTexts) else None
+
+
+def form_for(kwargs: Mapping[str, Any]) -> TextForm | None:
+    """Return the form of arguments of ``encode``; None if they cannot be honoured like this."""
+    if not kwargs.keys() <= _KNOWN:
+        return None
+    return TextForm(
+        kwargs.get("prompt") or "",
+        kwargs.get("truncate_dim"),
+        bool(kwargs.get("normalize_embeddings")),
     )

@@ -13,8 +13,12 @@ from functools import partial
 from typing import Any
 
 from rag_accel.config import EmbeddingRuntime
-from rag_accel.engines.devices.admitting import checked_namespaces, checked_roles
-from rag_accel.engines.devices.members import EngineMember, guess_tokens
+from rag_accel.engines.devices.members import (
+    EngineMember,
+    checked_namespaces,
+    checked_roles,
+    guess_tokens,
+)
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.replicas.child_process import ChildProcess

@@ -3,75 +3,39 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rag_accel.clock import Clock
-from rag_accel.engines.devices.admitting import ROLES
 from rag_accel.engines.devices.fidelity import checked, probe_texts
-from rag_accel.engines.devices.joining import Joined, NotJoined, close
-from rag_accel.engines.devices.members import AbortableMember, InterruptibleMember, Member
-from rag_accel.engines.devices.pieces import WorkPiece
+from rag_accel.engines.devices.joining import DueComparison, Joined, MemberProber, close
+from rag_accel.engines.devices.members import ROLES, AbortableMember, InterruptibleMember, Member
 from rag_accel.engines.devices.plan import MemberBatch
-from rag_accel.engines.devices.probing import DueComparison, MemberProber
 from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
 
+if TYPE_CHECKING:
+    from rag_accel.engines.devices.group import DeviceGroup
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The texts of one piece.
 
-    Args:
-        piece: the piece.
-        texts: its texts, in the order of its positions.
-        role: what they are.
-    """
+class Part(NamedTuple):
+    """The texts of one piece, in the order of its positions, and what they are."""
 
-    piece: WorkPiece
     texts: tuple[str, ...]
     role: Role
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One step of a member.
-
-    Args:
-        batch: the pieces that placement bound.
-        parts: its texts; pieces whose work has gone are left out.
-    """
+class Task(NamedTuple):
+    """One step of a member: the pieces that placement bound, and the texts of each."""
 
     batch: MemberBatch
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeTask:
-    """A comparison of a member that is away.
-
-    Args:
-        after_s: seconds until it begins.
-    """
+class ProbeTask(NamedTuple):
+    """A comparison of a member that is away, after so many seconds."""
 
     after_s: float
-
-
-class Reports(Protocol):
-    """The callbacks of a worker to its group, on the worker's thread."""
-
-    def ended(self, task: Task, vectors: list[Vector], seconds: float) -> None:
-        """Take the vectors of each part, ``[texts, dim], float32``."""
-        ...
-
-    def failed(self, task: Task, error: BaseException) -> None:
-        """Learn that a step raised."""
-        ...
-
-    def probed(self, member: str, found: Joined | NotJoined) -> None:
-        """Learn whether a member that is away may join again, or why not."""
-        ...
 
 
 class MemberWorker:
@@ -81,7 +45,7 @@ class MemberWorker:
         member: whose ``embed`` and ``close`` run on the threads.
         dimensions: components of a vector of each role.
         clock: measures steps.
-        reports: told of each step; not kept alive by an idle thread's task.
+        group: told of each step, on the thread of the worker.
         prober: compares the member again.
         due: when a member elsewhere is compared before a step.
         in_flight: most steps at once.
@@ -92,7 +56,7 @@ class MemberWorker:
         member: Member,
         dimensions: dict[Role, int],
         clock: Clock,
-        reports: Reports,
+        group: DeviceGroup,
         prober: MemberProber,
         due: DueComparison,
         in_flight: int = 1,
@@ -100,7 +64,7 @@ class MemberWorker:
         self.member = member
         self._dimensions = dimensions
         self._clock = clock
-        self._reports = reports
+        self._group = group
         self._prober = prober
         self._due = due
         self._in_flight = in_flight
@@ -166,7 +130,7 @@ class MemberWorker:
         found = self._prober.rejoined(self.member)
         if isinstance(found, Joined):
             self._due.compared()
-        self._reports.probed(self.member.name, found)
+        self._group.probed(self.member.name, found)
 
     def _step(self, task: Task) -> None:
         try:
@@ -176,9 +140,9 @@ class MemberWorker:
             seconds = self._clock.now() - began
         except BaseException as error:
             self._due.failed()
-            self._reports.failed(task, error)
+            self._group.failed(task, error)
         else:
-            self._reports.ended(task, vectors, seconds)
+            self._group.ended(task, vectors, seconds)
 
     def _require_same(self) -> None:
         """Compare a member elsewhere, where that is due, before it is given any text."""

@@ -1,1 +1,1 @@
-"""Engines in other processes: of this machine, or processes of a Ray cluster."""
+"""Several engines that do the same, as one: in other processes, or each on a thread here."""

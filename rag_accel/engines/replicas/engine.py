@@ -7,8 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
@@ -16,20 +15,76 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     EngineRequest,
-    Handle,
     Health,
     LatencyModel,
     PrimitiveKind,
     StepBudget,
 )
-from rag_accel.engines.bases import OutboxEngine
-from rag_accel.engines.replicas.in_flight import HostedJob, PinnedHandle, ReplicaReport
 from rag_accel.engines.replicas.messages import HostedWork
 from rag_accel.engines.replicas.options import ReplicaOptions
+from rag_accel.engines.replicas.parts_engine import PartsEngine, PinnedHandle, added_up
 from rag_accel.engines.replicas.processes import HostProcess
-from rag_accel.engines.replicas.replica import Replica
-from rag_accel.engines.replicas.scaling import ReplicaLoad, ScalingRule
-from rag_accel.errors import ConfigError, EngineError, EngineLostError, ForkedError
+from rag_accel.engines.replicas.replica import HostedJob, Replica, ReplicaReport, ReplicaState
+from rag_accel.errors import ConfigError, EngineLostError, ForkedError
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """The work of one replica.
+
+    Args:
+        state: of the replica.
+        items: in flight.
+        idle_s: seconds without any.
+        is_pinned: whether somebody holds state that only this replica has.
+    """
+
+    state: ReplicaState
+    items: int = 0
+    idle_s: float = 0.0
+    is_pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRule:
+    """The bounds of the number of replicas.
+
+    Args:
+        least: of them.
+        most: of them, those that were lost for good included.
+        scale_at: items in flight for each replica from which there should be one more.
+        idle_s: seconds without work after which there is one too many.
+    """
+
+    least: int
+    most: int
+    scale_at: int
+    idle_s: float
+
+    def wants_another(self, loads: Sequence[ReplicaLoad], waiting: int = 0) -> bool:
+        """Tell whether to start a replica; ``waiting`` items have none yet.
+
+        One at a time: while one starts, nobody knows what it will take over.
+        """
+        alive = [load for load in loads if load.state in ("ready", "starting")]
+        there = sum(load.state not in ("closed", "draining") for load in loads)
+        if there >= self.most or any(load.state == "starting" for load in alive):
+            return False
+        if not alive:
+            return False  # the last one was lost for good: the next one would be, too
+        return waiting + sum(load.items for load in alive) >= self.scale_at * len(alive)
+
+    def surplus(self, loads: Sequence[ReplicaLoad]) -> int | None:
+        """Return the place of a replica that may go: idle for long, and holding no state."""
+        ready = [place for place, load in enumerate(loads) if load.state == "ready"]
+        if len(ready) <= self.least:
+            return None
+        for place in reversed(ready):
+            load = loads[place]
+            if not load.items and not load.is_pinned and load.idle_s >= self.idle_s:
+                return place
+        return None
+
 
 #: The steps for which work is in flight at a replica: one that runs, and the next one.
 STEPS = 2
@@ -69,7 +124,7 @@ def profile_elsewhere(hosted: EngineProfile, options: ReplicaOptions) -> EngineP
     )
 
 
-class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
+class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
     """An engine that runs in one or more processes; its answers are those of the hosted engine.
 
     The scheduler here goes on to see all requests: it hands over at most what two steps of each
@@ -111,10 +166,8 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
         self._name = name
         self._numbers = itertools.count(1)
         self._replica_numbers = itertools.count(1)
-        self._handle_numbers = itertools.count(1)
         self._waiting: list[HostedJob] = []
         self._suspects: list[list[HostedJob]] = []
-        self._handles: dict[Handle, PinnedHandle] = {}
         self._replicas: list[Replica] = []
         self._scaling = threading.Lock()
         self._rule = ScalingRule(  # what a step takes is known when a process has told its profile
@@ -138,21 +191,11 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
     @property
     def counts(self) -> Mapping[str, int]:
         """Return what the hosted engines counted, added up."""
-        total: dict[str, int] = {}
-        for replica in self._replicas:
-            for name, count in replica.counts.items():
-                total[name] = total.get(name, 0) + count
-        return total
+        return added_up(replica.counts for replica in self._replicas)
 
     def health(self) -> Health:
         """Return the health of the replicas; ready where one of them is."""
-        parts = tuple(replica.health() for replica in self._present())
-        states = [part.state for part in parts]
-        if "ready" in states:
-            return Health(self._name, parts=parts)
-        state = "paused" if "paused" in states else "lost"
-        why = next((part.why for part in parts if part.state == state), "the engine is closed")
-        return Health(self._name, state, why, parts)
+        return self._health(replica.health() for replica in self._present())
 
     def describe_parts(self) -> Sequence[str]:
         return [_described(replica) for replica in self._present()]
@@ -165,13 +208,6 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
         self._require_own_process()
         self._scale_out()
         return super().step(budget)
-
-    def release(self, handles: Sequence[Handle]) -> None:
-        for handle in handles:
-            pin = self._handles.pop(handle, None)
-            if pin is not None:
-                pin.replica.pins -= 1
-                pin.replica.release(pin.incarnation, [pin.handle])
 
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
         if Capability.HINT in self._profile.capabilities:
@@ -210,14 +246,14 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
 
     def _job(self, request: EngineRequest) -> HostedJob:
         self._checked_payload(request, object, self._jobs)
-        pin = None
-        if request.handle is not None:
-            pin = self._handles.get(request.handle)
-            if pin is None:
-                raise self._refusal("unknown handle", request.handle, "one not yet released")
-        return HostedJob(request, self._work(request, pin), pin)
+        pin = self._pin_of(request)
+        return HostedJob(request, pin, work=self._work(request, pin))
 
-    def _work(self, request: EngineRequest, pin: PinnedHandle | None) -> HostedWork:
+    def _free(self, pin: PinnedHandle[Replica]) -> None:
+        pin.part.pins -= 1
+        pin.part.release(pin.incarnation, [pin.handle])
+
+    def _work(self, request: EngineRequest, pin: PinnedHandle[Replica] | None) -> HostedWork:
         handle = None if pin is None else pin.handle
         return HostedWork.of(next(self._numbers), request, handle, self._clock.now())
 
@@ -248,7 +284,7 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
         chosen: dict[Replica, list[HostedJob]] = {}
         for job in waiting:
             if job.pin is not None:
-                replica = self._pinned(job, job.pin)
+                replica = self._having(job, job.pin)
             else:
                 replica = min(items, key=items.__getitem__, default=None)
             if replica is None:
@@ -279,55 +315,39 @@ class HostedEngine(OutboxEngine[HostedJob, ReplicaReport]):
                 del self._suspects[0]
         return items
 
-    def _pinned(self, job: HostedJob, pin: PinnedHandle) -> Replica | None:
+    def _having(self, job: HostedJob, pin: PinnedHandle[Replica]) -> Replica | None:
         """Return the replica that has the state of a job; without one, the job ends in an error."""
-        info = pin.replica.info
+        info = pin.part.info
         if info is not None and info.incarnation == pin.incarnation:
-            return pin.replica
+            return pin.part
         error = EngineLostError(
             "the process that had the state of a request is gone",
-            where=pin.replica.name,
+            where=pin.part.name,
             found=f"handle {job.request.handle}",
             hint="send the request again from its beginning",
         )
         self._fail([job], error)
         return None
 
-    def _fail(self, jobs: Sequence[HostedJob], error: EngineError) -> None:
-        """Let jobs end in the next step, each in an error of its own."""
-        for job in jobs:
-            if self._jobs.get(job.request.id) is job:
-                del self._jobs[job.request.id]
-                self._rejected.append(EngineOutput(job.request.id, "error", error=copy(error)))
-        self._outbox.interrupt()
-
     def _outputs_of(self, report: ReplicaReport) -> Iterable[EngineOutput]:
         outputs = [self._told(report, job, output) for job, output in report.outputs]
         self._send_again(report)
         self._send_waiting()
-        rejected, self._rejected = self._rejected, []
-        return [*(output for output in outputs if output is not None), *rejected]
+        return [output for output in outputs if output is not None]
 
     def _told(
         self, report: ReplicaReport, job: HostedJob, output: EngineOutput
     ) -> EngineOutput | None:
         """Return an output as the scheduler knows its work; None if that was cancelled."""
-        request = job.request
-        is_current = self._jobs.get(request.id) is job
-        handle = None
-        if output.handle is not None:
-            pin = PinnedHandle(report.replica, report.incarnation, output.handle)
-            if not is_current:
-                report.replica.release(report.incarnation, [output.handle])
-                return None
-            handle = Handle(f"hosted-{next(self._handle_numbers)}")
-            self._handles[handle] = pin
-            pin.replica.pins += 1
-        if not is_current:
+        request, replica = job.request, report.replica
+        if self._jobs.get(request.id) is not job:
+            if output.handle is not None:
+                replica.release(report.incarnation, [output.handle])
             return None
         if output.kind in ("final", "error"):
             del self._jobs[request.id]
-        return EngineOutput(request.id, output.kind, output.value, output.error, handle)
+        replica.pins += output.handle is not None
+        return self._pinned(replace(output, id=request.id), replica, report.incarnation)
 
     def _send_again(self, report: ReplicaReport) -> None:
         """Send lost work again in parts, unless its effects or answers are out already.

@@ -12,19 +12,11 @@ import platform
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import Sequence
 
 from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engine_api import (
-    CountingEngine,
-    Engine,
-    EngineOutput,
-    ForgettingEngine,
-    Handle,
-)
-from rag_accel.engines.replicas.hosted_steps import HostedSteps
+from rag_accel.engine_api import ForgettingEngine, Handle, WorkId
+from rag_accel.engines.replicas.engine_thread import EngineSteps, EngineThread, StepReport
 from rag_accel.engines.replicas.messages import (
     WHERE,
     HostedWork,
@@ -35,6 +27,8 @@ from rag_accel.engines.replicas.messages import (
 )
 from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.errors import EngineLostError
+
+_EARLY = 10_000
 
 
 class EngineHost:
@@ -47,24 +41,17 @@ class EngineHost:
     """
 
     def __init__(self, spec: EngineSpec, threads: int, clock: Clock | None = None) -> None:
-        self._spec = spec
-        self._threads = threads
         self._clock = clock or MonotonicClock()
         self._incarnation = uuid.uuid4().hex
-        lock = threading.Lock()
-        #: the engine's thread waits for the one, whoever polls for the other: a needless wake costs
-        self._wake = threading.Condition(lock)
-        self._told = threading.Condition(lock)
-        self._commands: list[Callable[[], object]] = []
+        self._told = threading.Condition()
         self._reports: deque[bytes] = deque()
         self._first = 0
-        self._counts: Mapping[str, int] = {}
-        self._step_began: float | None = None
-        self._closing = False
-        self._started: Future[HostInfo] = Future()
-        self._engine: Engine | None = None
-        self._steps: HostedSteps | None = None
-        self._thread: threading.Thread | None = None
+        self._is_over = False
+        #: cancelled before they came: calls of a process may overtake each other
+        self._gone_early: dict[WorkId, None] = {}
+        self._thread = EngineThread(
+            "rag-accel-hosted", spec.make, self._report, self._clock, threads
+        )
 
     def start(self) -> HostInfo:
         """Make the engine, once, and return the facts about this process.
@@ -72,18 +59,14 @@ class EngineHost:
         Raises:
             Exception: whatever the factory raises.
         """
-        with self._wake:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._main, name="rag-accel-hosted", daemon=True
-                )
-                self._thread.start()
-        return self._started.result()
+        self._thread.start()
+        profile = self._thread.made.result().profile
+        return HostInfo(profile, self._incarnation, platform.node(), os.getpid(), versions_here())
 
     def submit(self, work: Sequence[HostedWork]) -> None:
         """Take work; a process that was not started yet is not the one that it was sent to."""
-        if self._thread is not None:
-            self._post(lambda steps: steps.take(work))
+        if self._thread.is_started:
+            self._thread.order(lambda steps: self._take(steps, work))
 
     def exchange(self, work: Sequence[HostedWork], acknowledged: int, wait_s: float) -> HostReports:
         """Take work, then ``poll``: one call for both.
@@ -95,23 +78,22 @@ class EngineHost:
         return self.poll(acknowledged, wait_s)
 
     def cancel(self, numbers: Sequence[int]) -> None:
-        """Forget work by its numbers."""
-        self._post(lambda steps: steps.cancel([work_id(number) for number in numbers]))
+        """Forget work by its numbers, also such as has not come yet."""
+        self._thread.order(lambda steps: self._cancel(steps, list(map(work_id, numbers))))
 
     def release(self, handles: Sequence[Handle]) -> None:
         """Free state of the engine."""
-        self._post(lambda _: self._made.release(handles))
+        self._thread.order(lambda steps: steps.engine.release(handles))
 
     def forget(self, documents: Sequence[str], namespace: str) -> None:
         """Remove what is kept of texts of a namespace, where the engine keeps any."""
-        self._started.result()
-        if isinstance(self._engine, ForgettingEngine):
-            self._engine.forget(documents, namespace)
+        engine = self._thread.made.result()
+        if isinstance(engine, ForgettingEngine):
+            engine.forget(documents, namespace)
 
     def hint(self, documents: Sequence[str], namespace: str) -> None:
         """Tell the engine of texts that are likely to come."""
-        self._started.result()
-        self._made.hint(documents, namespace)
+        self._thread.made.result().hint(documents, namespace)
 
     def poll(self, acknowledged: int, wait_s: float) -> HostReports:
         """Return the reports from number ``acknowledged`` on, waiting for a first one.
@@ -121,108 +103,52 @@ class EngineHost:
         Raises:
             EngineLostError: the engine's thread has ended.
         """
-        with self._wake:
-            if self._thread is None:  # a new process, which whoever polls does not expect
+        thread = self._thread
+        with self._told:
+            if not thread.is_started:  # a new process, which whoever polls does not expect
                 return HostReports(self._incarnation, 0, ())
             while self._reports and self._first < acknowledged:
                 self._reports.popleft()
                 self._first += 1
-            self._told.wait_for(lambda: self._reports or not self._is_alive, wait_s)
-            if not self._is_alive and not self._reports:
+            self._told.wait_for(lambda: self._reports or self._is_over, wait_s)
+            if self._is_over and not self._reports:
                 raise EngineLostError("the thread of the engine has ended", where=WHERE)
-            began = self._step_began
             return HostReports(
                 self._incarnation,
                 self._first,
                 tuple(self._reports),
-                0.0 if began is None else self._clock.now() - began,
-                self._counts,
+                thread.step_s or 0.0,
+                thread.counts,
             )
 
     def close(self) -> None:
         """Drop all work and free the engine; returns when it is freed."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify_all()
-        self._interrupt()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.close()
+        self._thread.join()
 
-    @property
-    def _made(self) -> Engine:
-        assert self._engine is not None, "the engine is made before it is used"
-        return self._engine
+    def _take(self, steps: EngineSteps, work: Sequence[HostedWork]) -> None:
+        """Queue work; what cannot be read here ends in an error."""
+        for item in work:
+            id = work_id(item.number)
+            if id in self._gone_early:
+                del self._gone_early[id]
+                continue
+            try:
+                steps.take([item.request(self._clock.now())])
+            except Exception as error:
+                steps.refuse(id, error)
 
-    @property
-    def _is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+    def _cancel(self, steps: EngineSteps, ids: Sequence[WorkId]) -> None:
+        self._gone_early.update(dict.fromkeys(steps.cancel(ids)))
+        while len(self._gone_early) > _EARLY:
+            del self._gone_early[next(iter(self._gone_early))]
 
-    def _post(self, command: Callable[[HostedSteps], object]) -> None:
-        """Let the engine's thread run a command before its next step."""
-        with self._wake:
-            self._commands.append(partial(self._run, command))
-            self._wake.notify_all()
-        self._interrupt()
-
-    def _run(self, command: Callable[[HostedSteps], object]) -> None:
-        assert self._steps is not None, "commands run after the engine was made"
-        command(self._steps)
-
-    def _interrupt(self) -> None:
-        engine = self._engine
-        if engine is not None and engine.profile.interruptible:
-            engine.interrupt()
-
-    def _main(self) -> None:
-        try:
-            engine = self._engine = self._spec.make()
-            self._steps = steps = HostedSteps(engine, self._threads, self._clock)
-            info = self._info(engine)
-        except BaseException as error:
-            self._started.set_exception(error)
-            return
-        self._started.set_result(info)
-        try:
-            while self._next(steps):
-                self._step(steps)
-        finally:
-            engine.close()
-            with self._told:
-                self._told.notify_all()
-
-    def _next(self, steps: HostedSteps) -> bool:
-        """Run the commands, waiting for one where there is no work; False at the end."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._commands or self._closing or steps.has_work)
-            commands, self._commands = self._commands, []
-            if self._closing:
-                return False
-        for command in commands:
-            command()
-        return True
-
-    def _step(self, steps: HostedSteps) -> None:
-        if not steps.has_work:
-            return
-        self._step_began = self._clock.now()
-        outputs = steps.step()
-        self._step_began = None
-        if isinstance(self._engine, CountingEngine):
-            self._counts = dict(self._engine.counts)
-        self._report(outputs)
-
-    def _report(self, outputs: Sequence[EngineOutput]) -> None:
-        if not outputs:
-            return
-        body = pack_outputs(outputs)
+    def _report(self, report: StepReport) -> None:
+        body = [pack_outputs(report.outputs)] if report.outputs else []
         with self._told:
-            self._reports.append(body)
+            self._reports.extend(body)
+            self._is_over = report.is_over
             self._told.notify_all()
-
-    def _info(self, engine: Engine) -> HostInfo:
-        return HostInfo(
-            engine.profile, self._incarnation, platform.node(), os.getpid(), versions_here()
-        )
 
 
 def versions_here() -> dict[str, str]:

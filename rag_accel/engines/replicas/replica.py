@@ -4,33 +4,67 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, Handle, Health
 from rag_accel.engines.replicas.channel import WorkChannel
-from rag_accel.engines.replicas.in_flight import (
-    Forgetting,
-    HostedJob,
-    ReplicaFlight,
-    ReplicaReport,
-    ReplicaState,
+from rag_accel.engines.replicas.host import versions_here
+from rag_accel.engines.replicas.messages import (
+    HostedWork,
+    HostInfo,
+    HostReports,
+    unpack_outputs,
 )
-from rag_accel.engines.replicas.messages import HostInfo, HostReports, unpack_outputs
 from rag_accel.engines.replicas.options import ReplicaOptions
+from rag_accel.engines.replicas.parts_engine import PartJob
 from rag_accel.engines.replicas.processes import HostCall, HostGoneError, HostProcess, failure_of
-from rag_accel.engines.replicas.replica_errors import (
-    check_versions,
-    late_start_error,
-    lost_error,
-    overdue_error,
-    unstarted_error,
-)
-from rag_accel.errors import EngineError
+from rag_accel.errors import ConfigError, EngineError, EngineLostError
+
+ReplicaState = Literal["starting", "ready", "draining", "lost", "closed"]
+_Texts: TypeAlias = tuple[tuple[str, ...], str]
 
 #: Seconds between questions whether a process runs again.
 _AGAIN_S = 0.1
 #: Seconds of health after which the restarts of a process are forgotten.
 _FORGET_S = 3600.0
+
+
+@dataclass(slots=True, eq=False)
+class HostedJob(PartJob["Replica"]):
+    """A request while it is in flight at replicas. Equal only to itself.
+
+    Args:
+        work: as it was sent last.
+        call: that took it to the process.
+        resends: how often it was sent again.
+        is_suspect: whether a process was lost with it: it is sent to one without other work.
+    """
+
+    work: HostedWork = field(kw_only=True)
+    call: HostCall | None = None
+    resends: int = 0
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """News of a replica.
+
+    Args:
+        replica: that reports.
+        incarnation: the process that had the work.
+        outputs: of work in flight, with their jobs.
+        lost: jobs that no process works at any more.
+        error: why they were lost.
+    """
+
+    replica: Replica
+    incarnation: str = ""
+    outputs: tuple[tuple[HostedJob, EngineOutput], ...] = ()
+    lost: tuple[HostedJob, ...] = ()
+    error: EngineError | None = None
 
 
 class Replica:
@@ -73,8 +107,14 @@ class Replica:
         self._clock = clock
         self._tell = tell
         self._idle = idle
+        #: guards what follows
         self._lock = threading.Lock()
-        self._flight = ReplicaFlight()
+        self._state: ReplicaState = "starting"
+        self._why = "its process is starting"
+        self._jobs: dict[int, HostedJob] = {}
+        #: texts of a namespace that the present process has not yet forgotten
+        self._owed: list[_Texts] = []
+        self._idle_since = 0.0
         self._channel = WorkChannel(self._process, options.lost_after_s)
         self._closing = threading.Event()
         self._settled = threading.Event()
@@ -85,29 +125,29 @@ class Replica:
     @property
     def state(self) -> ReplicaState:
         """Return its state now; it may change at any time."""
-        return self._flight.state
+        return self._state
 
     @property
     def items(self) -> int:
         with self._lock:
-            return sum(job.work.size for job in self._flight.jobs.values())
+            return sum(job.work.size for job in self._jobs.values())
 
     @property
     def has_suspects(self) -> bool:
         """Tell whether it has work with which a process was lost, and takes no other."""
         with self._lock:
-            return any(job.is_suspect for job in self._flight.jobs.values())
+            return any(job.is_suspect for job in self._jobs.values())
 
     def idle_s(self, now: float) -> float:
         """Return the seconds without work; 0 where there is some."""
         with self._lock:
-            idle = self._flight.state == "ready" and not self._flight.jobs
-            return now - self._flight.idle_since if idle else 0.0
+            idle = self._state == "ready" and not self._jobs
+            return now - self._idle_since if idle else 0.0
 
     def health(self) -> Health:
         """Return whether it takes work."""
         with self._lock:
-            state, why = self._flight.state, self._flight.why
+            state, why = self._state, self._why
         if state == "ready":
             return Health(self.name)
         return Health(self.name, "lost" if state in ("lost", "closed") else "paused", why)
@@ -120,11 +160,11 @@ class Replica:
         """Send work; False if it takes none now."""
         now = self._clock.now()
         with self._lock:
-            if self._flight.state != "ready":
+            if self._state != "ready":
                 return False
             for job in jobs:
                 job.sent_at = now
-                self._flight.jobs[job.work.number] = job
+                self._jobs[job.work.number] = job
         # A process that goes meanwhile is noticed by the thread, which reports these as lost.
         call = self._channel.send([job.work for job in jobs])
         for job in jobs:
@@ -135,7 +175,7 @@ class Replica:
         """Forget work that is in flight here."""
         with self._lock:
             numbers = [job.work.number for job in jobs]
-            gone = [number for number in numbers if self._flight.jobs.pop(number, None) is not None]
+            gone = [number for number in numbers if self._jobs.pop(number, None) is not None]
             self._note_idle()
         if gone:
             self.is_in_step = True  # until a report says that it is not
@@ -148,7 +188,7 @@ class Replica:
 
     def hint(self, documents: Sequence[str], namespace: str) -> None:
         """Pass a hint on, where the process runs; from any thread."""
-        if self._flight.state == "ready":
+        if self._state == "ready":
             self._channel.begin("hint", tuple(documents), namespace)
 
     def forget(self, documents: Sequence[str], namespace: str) -> None:
@@ -157,28 +197,28 @@ class Replica:
         Raises:
             Exception: whatever the engine raises.
         """
-        forgetting = Forgetting(tuple(documents), namespace)
+        texts = tuple(documents), namespace
         with self._lock:
-            if self._flight.state in ("lost", "closed"):
+            if self._state in ("lost", "closed"):
                 return
-            self._flight.owed.append(forgetting)
-            is_ready = self._flight.state in ("ready", "draining")
+            self._owed.append(texts)
+            is_ready = self._state in ("ready", "draining")
         if is_ready:
-            self._forget_owed(forgetting)
+            self._forget_owed(texts)
 
     def retire(self) -> bool:
         """Take no more work and end soon; False if it has some, or is not ready."""
         with self._lock:
-            if self._flight.state != "ready" or self._flight.jobs:
+            if self._state != "ready" or self._jobs:
                 return False
-            self._flight.state, self._flight.why = "draining", "it is being ended"
+            self._state, self._why = "draining", "it is being ended"
         return True
 
     def begin_close(self) -> None:
         """Have the process free its engine."""
         with self._lock:
-            if self._flight.state != "lost":
-                self._flight.state, self._flight.why = "closed", "the engine is closed"
+            if self._state != "lost":
+                self._state, self._why = "closed", "the engine is closed"
         lost = tuple(self._take_all())
         if lost:
             self._tell(
@@ -243,36 +283,36 @@ class Replica:
         """Let work come, after what the last process was to forget is forgotten by this one."""
         while True:
             with self._lock:
-                owed = list(self._flight.owed)
+                owed = list(self._owed)
                 if not owed:
                     self.info = info
-                    if self._flight.state == "starting":
-                        self._flight.state, self._flight.why = "ready", ""
+                    if self._state == "starting":
+                        self._state, self._why = "ready", ""
                         self._served_since = self._clock.now()
-                        self._flight.idle_since = self._clock.now()
+                        self._idle_since = self._clock.now()
                     break
-            for forgetting in owed:
-                if not self._forget_owed(forgetting):
+            for texts in owed:
+                if not self._forget_owed(texts):
                     return  # the process is gone again, as the next poll will show
         self._settled.set()
         self._tell(ReplicaReport(self))
 
-    def _forget_owed(self, forgetting: Forgetting) -> bool:
+    def _forget_owed(self, texts: _Texts) -> bool:
         """Have the present process forget texts; False if it is gone."""
         try:
-            call = self._process.call("forget", forgetting.documents, forgetting.namespace)
+            call = self._process.call("forget", *texts)
             call.result(self._options.lost_after_s)
         except (HostGoneError, TimeoutError):
             return False
         except BaseException:
-            self._drop_owed(forgetting)
+            self._drop_owed(texts)
             raise
-        self._drop_owed(forgetting)
+        self._drop_owed(texts)
         return True
 
-    def _drop_owed(self, forgetting: Forgetting) -> None:
+    def _drop_owed(self, texts: _Texts) -> None:
         with self._lock:
-            self._flight.owed = [owed for owed in self._flight.owed if owed is not forgetting]
+            self._owed = [owed for owed in self._owed if owed is not texts]
 
     def _serve(self, info: HostInfo) -> None:
         """Collect outputs until the process is gone, or this is closed."""
@@ -297,14 +337,14 @@ class Replica:
                 return self._restart(info, f"a step has lasted {reports.step_s:.0f} s")
             if self._idle is not None and not reports.reports:
                 self._idle()
-            if self._flight.state == "draining":
+            if self._state == "draining":
                 self.begin_close()
                 self._end_process()
         return None
 
     def _is_idle(self) -> bool:
         with self._lock:
-            return not self._flight.jobs
+            return not self._jobs
 
     def _take(self, info: HostInfo, reports: HostReports) -> None:
         self.counts = dict(reports.counts)
@@ -326,14 +366,14 @@ class Replica:
         unheld: list[Handle] = []
         with self._lock:
             for output in told:
-                job = self._flight.jobs.get(int(output.id))
+                job = self._jobs.get(int(output.id))
                 if job is None:  # cancelled, or sent to another one
                     unheld += [] if output.handle is None else [output.handle]
                     continue
                 if output.kind == "partial":
                     job.is_streamed = True
                 elif output.kind != "progress":
-                    del self._flight.jobs[int(output.id)]
+                    del self._jobs[int(output.id)]
                 known.append((job, output))
             self._note_idle()
         if unheld:
@@ -352,7 +392,7 @@ class Replica:
             self._tell(ReplicaReport(self))  # suspects may wait for this
         now = self._clock.now()
         with self._lock:
-            jobs = list(self._flight.jobs.values())
+            jobs = list(self._jobs.values())
         late = [job for job in jobs if now - job.sent_at > self._options.work_timeout_s]
         hangs = bool(late) and reports.step_s > self._options.work_timeout_s / 2
         if hangs and len(jobs) > 1:
@@ -375,7 +415,7 @@ class Replica:
     def _report_unsent(self, info: HostInfo, jobs: list[HostedJob], failure: Exception) -> None:
         with self._lock:
             numbers = [job.work.number for job in jobs]
-            lost = [self._flight.jobs.pop(number, None) for number in numbers]
+            lost = [self._jobs.pop(number, None) for number in numbers]
             self._note_idle()
         unsent = tuple(job for job in lost if job is not None)
         if unsent:
@@ -390,13 +430,13 @@ class Replica:
         if self._closing.is_set():
             return
         with self._lock:
-            if self._flight.state == "closed":
+            if self._state == "closed":
                 return
-            if self._flight.state == "draining":
+            if self._state == "draining":
                 self._closing.set()
-                self._flight.state = "closed"
+                self._state = "closed"
                 return
-            self._flight.state, self._flight.why = "starting", f"its process starts again: {why}"
+            self._state, self._why = "starting", f"its process starts again: {why}"
             self._host_again()
         self.info, self.is_in_step = None, False
         lost = tuple(self._take_all())
@@ -416,9 +456,9 @@ class Replica:
     def _end(self, error: Exception) -> None:
         """Take no work any more."""
         with self._lock:
-            if self._flight.state != "closed":
-                self._flight.state, self._flight.why = "lost", str(error)
-            self._flight.owed.clear()
+            if self._state != "closed":
+                self._state, self._why = "lost", str(error)
+            self._owed.clear()
         self.failure = error
         incarnation = self.info.incarnation if self.info is not None else ""
         lost = tuple(self._take_all())
@@ -430,11 +470,72 @@ class Replica:
 
     def _take_all(self) -> list[HostedJob]:
         with self._lock:
-            jobs = list(self._flight.jobs.values())
-            self._flight.jobs.clear()
+            jobs = list(self._jobs.values())
+            self._jobs.clear()
             self._note_idle()
             return jobs
 
     def _note_idle(self) -> None:
-        if not self._flight.jobs:
-            self._flight.idle_since = self._clock.now()
+        if not self._jobs:
+            self._idle_since = self._clock.now()
+
+
+def lost_error(name: str, why: str) -> EngineLostError:
+    """Return the error of work whose process is gone."""
+    return EngineLostError(
+        "the process of an engine was lost while it worked",
+        where=name,
+        found=why,
+        hint="send the work again: the process is started again, at most max_restarts times",
+    )
+
+
+def unstarted_error(name: str, why: str) -> EngineLostError:
+    """Return the error of a process that cannot start, or starts no more."""
+    return EngineLostError(
+        "the process of an engine does not start",
+        where=name,
+        found=why,
+        hint="it needs rag-accel and what the engine imports, on every node; one that died is "
+        "started again at most max_restarts times",
+    )
+
+
+def late_start_error(name: str, options: ReplicaOptions) -> EngineError:
+    """Return the error of a process that is not ready in time."""
+    needs = f"it waits for {options.needs}, or " if options.needs else ""
+    return EngineError(
+        "a process has not made its engine in time",
+        where=name,
+        found=f"{needs}the engine takes long to make",
+        valid=f"within start_timeout_s={options.start_timeout_s:g} seconds",
+        hint="give it more time; on a cluster, see what is free",
+    )
+
+
+def overdue_error(name: str, options: ReplicaOptions) -> EngineError:
+    """Return the error of work that has taken too long."""
+    return EngineError(
+        "a process has not ended a piece of work in time",
+        where=name,
+        valid=f"within work_timeout_s={options.work_timeout_s:g} seconds",
+        hint="give it more time, or the engine more replicas",
+    )
+
+
+def check_versions(name: str, info: HostInfo) -> None:
+    """Check that both sides run the same versions.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    here = versions_here()
+    other = {key: value for key, value in info.versions.items() if here.get(key) != value}
+    if other:
+        raise ConfigError(
+            "a process runs another version",
+            where=f"{name}, on {info.node}",
+            found=", ".join(f"{key} {value}" for key, value in sorted(other.items())),
+            valid=", ".join(f"{key} {here.get(key)}" for key in sorted(other)),
+            hint="install the same versions wherever processes are started",
+        )

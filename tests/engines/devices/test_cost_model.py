@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rag_accel.engine_api import LatencyModel
 from rag_accel.engines.devices.cost_model import (
@@ -13,6 +16,7 @@ from rag_accel.engines.devices.cost_model import (
     DeviceDemand,
     capacity_of,
     depth_within,
+    fit_latency,
     savings_of,
 )
 from rag_accel.errors import ConfigError
@@ -101,3 +105,46 @@ def test_the_papers_example_saves_about_a_fifth() -> None:
 def test_a_demand_that_is_no_number_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="a demand is no number"):
         DeviceDemand(**{"mean_rate": 1.0, "peak": 1.0, **bad})  # type: ignore[arg-type]
+
+
+seconds = st.floats(0.0, 100.0)
+
+
+@given(alpha=seconds, beta=seconds)
+def test_points_on_a_line_give_that_line(alpha: float, beta: float) -> None:
+    model = fit_latency([(items, alpha * items + beta) for items in (1, 2, 4, 8, 16)])
+    assert model.per_item_s == pytest.approx(alpha, abs=1e-9)
+    assert model.base_s == pytest.approx(beta, abs=1e-9)
+
+
+def test_a_line_that_would_start_below_zero_goes_through_the_origin() -> None:
+    model = fit_latency([(1, 0.5), (2, 2.0)])
+    assert model == LatencyModel(base_s=0.0, per_item_s=pytest.approx(0.9))
+
+
+def test_latency_that_falls_with_concurrency_is_fitted_as_constant() -> None:
+    assert fit_latency([(1, 2.0), (2, 1.0)]) == LatencyModel(base_s=1.5, per_item_s=0.0)
+
+
+points = st.lists(st.tuples(st.integers(1, 64), seconds), min_size=2, max_size=8)
+
+
+@given(points=points, alpha=seconds, beta=seconds)
+def test_no_line_with_bounds_at_zero_fits_better(points: Any, alpha: float, beta: float) -> None:
+    if len({items for items, _ in points}) < 2:
+        return
+
+    def error(model: LatencyModel) -> float:
+        return sum((model.predict_s(items) - s) ** 2 for items, s in points)
+
+    model = fit_latency(points)
+    assert model.base_s >= 0.0
+    assert model.per_item_s >= 0.0
+    other = LatencyModel(base_s=beta, per_item_s=alpha)
+    assert error(model) <= error(other) * (1 + 1e-9) + 1e-6
+
+
+@pytest.mark.parametrize("points", [[], [(1, 1.0)], [(2, 1.0), (2, 3.0)]])
+def test_a_line_needs_two_concurrencies(points: Any) -> None:
+    with pytest.raises(ConfigError, match="two concurrencies"):
+        fit_latency(points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_accel.engines.devices.expected_tokens import ExpectedTokens
+from rag_accel.engines.devices.admission import ExpectedTokens
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rag_accel.engines.devices.latency_fit import LatencyFit, MemberLines
+from rag_accel.engines.devices.plan import LatencyFit, MemberLines
 
 
 def test_steps_of_two_sizes_give_the_line() -> None:

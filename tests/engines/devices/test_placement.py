@@ -9,9 +9,8 @@ import pytest
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.pieces import AGEING_S, LATE_SHARE, PIECE_TOKENS
-from rag_accel.engines.devices.placement import Placement
+from rag_accel.engines.devices.placement import MOST_FAILURES, Placement
 from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
-from rag_accel.engines.devices.returns import MOST_FAILURES
 
 FAST = MemberSpec("fast", alpha=0.001, beta=0.1, max_threads=0)
 SLOW = MemberSpec("slow", alpha=0.004, beta=0.0, max_threads=0)
@@ -305,7 +304,7 @@ def test_a_member_that_was_away_joins_again_in_its_place_with_the_line_measured_
     assert placement.members == ("slow",)
     placement.rejoin(replace(FAST, alpha=0.5))
     assert placement.members == ("fast", "slow")
-    assert placement.predict_s("fast", 1) == pytest.approx(0.6)
+    assert placement._members["fast"].lines.predict_s(1, False) == pytest.approx(0.6)
 
 
 def test_what_a_lost_member_held_goes_to_another() -> None:

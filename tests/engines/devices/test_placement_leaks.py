@@ -6,6 +6,7 @@ import random
 from math import inf
 
 import pytest
+from virtual_clients import check
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.admission import Admission
@@ -59,7 +60,7 @@ class Play:
         for batch in self.running:
             self.num_shared += sum(piece.places > 1 for piece in batch.pieces)
         self.running += self.placement.bind(self.now, cores=self.rng.randint(1, 4))
-        self.placement.check()
+        check(self.placement)
         self.ask()
         assert self.admission.num_measured <= len(self.open)
 

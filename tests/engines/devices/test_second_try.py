@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from virtual_clients import check
 
 from rag_accel.engine_api import WorkId
-from rag_accel.engines.devices.limits import MemberLimits
 from rag_accel.engines.devices.placement import Placement
-from rag_accel.engines.devices.plan import MemberBatch, MemberSpec
+from rag_accel.engines.devices.plan import MemberBatch, MemberLimits, MemberSpec
 from rag_accel.errors import ConfigError
 
 FIRST = MemberSpec("first", alpha=0.001, beta=0.1, max_threads=0)
@@ -30,7 +30,7 @@ def add(placement: Placement, work: str, now: float = 0.0, **more: Any) -> None:
 
 def bind(placement: Placement, now: float) -> dict[str, MemberBatch]:
     found = {batch.member: batch for batch in placement.bind(now)}
-    placement.check()
+    check(placement)
     return found
 
 
@@ -53,7 +53,7 @@ def shared(*members: MemberSpec) -> tuple[Placement, MemberBatch, MemberBatch]:
 def test_the_first_result_counts_and_the_other_is_dropped() -> None:
     placement, first, second = shared()
     assert work_items(placement.ended(second, 0.4, 1.1)) == ["a"]
-    placement.check()
+    check(placement)
     assert placement.num_work_items == 0
     assert placement.ended(first, 30.0, 30.0) == ()
 
@@ -71,14 +71,14 @@ def test_a_result_of_the_late_member_takes_the_piece_out_of_the_queue() -> None:
     placement.add(WorkId("big"), [2000], 0.0)
     bind(placement, 5.0)  # "a" is queued once more, whoever takes it
     assert work_items(placement.ended(first, 6.0, 6.0)) == ["a"]
-    placement.check()
+    check(placement)
     assert not placement.has(WorkId("a"))
 
 
 def test_what_the_late_member_fails_is_left_to_the_other() -> None:
     placement, first, second = shared()
     assert placement.failed(first) == ()
-    placement.check()
+    check(placement)
     assert placement.num_queued == 0
     assert work_items(placement.ended(second, 0.4, 1.1)) == ["a"]
 
@@ -86,7 +86,7 @@ def test_what_the_late_member_fails_is_left_to_the_other() -> None:
 def test_what_both_fail_ends_with_an_error() -> None:
     placement, first, second = shared()
     assert placement.failed(second) == ()
-    placement.check()
+    check(placement)
     assert work_items(placement.failed(first)) == ["a"]
 
 
@@ -94,7 +94,7 @@ def test_what_is_lost_or_refused_by_the_late_member_is_not_computed_a_third_time
     for lose in (True, False):
         placement, first, _ = shared()
         assert (placement.lose("first") if lose else placement.refused(first, 9.0)) == ()
-        placement.check()
+        check(placement)
         assert placement.num_queued == 0
 
 

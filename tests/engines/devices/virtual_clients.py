@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -11,6 +12,7 @@ from typing import Any
 
 from rag_accel.engine_api import WorkId
 from rag_accel.engines.devices.admission import Admission
+from rag_accel.engines.devices.pieces import WorkPiece
 from rag_accel.engines.devices.placement import Placement
 from rag_accel.engines.devices.plan import MemberSpec
 
@@ -148,3 +150,23 @@ def ask_in_loops(
         group.at(number * 1e-4, ask)
     group.run(until)
     return outcome
+
+
+def check(placement: Placement) -> None:
+    """Raise AssertionError unless each piece of a live work is in ``places`` places.
+
+    It is in one, or in another too where a member is late; and never twice in the queue.
+    """
+    places: Counter[WorkPiece] = Counter()
+    for state in placement._states():
+        assert len(state.running) <= state.spec.in_flight
+        for batch in state.running:
+            places.update(batch.pieces)
+    for work in placement._works.values():
+        assert work.left
+        assert len(set(work.todo)) == len(work.todo)
+        assert {piece for piece in work.left if piece.is_queued} == set(work.todo)
+        places.update(work.todo)
+        assert all(places[piece] == piece.places > 0 for piece in work.left)
+    restricted = [work for work in placement._works.values() if work.admitted is not None]
+    assert len(restricted) == placement._num_restricted

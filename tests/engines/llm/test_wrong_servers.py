@@ -15,7 +15,7 @@ from loopback_server import LoopbackServer
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import Document, Engine
 from rag_accel.engines import OpenAICompatibleEngine, RemoteOptions, RemoteRerankEngine
-from rag_accel.engines.pool.engine import EnginePool
+from rag_accel.engines.replicas.pool import EnginePool
 from rag_accel.errors import RemoteEngineError
 from rag_accel.testing import ManualClock
 

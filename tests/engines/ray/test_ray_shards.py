@@ -219,7 +219,7 @@ def test_a_change_that_one_shard_cannot_take_is_taken_by_none(shard: Maker) -> N
 def _dies(actor: PlainActor, when: Callable[[Any], bool], *, executes: bool) -> None:
     """Let an actor die once at a call of its engine, before or after it was executed."""
     host = actor.hosts[-1]
-    engine: Any = host._engine
+    engine: Any = host._thread.made.result()
     ended = engine._ended
 
     def dying(request: EngineRequest) -> EngineOutput:

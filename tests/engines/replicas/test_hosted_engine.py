@@ -293,7 +293,8 @@ def _poison(hosted: Hosted, *, kills: bool = True) -> list[str]:
     deaths: list[str] = []
 
     def dies(engine: Any) -> None:
-        actor = next(a for a in hosted.cluster.actors if a.hosts[-1]._engine is engine)
+        made = ((actor, actor.hosts[-1]._thread.made) for actor in hosted.cluster.actors)
+        actor = next(actor for actor, its in made if its.done() and its.result() is engine)
         host = actor.hosts[-1]
         deaths.append(engine.__class__.__name__)
         if kills:
@@ -600,7 +601,7 @@ def test_an_actor_that_takes_too_long_is_named_and_ended() -> None:
 
 def test_another_version_on_a_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"Python": "2.7", "rag-accel": "0", "ray": "absent"}
-    monkeypatch.setattr("rag_accel.engines.replicas.replica_errors.versions_here", lambda: here)
+    monkeypatch.setattr("rag_accel.engines.replicas.replica.versions_here", lambda: here)
     with pytest.raises(ConfigError, match="another version"):
         RayEngine(FAKE, cluster=PlainCluster())
 

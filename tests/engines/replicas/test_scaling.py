@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_accel.engines.replicas.scaling import ReplicaLoad, ScalingRule
+from rag_accel.engines.replicas.engine import ReplicaLoad, ScalingRule
 
 RULE = ScalingRule(least=1, most=3, scale_at=10, idle_s=60.0)
 BUSY, IDLE = ReplicaLoad("ready", 10), ReplicaLoad("ready", 0, 60.0)

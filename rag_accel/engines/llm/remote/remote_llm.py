@@ -15,8 +15,8 @@ from rag_accel.engines.http.options import RemoteOptions
 from rag_accel.engines.llm.remote.early_prompts import check_early
 from rag_accel.engines.llm.remote.engine import OpenAICompatibleEngine
 from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
-from rag_accel.engines.pool.engine import EnginePool
-from rag_accel.engines.pool.shared import SharedPlacement
+from rag_accel.engines.replicas.pool import EnginePool
+from rag_accel.engines.replicas.pool_placement import PoolPlacement
 from rag_accel.errors import ConfigError
 from rag_accel.kv.reuse_request import ServedReuse
 from rag_accel.system.locks import RenewedLock
@@ -97,7 +97,7 @@ class RemoteModel:
         self._options = options
         self.bounds = bounds
         #: chooses servers for its engines, and for clients of a program that ask them
-        self.placement = SharedPlacement(len(servers))
+        self.placement = PoolPlacement(len(servers))
 
     @property
     def name(self) -> str:

@@ -35,9 +35,8 @@ from rag_accel.engines.ray.options import RayOptions
 from rag_accel.engines.ray.shards.shard_calls import OtherVersion, ShardHits, ShardSearch
 from rag_accel.engines.ray.shards.shard_files import read_manifest
 from rag_accel.engines.ray.shards.shard_ingestion import ShardIngestion
-from rag_accel.engines.replicas.in_flight import HostedJob, ReplicaReport
 from rag_accel.engines.replicas.messages import HostedWork
-from rag_accel.engines.replicas.replica import Replica
+from rag_accel.engines.replicas.replica import HostedJob, Replica, ReplicaReport
 from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.engines.retrieval.search_request import checked_search
 from rag_accel.engines.retrieval.vectors.checks import checked_documents, checked_vectors
@@ -274,7 +273,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
             deadline=None if request is None else request.deadline,
         )
         work = HostedWork.of(next(self._numbers), sent, None, self._clock.now())
-        return ShardPart(sent, work, place=place, whole=whole, answer=answer)
+        return ShardPart(sent, work=work, place=place, whole=whole, answer=answer)
 
     def _send_waiting(self) -> None:
         """Send parts to their shards; those of a shard that starts again wait for it."""
@@ -326,8 +325,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
                 if isinstance(part, ShardPart) and part.whole is not None:
                     self._send_again(part, part.whole, report)
         self._send_waiting()
-        rejected, self._rejected = self._rejected, []
-        return [*outputs, *rejected]
+        return outputs
 
     def _gather(self, job: ShardedJob, part: ShardPart, output: EngineOutput) -> list[EngineOutput]:
         """Take a shard's answer; return the whole one when it was the last."""

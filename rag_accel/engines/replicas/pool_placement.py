@@ -1,17 +1,21 @@
 """Choices of the member of a pool that takes a work: by load, near to where its texts were last.
 
-Pure: no clock, no threads, no I/O; times come in with what happens.
+Without threads and I/O; time is that of a clock. Members may be chosen from several threads: by an
+engine, and by clients of a program that ask the same servers.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.errors import RagAccelError
+from rag_accel.system.locks import ForkedAnew
 
 FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 8.0
@@ -72,23 +76,39 @@ class MemberLoad:
     is_closed: bool = False
 
 
-@dataclass(slots=True)
-class PoolPlacement:
-    """The loads of a pool's members, and where texts were last.
+class PoolPlacement(ForkedAnew):
+    """The loads of members, and where texts were last. A forked child begins with empty loads.
 
     Args:
         count: of members.
+        clock: of services and pauses.
     """
 
-    count: int
-    loads: list[MemberLoad] = field(init=False)
-    _last: OrderedDict[Hashable, int] = field(init=False, default_factory=OrderedDict)
+    def __init__(self, count: int, clock: Clock | None = None) -> None:
+        self._count = count
+        self.clock = clock or MonotonicClock()
+        super().__init__()
 
-    def __post_init__(self) -> None:
-        self.loads = [MemberLoad() for _ in range(self.count)]
+    def renew(self) -> None:
+        self._lock = threading.RLock()
+        self.loads = [MemberLoad() for _ in range(self._count)]
+        self._last: OrderedDict[Hashable, int] = OrderedDict()
+
+    def take(
+        self, keys: Mapping[Hashable, int], size: int, without: Collection[int] = ()
+    ) -> int | None:
+        """Return the member for a work, which it has from now on; None if there is none.
+
+        ``left`` must follow. See ``choose``.
+        """
+        with self._lock:
+            at = self.choose(keys, size, without)
+            if at is not None:
+                self.pin(at, size, keys)
+            return at
 
     def choose(
-        self, keys: Mapping[Hashable, int], size: int, now: float, without: Collection[int] = ()
+        self, keys: Mapping[Hashable, int], size: int, without: Collection[int] = ()
     ) -> int | None:
         """Return the member for a work; None if there is none that it was not tried on.
 
@@ -100,24 +120,25 @@ class PoolPlacement:
         Args:
             keys: beginnings and texts of the prompt, with how long they are.
             size: of the work, in items.
-            now: in seconds.
             without: members that have failed it.
         """
-        able = [at for at in range(self.count) if at not in without and not self._is_closed(at)]
-        if not able:
-            return None
-        ready = [at for at in able if self.is_ready(at, now)]
-        if not ready:
-            return min(able, key=lambda at: self.loads[at].paused_until)
-        ready = [at for at in ready if self.loads[at].is_due] or ready
-        first = min(ready, key=lambda at: self._order(at, size))
-        latest = SLACK * self._ends_in(first, 2 * size)
-        near = [at for at in ready if self._ends_in(at, size) <= latest]
-        known = {at: self._known(at, keys) for at in near}
-        best = max(known.values())
-        if best == 0:
-            return first
-        return min((at for at in near if known[at] == best), key=lambda at: self._order(at, size))
+        with self._lock:
+            able = [at for at in self.open_members() if at not in without]
+            if not able:
+                return None
+            ready = [at for at in able if self.is_ready(at)]
+            if not ready:
+                return min(able, key=lambda at: self.loads[at].paused_until)
+            ready = [at for at in ready if self.loads[at].is_due] or ready
+            first = min(ready, key=lambda at: self._order(at, size))
+            latest = SLACK * self._ends_in(first, 2 * size)
+            near = [at for at in ready if self._ends_in(at, size) <= latest]
+            known = {at: self._known(at, keys) for at in near}
+            best = max(known.values())
+            if best == 0:
+                return first
+            known_best = (at for at in near if known[at] == best)
+            return min(known_best, key=lambda at: self._order(at, size))
 
     def _known(self, at: int, keys: Mapping[Hashable, int]) -> int:
         """Return how much of a prompt a member had last."""
@@ -134,35 +155,35 @@ class PoolPlacement:
         speed = load.speed if load.speed is not None else max(speeds, default=1.0)
         return (load.items + size) / speed
 
-    def is_ready(self, at: int, now: float) -> bool:
+    def is_ready(self, at: int) -> bool:
         """Tell whether a member takes work; after a pause, one work until that has ended well."""
         load = self.loads[at]
-        if load.is_closed or now < load.paused_until:
+        if load.is_closed or self.clock.now() < load.paused_until:
             return False
         return load.failures == 0 or load.works == 0
 
-    def _is_closed(self, at: int) -> bool:
-        return self.loads[at].is_closed
+    def pin(self, at: int, size: int, keys: Mapping[Hashable, int]) -> None:
+        """Note that a member has a work."""
+        with self._lock:
+            load = self.loads[at]
+            load.items += size
+            load.works += 1
+            load.is_due = False
+            self._remember(at, keys)
 
-    def began(self, at: int, size: int, keys: Mapping[Hashable, int]) -> None:
-        """Note that a member was given a work."""
-        load = self.loads[at]
-        load.items += size
-        load.works += 1
-        load.is_due = False
-        self._remember(at, keys)
-
-    def early(self, keys: Mapping[Hashable, int], size: int, now: float) -> int | None:
+    def early(self, keys: Mapping[Hashable, int], size: int) -> int | None:
         """Return the member of a prompt's beginning: where a work with these keys would go now.
 
-        None while that member is paused or has work. Early work is no load, and tells nothing of
-        how fast the member is; the rest of the prompt finds the member by the keys.
+        None while that member is paused or has work. Early work is no load, no ``left`` follows,
+        and it tells nothing of how fast the member is; the rest of the prompt finds the member by
+        the keys.
         """
-        at = self.choose(keys, size, now)
-        if at is None or self.loads[at].works or not self.is_ready(at, now):
-            return None
-        self._remember(at, keys)
-        return at
+        with self._lock:
+            at = self.choose(keys, size)
+            if at is None or self.loads[at].works or not self.is_ready(at):
+                return None
+            self._remember(at, keys)
+            return at
 
     def _remember(self, at: int, keys: Iterable[Hashable]) -> None:
         for key in keys:
@@ -173,36 +194,37 @@ class PoolPlacement:
 
     def left(self, at: int, size: int) -> None:
         """Note that a member has a work no longer, however it ended."""
-        load = self.loads[at]
-        load.items -= size
-        load.works -= 1
+        with self._lock:
+            self.loads[at].items -= size
+            self.loads[at].works -= 1
 
     def succeeded(self, at: int, size: int, seconds: float) -> None:
-        """Note that a work ended well after so many seconds at the member."""
-        load = self.loads[at]
-        load.failures = 0
-        load.failure = None
-        load.paused_until = -math.inf
-        # A member serves several at once: those next to this one have had their share of the time.
-        speed = max(1, load.works + 1) * size / max(seconds, 1e-6)
-        load.speed = speed if load.speed is None else 0.8 * load.speed + 0.2 * speed
+        """Note that a work that has left ended well after so many seconds."""
+        with self._lock:
+            load = self.loads[at]
+            load.failures = 0
+            load.failure = None
+            load.paused_until = -math.inf
+            # A member serves several at once: others there have had their share of the time.
+            speed = max(1, load.works + 1) * size / max(seconds, 1e-6)
+            load.speed = speed if load.speed is None else 0.8 * load.speed + 0.2 * speed
 
-    def failed(self, at: int, failure: Failure, now: float) -> None:
+    def failed(self, at: int, failure: Failure) -> None:
         """Pause a member after an error of its own; the longer, the more there were in a row.
 
         Errors of works that it was given before the last pause count no further: they tell nothing
         of how it is since.
         """
-        load = self.loads[at]
-        pause_s = 0.0
-        if load.failure is None or failure.began_at > load.paused_at:
-            pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(load.failures, 8))
-            load.failures += 1
-            load.failure, load.paused_at = failure, now
-        if failure.asked_s is not None:
-            pause_s = min(failure.asked_s, LONGEST_ASKED_S)
-        load.is_due = failure.ended_at - failure.began_at <= QUICK_S
-        load.paused_until = max(load.paused_until, now + pause_s)
+        with self._lock:
+            load, now, pause_s = self.loads[at], self.clock.now(), 0.0
+            if load.failure is None or failure.began_at > load.paused_at:
+                pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(load.failures, 8))
+                load.failures += 1
+                load.failure, load.paused_at = failure, now
+            if failure.asked_s is not None:
+                pause_s = min(failure.asked_s, LONGEST_ASKED_S)
+            load.is_due = failure.ended_at - failure.began_at <= QUICK_S
+            load.paused_until = max(load.paused_until, now + pause_s)
 
     def close(self, at: int) -> None:
         """Give a member no work any more."""
@@ -210,7 +232,7 @@ class PoolPlacement:
 
     def open_members(self) -> Sequence[int]:
         """Return the members that are not closed."""
-        return [at for at in range(self.count) if not self._is_closed(at)]
+        return [at for at in range(self._count) if not self.loads[at].is_closed]
 
 
 def why_of(error: BaseException) -> str:

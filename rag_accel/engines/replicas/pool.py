@@ -14,17 +14,15 @@ from rag_accel.engine_api import (
     EngineProfile,
     EngineRequest,
     ForgettingEngine,
-    Handle,
     Health,
     PrimitiveKind,
     StepBudget,
 )
 from rag_accel.engine_api.health import ReportingEngine
 from rag_accel.engine_api.transient import is_doubtful, is_transient, retry_after_s
-from rag_accel.engines.bases import OutboxEngine
-from rag_accel.engines.pool.member import MemberReport, PoolMember
-from rag_accel.engines.pool.placement import Failure, why_of
-from rag_accel.engines.pool.shared import SharedPlacement
+from rag_accel.engines.replicas.engine_thread import EngineThread, StepReport
+from rag_accel.engines.replicas.parts_engine import PartJob, PartsEngine, PinnedHandle, added_up
+from rag_accel.engines.replicas.pool_placement import Failure, PoolPlacement, why_of
 from rag_accel.errors import BusyError, ConfigError, EngineLostError
 
 Keys = Callable[[EngineRequest], Mapping[Hashable, int]]
@@ -40,36 +38,36 @@ LOOK_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class PoolJob:
-    """A work of the pool.
+class PoolJob(PartJob[int]):
+    """A work of the pool. Equal only to itself.
 
     Args:
-        request: as the pool was given it.
         keys: by which members know its prompt.
-        pinned: the member that has its state, for one that resumes.
         member: that has it now.
         tried: members that have failed it.
-        began_at: when its member got it.
-        has_streamed: whether some of it has been passed on: it is never repeated then.
         first_error: what the first member that failed it reported.
         doubt: a member whose failure is its own if the next one ends the work well; until then, the
             work counts as one that it has too, so that it does not look idle.
         is_early: whether it is a beginning that nobody waits for: no load, and never moved.
     """
 
-    request: EngineRequest
-    keys: Mapping[Hashable, int]
-    pinned: int | None = None
+    keys: Mapping[Hashable, int] = field(kw_only=True)
     member: int | None = None
     tried: set[int] = field(default_factory=set[int])
-    began_at: float = 0.0
-    has_streamed: bool = False
     first_error: BaseException | None = None
     doubt: tuple[int, Failure] | None = None
     is_early: bool = False
 
 
-class EnginePool(OutboxEngine[PoolJob, MemberReport]):
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """A report of the thread of a member."""
+
+    member: int
+    report: StepReport
+
+
+class EnginePool(PartsEngine[int, PoolJob, MemberReport]):
     """An engine made of several that give equal results, each on a thread of its own.
 
     Requests go to the member that would end them soonest; among near ties, to the member that last
@@ -101,7 +99,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         names: Sequence[str] | None = None,
         keys: Keys | None = None,
         step_timeout_s: float = 120.0,
-        placement: SharedPlacement | None = None,
+        placement: PoolPlacement | None = None,
         clock: Clock | None = None,
     ) -> None:
         profile = pool_profile(members)
@@ -109,43 +107,38 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         self.names = names or [f"{type(one).__name__} {at}" for at, one in enumerate(members, 1)]
         self._keys = keys or (lambda request: {})
         self._clock = clock or MonotonicClock()
-        self._placement = placement or SharedPlacement(len(members), self._clock)
-        self._members = [
-            PoolMember(at, engine, lambda report: self._outbox.put([report]), self._clock)
-            for at, engine in enumerate(members)
-        ]
+        self._placement = placement or PoolPlacement(len(members), self._clock)
+        self._engines = list(members)
+        self._threads = [self._thread(at, engine) for at, engine in enumerate(members)]
         self._step_timeout_s = step_timeout_s
         self._moved = 0
 
     def __repr__(self) -> str:
         return f"EnginePool({', '.join(self.names)})"
 
+    def _thread(self, at: int, engine: Engine) -> EngineThread:
+        def tell(report: StepReport) -> None:
+            self._outbox.put([MemberReport(at, report)])
+
+        return EngineThread(f"rag-accel-pool-{at + 1}", lambda: engine, tell, self._clock)
+
     @property
     def counts(self) -> Mapping[str, int]:
         """Return the counts of the members, added up, and how many works have changed members."""
-        total: dict[str, int] = {"moved_works": self._moved}
-        for member in self._members:
-            for name, count in member.counts.items():
-                total[name] = total.get(name, 0) + count
-        return total
+        moved = {"moved_works": self._moved}
+        return added_up([moved, *(thread.counts for thread in self._threads)])
 
     def health(self) -> Health:
         """Return the health of the members; ready where one of them is."""
-        parts = tuple(self._member_health(member) for member in self._members)
-        if self._closed:
-            return Health(self._where, "lost", "it is closed", parts)
-        if any(part.is_ready for part in parts):
-            return Health(self._where, parts=parts)
-        state = "paused" if any(part.state == "paused" for part in parts) else "lost"
-        return Health(self._where, state, "no member takes work", parts)
+        return self._health(map(self._member_health, range(len(self._engines))), "no member works")
 
     def describe_parts(self) -> Sequence[str]:
         return [f"{part.name}: {part.state}" for part in self.health().parts]
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        local = sum(1 for member in self._members if member.profile.max_threads)
-        for member in self._members:
-            member.threads = max(1, budget.threads // max(1, local))
+        local = sum(1 for engine in self._engines if engine.profile.max_threads)
+        for thread in self._threads:
+            thread.threads = max(1, budget.threads // max(1, local))
         return [*super().step(budget), *self._given_up()]
 
     def _wait_s(self, most: float | None) -> float:
@@ -154,34 +147,36 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
     def _given_up(self) -> Iterable[EngineOutput]:
         """Give up members whose step hangs; return the ends of works that cannot go elsewhere."""
         found: list[EngineOutput] = []
-        for member in self._members:
-            if member.place in self._placement.open_members() and member.hangs(
-                self._step_timeout_s
-            ):
-                held = [job.request.id for job in self._held_by(member.place)]
-                found += self._outputs_of(MemberReport(member.place, is_over=True))
-                member.cancel(held)
+        for at in filter(self._hangs, self._placement.open_members()):
+            held = [job.request.id for job in self._held_by(at)]
+            found += self._outputs_of(MemberReport(at, StepReport(is_over=True)))
+            self._threads[at].order(lambda steps, held=held: steps.cancel(held))
+        found += self._rejected
+        self._rejected = []
         return found
+
+    def _hangs(self, at: int) -> bool:
+        """Tell whether a member's step takes too long, if it does not bound its work by itself."""
+        if Capability.BOUNDS_ITS_WORK in self._engines[at].profile.capabilities:
+            return False
+        return (self._threads[at].step_s or 0.0) > self._step_timeout_s
 
     def _held_by(self, place: int) -> list[PoolJob]:
         return [job for job in self._jobs.values() if job.member == place]
 
-    def release(self, handles: Sequence[Handle]) -> None:
-        for handle in handles:
-            place, own = _unpinned(handle)
-            if place is not None and place < len(self._members):
-                self._members[place].release([own])
+    def _free(self, pin: PinnedHandle[int]) -> None:
+        self._threads[pin.part].order(lambda steps: steps.engine.release([pin.handle]))
 
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
-        for member in self._members:
-            if Capability.HINT in member.profile.capabilities:
-                member.engine.hint(documents, namespace)
+        for engine in self._engines:
+            if Capability.HINT in engine.profile.capabilities:
+                engine.hint(documents, namespace)
 
     def forget(self, documents: Sequence[str], namespace: str = "") -> None:
         """Remove what members keep of texts; from any thread."""
-        for member in self._members:
-            if isinstance(member.engine, ForgettingEngine):
-                member.engine.forget(documents, namespace)
+        for engine in self._engines:
+            if isinstance(engine, ForgettingEngine):
+                engine.forget(documents, namespace)
 
     def close(self) -> None:
         if self._closed:
@@ -189,19 +184,21 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         self._closed = True
         self._abort(list(self._jobs.values()))
         self._jobs.clear()
-        for member in self._members:
-            member.close()
-        for member in self._members:
-            member.join(_CLOSE_S)
+        for thread, engine in zip(self._threads, self._engines, strict=True):
+            if thread.is_started:
+                thread.close()
+            else:
+                engine.close()
+        for thread in self._threads:
+            thread.join(_CLOSE_S)
 
     def _job(self, request: EngineRequest) -> PoolJob:
         self._checked_payload(request, object, self._jobs)
-        if request.handle is None:
-            return PoolJob(request, self._keys(request), is_early=self._is_early(request))
-        place, own = _unpinned(request.handle)
-        if place is None or place >= len(self._members):
-            raise self._refusal("unknown handle", request.handle, "one that a member gave out")
-        return PoolJob(replace(request, handle=own), self._keys(request), place)
+        pin = self._pin_of(request)
+        if pin is not None:
+            request = replace(request, handle=pin.handle)
+        early = pin is None and self._is_early(request)
+        return PoolJob(request, pin, keys=self._keys(request), is_early=early)
 
     def _is_early(self, request: EngineRequest) -> bool:
         """Tell whether a beginning is all that is computed ahead: no prompt resumes it."""
@@ -219,7 +216,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         chosen: dict[int, list[EngineRequest]] = {}
         now = self._clock.now()
         for job in jobs:
-            at, size = job.pinned, job.request.size
+            at, size = None if job.pin is None else job.pin.part, job.request.size
             if job.is_early:
                 at = self._placement.early(job.keys, size)
             elif at is None:
@@ -230,14 +227,14 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
                 self._end(job, self._lost(at))
                 continue
             if at is None:
-                self._end(
-                    job, self._busy() if job.is_early else job.first_error or self._all_lost()
-                )
+                error = self._busy() if job.is_early else job.first_error or self._all_lost()
+                self._end(job, error)
                 continue
-            job.member, job.began_at = at, now
+            job.member, job.sent_at = at, now
             chosen.setdefault(at, []).append(job.request)
         for at, work in chosen.items():
-            self._members[at].submit(work)
+            self._threads[at].start()
+            self._threads[at].order(lambda steps, work=work: steps.take(work))
 
     def _abort(self, jobs: Sequence[PoolJob]) -> None:
         for job in jobs:
@@ -245,28 +242,29 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
             if job.member is not None:
                 if not job.is_early:
                     self._placement.left(job.member, job.request.size)
-                self._members[job.member].cancel([job.request.id])
+                gone = [job.request.id]
+                self._threads[job.member].order(lambda steps, gone=gone: steps.cancel(gone))
 
     def _outputs_of(self, report: MemberReport) -> Iterable[EngineOutput]:
         found: list[EngineOutput] = []
         again: list[PoolJob] = []
+        raised = report.report.raised
         for output in self._ends(report):
             job = self._jobs.get(output.id)
             if job is None or job.member != report.member:
                 continue  # cancelled, or sent elsewhere, meanwhile
-            told = self._told(job, output, again, is_broken=report.is_broken)
+            told = self._told(job, output, again, is_broken=output.id in raised)
             if told is not None:
                 found.append(told)
         self._start(again)
-        rejected, self._rejected = self._rejected, []
-        return [*found, *rejected]
+        return found
 
     def _ends(self, report: MemberReport) -> Iterable[EngineOutput]:
         """Return a report's outputs; of a member that is over, an error for each of its works."""
-        if not report.is_over:
-            return report.outputs
-        self._placement.close(report.member)
+        if not report.report.is_over:
+            return report.report.outputs
         at = report.member
+        self._placement.close(at)
         held = self._held_by(at)
         return [EngineOutput(job.request.id, "error", error=self._lost(at)) for job in held]
 
@@ -277,15 +275,15 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         at = job.member
         assert at is not None, "a member reports of work that it was not given"
         if output.kind in ("partial", "progress"):
-            job.has_streamed = job.has_streamed or output.kind == "partial"
-            return _pinned(output, at)
+            job.is_streamed = job.is_streamed or output.kind == "partial"
+            return self._pinned(output, at)
         job.member = None
         if job.is_early:
             del self._jobs[output.id]
             return output
         if output.kind == "final" or output.error is None:
             self._placement.left(at, job.request.size)
-            seconds = self._clock.now() - job.began_at
+            seconds = self._clock.now() - job.sent_at
             self._placement.succeeded(at, job.request.size, seconds)
             self._decide(job, is_own=True)
         elif (error := self._failed(job, at, output.error, is_broken)) is None:
@@ -295,7 +293,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         else:
             output = replace(output, error=error)
         del self._jobs[output.id]
-        return _pinned(output, at)
+        return self._pinned(output, at)
 
     def _failed(
         self, job: PoolJob, at: int, error: BaseException, is_broken: bool
@@ -304,7 +302,7 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
         is_own = is_broken or is_transient(error)
         first_error = job.first_error or error
         is_doubted = not is_own and job.doubt is None and is_doubtful(error)
-        failure = Failure(job.began_at, self._clock.now(), why_of(error), retry_after_s(error))
+        failure = Failure(job.sent_at, self._clock.now(), why_of(error), retry_after_s(error))
         job.tried.add(at)
         may_move = (is_own or is_doubted) and self._may_move(job)
         if is_doubted and may_move:
@@ -331,14 +329,12 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
 
     def _may_move(self, job: PoolJob) -> bool:
         untried = [at for at in self._placement.open_members() if at not in job.tried]
-        return job.pinned is None and not job.has_streamed and bool(untried)
+        return job.pin is None and not job.is_streamed and bool(untried)
 
     def _end(self, job: PoolJob, error: BaseException) -> None:
         """Let a work end in an error, with the outputs of this step or the next."""
-        self._jobs.pop(job.request.id, None)
         self._decide(job, is_own=False)
-        self._rejected.append(EngineOutput(job.request.id, "error", error=error))
-        self._outbox.interrupt()
+        self._fail([job], error)
 
     def _lost(self, at: int) -> EngineLostError:
         """Return an error for one work: no two requests share it."""
@@ -357,8 +353,8 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
             hint="make the engines, and the accelerator, again",
         )
 
-    def _member_health(self, member: PoolMember) -> Health:
-        name, load = self.names[member.place], self._placement.load(member.place)
+    def _member_health(self, at: int) -> Health:
+        name, load, engine = self.names[at], self._placement.loads[at], self._engines[at]
         if load.is_closed:
             return Health(name, "lost", "it is closed, or its step hangs")
         failure = load.failure
@@ -368,9 +364,8 @@ class EnginePool(OutboxEngine[PoolJob, MemberReport]):
             return Health(name, "paused", f"{why}; tried again in {left_s:.1f} s")
         if failure is not None:
             return Health(name, why=f"{why}; tried again with the next work")
-        if isinstance(member.engine, ReportingEngine):
-            own = member.engine.health()
-            return replace(own, name=name)
+        if isinstance(engine, ReportingEngine):
+            return replace(engine.health(), name=name)
         return Health(name)
 
 
@@ -420,16 +415,3 @@ def _described(engine: Engine) -> str:
     abilities = sorted(set(_OF_ALL) & engine.profile.capabilities)
     kinds = ", ".join(sorted(engine.profile.kinds))
     return f"{type(engine).__name__}: {kinds}" + (f" ({', '.join(abilities)})" if abilities else "")
-
-
-def _pinned(output: EngineOutput, place: int) -> EngineOutput:
-    """Return an output whose handle tells the member that has the state."""
-    if output.handle is None:
-        return output
-    return replace(output, handle=Handle(f"{place}:{output.handle}"))
-
-
-def _unpinned(handle: Handle) -> tuple[int | None, Handle]:
-    """Return the member of a handle and what that calls it; None for a handle of no pool."""
-    place, _, own = handle.partition(":")
-    return (int(place), Handle(own)) if place.isdecimal() and own else (None, handle)

@@ -22,7 +22,7 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.pool.engine import EnginePool
+from rag_accel.engines.replicas.pool import EnginePool
 from rag_accel.errors import (
     ClosedError,
     ConfigError,
@@ -184,13 +184,13 @@ def test_a_member_in_doubt_does_not_look_idle(is_cancelled: bool) -> None:
         engine.submit([request("w")])
         while not engine.counts["moved_works"]:
             engine.step(WAIT)
-        assert [engine._placement.load(at).items for at in range(2)] == [1, 1]
+        assert [engine._placement.loads[at].items for at in range(2)] == [1, 1]
         if is_cancelled:
             engine.cancel([WorkId("w")])
         may_go.set()
         if not is_cancelled:
             outcomes(engine, 1)
-        assert [engine._placement.load(at).items for at in range(2)] == [0, 0]
+        assert [engine._placement.loads[at].items for at in range(2)] == [0, 0]
         assert engine.health().parts[0].is_ready == is_cancelled
 
 
@@ -291,6 +291,21 @@ def test_nothing_is_taken_after_the_end() -> None:
     assert engine.health().state == "lost"
 
 
+def test_a_pool_whose_members_prepare_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    preparing = Health("member", "preparing", "it compiles")
+    monkeypatch.setattr(FakeEngine, "health", lambda _: preparing, raising=False)
+    with pool(FakeEngine(), FakeEngine()) as engine:
+        assert engine.health().state == "preparing"
+
+
+def test_a_member_is_given_no_more_than_its_batch() -> None:
+    member = FakeEngine(replace(FAKE_PROFILE, max_batch=2))
+    with pool(member) as engine:
+        engine.submit([request(f"w{n}") for n in range(5)])
+        assert len(outcomes(engine, 5)) == 5
+    assert max(map(len, member.batches)) == 2
+
+
 def test_ingestion_is_not_executed() -> None:
     with pool(FakeEngine(), FakeEngine()) as engine:
         assert PrimitiveKind.INGESTION not in engine.profile.kinds
@@ -368,14 +383,19 @@ def test_a_request_ends_where_every_member_hangs() -> None:
 
 def test_state_of_a_member_that_hangs_is_not_waited_for() -> None:
     may_go, clock = threading.Event(), ManualClock()
-    members = [FakeEngine(faults=Faults(hang=may_go)), FakeEngine()]
+    may_go.set()
+    members = [FakeEngine(steps=2, faults=Faults(hang=may_go)), FakeEngine()]
     engine = EnginePool(members, step_timeout_s=30.0, clock=clock)
     try:
-        engine.submit([request("a")])
+        engine.submit([request("x")])
+        told = [output for _ in range(2) for output in engine.step(WAIT)]
+        handle = told[0].handle
+        may_go.clear()
+        engine.submit([request("a", handle=handle)])
         wait_for_a_step(engine)
         clock.advance(31.0)
-        assert outcomes(engine, 1) == {"a": answer("a")}
-        engine.submit([request("b", handle="0:fake-1"), request("c", handle="0:fake-2")])
+        assert isinstance(outcomes(engine, 1)["a"], EngineLostError)
+        engine.submit([request("b", handle=handle), request("c", handle=handle)])
         found = outcomes(engine, 2)
         assert all(isinstance(error, EngineLostError) for error in found.values())
         assert found["b"] is not found["c"]
@@ -387,7 +407,7 @@ def test_state_of_a_member_that_hangs_is_not_waited_for() -> None:
 def wait_for_a_step(engine: EnginePool) -> None:
     """Return once a member is in a step."""
     for _ in range(4000):
-        if any(member.hangs(-1.0) for member in engine._members):
+        if any(thread.step_s is not None for thread in engine._threads):
             return
         threading.Event().wait(0.005)
     raise AssertionError("no step has begun")
