@@ -139,7 +139,7 @@ class FaissIndexClient:
             PrimitiveKind.SEARCHING,
             SearchQuery(np.array(x[0], dtype=np.float32), k),
         )
-        return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
+        return self._ask.compute(work, plain, lambda hits: self._as_faiss(hits, k))
 
     def _engine(self) -> Engine:
         return FlatIndexEngine(self._index)
@@ -186,7 +186,7 @@ class CrossEncoderClient:
             RerankBatch(queries.pop(), documents),
             len(documents),
         )
-        return self._ask(work, lambda: self._client.predict(pairs), _in_order)
+        return self._ask.compute(work, lambda: self._client.predict(pairs), _in_order)
 
 
 def cross_encoder_engine(client: Any) -> Engine:

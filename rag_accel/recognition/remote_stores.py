@@ -235,5 +235,5 @@ class BatchedClient:
                 return plain()
             search = partial(row.search_together, client, given)
             work = client_work(client, read, row.max_queries, search)
-            found = ask(work, plain, lambda result: result)
+            found = ask.compute(work, plain, lambda result: result)
             return plain() if found is ASK_ALONE else found

@@ -1,14 +1,20 @@
-"""Language models on a server inside framework objects, whose prompts' texts it can be told of."""
+"""Language models on servers inside framework objects: the hooks of their calls, and reports."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rag_accel.engine_api import Message
+from rag_accel.engine_api.transient import is_doubtful, is_transient, retry_after_s
 from rag_accel.engines.http.endpoints import EndpointGate
+from rag_accel.engines.pool.placement import Failure, why_of
+from rag_accel.engines.pool.shared import SharedPlacement
+from rag_accel.kv.reuse_request import ReuseRequest
+from rag_accel.kv.served_prompts import answered_texts, served_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +32,22 @@ class ServedPrompt:
     get_models: Callable[[], Any]
 
 
-class TextsOfPrompt(Protocol):
-    """The texts of one prompt as its server is told of them."""
+@dataclass(frozen=True, slots=True)
+class PromptTexts:
+    """The texts of one prompt, for the server that it is sent to.
+
+    Args:
+        request: names them.
+        note: records whether an answer said how these texts were computed.
+    """
+
+    request: ReuseRequest
+    note: Callable[[bool, Sequence[str]], None]
 
     @property
     def fields(self) -> Mapping[str, Any]:
         """Return the fields of the request's body by name."""
-        ...
+        return self.request.fields()
 
     def report(self, params: object, cached_tokens: int | None) -> Mapping[str, Any] | None:
         """Return what a whole answer says of its making; None where the server did not say.
@@ -41,131 +56,171 @@ class TextsOfPrompt(Protocol):
             params: its ``kv_transfer_params``.
             cached_tokens: of its usage.
         """
-        ...
+        said = answered_texts(params)
+        self.note(said is not None, self.request.texts)
+        if said is None:
+            return None
+        return {"kv_reuse": served_report(self.request.reuse, said, cached_tokens)}
 
     def streamed(self, cached_tokens: int | None) -> Mapping[str, Any]:
-        """Return what a stream says of its making.
-
-        Args:
-            cached_tokens: of its usage; None at its beginning.
-        """
-        ...
+        """Return what a stream says of its making: first what was asked for, then the tokens."""
+        if cached_tokens is not None:
+            return {"kv_reuse": {"cached_tokens": cached_tokens}}
+        return {"kv_reuse": {"mode": self.request.reuse, "texts": len(self.request.texts)}}
 
 
-class ServedPlace(Protocol):
-    """One of several servers, for one call of a program's client."""
+class ServedPlace:
+    """One of the servers of a model, for one call of a program's client.
 
-    @property
-    def base_url(self) -> str:
-        """Return the server's base URL."""
-        ...
+    Args:
+        placement: chooses among the servers.
+        servers: each with its ``base_url``, and the ``model`` and ``api_key`` that it is sent.
+        at: which one.
+        keys: by which they know the prompt.
+        tried: those that have failed it.
+    """
 
-    @property
-    def model(self) -> str:
-        """Return the model's name there."""
-        ...
+    def __init__(
+        self,
+        placement: SharedPlacement,
+        servers: Sequence[Any],
+        at: int,
+        keys: Mapping[Hashable, int],
+        tried: frozenset[int],
+    ) -> None:
+        self.base_url: str = servers[at].base_url
+        self.api_key: str | None = servers[at].api_key
+        self.model: str = servers[at].model or ""
+        #: whether no other server is left for the call
+        self.is_last = len(tried) + 1 >= len(servers)
+        self._placement, self._servers = placement, servers
+        self._at, self._keys, self._tried = at, keys, tried
+        self._began = placement.clock.now()
+        #: a server that has failed the call, whose failure is its own if this one answers
+        self._doubt: tuple[int, Failure] | None = None
+        self._lock = threading.Lock()
+        self._is_over = False
 
-    @property
-    def api_key(self) -> str | None:
-        """Return the key that the server is sent, where it is not the program's own server."""
-        ...
-
-    @property
-    def is_last(self) -> bool:
-        """Tell whether no other server is left for the call."""
-        ...
+    @classmethod
+    def take(
+        cls,
+        placement: SharedPlacement,
+        servers: Sequence[Any],
+        keys: Mapping[Hashable, int],
+        tried: frozenset[int] = frozenset(),
+    ) -> ServedPlace | None:
+        """Return the server to ask that is not among the tried ones; None if none is left."""
+        at = placement.take(keys, 1, tried)
+        return None if at is None else cls(placement, servers, at, keys, tried)
 
     def ended(self) -> None:
         """Record completion or abandonment. Idempotent."""
-        ...
+        if self._ends():
+            self._placement.left(self._at, 1)
+            self._placement.succeeded(self._at, 1, self._placement.clock.now() - self._began)
+            self._decide(is_own=True)
 
     def failed(self, error: BaseException) -> None:
-        """Note that the call ended so: with an error of the server's, or that nobody waits."""
-        ...
+        """Record that the call ended with an error of the server's, or that nobody waits."""
+        if self._ends():
+            self._placement.left(self._at, 1)
+            if is_transient(error):
+                self._placement.failed(self._at, self._failure(error))
+            self._decide(is_own=False)
 
     def another(self, error: BaseException) -> ServedPlace | None:
-        """Return the server to ask after an error before anything of the answer; None for none."""
-        ...
+        """Return the server to ask after an error before anything of the answer; None for none.
+
+        After an error that may be this server's or the call's, one other server tells which.
+        """
+        is_doubted = not is_transient(error) and self._doubt is None and is_doubtful(error)
+        if not (is_doubted or is_transient(error)):
+            self.failed(error)
+            return None
+        found = self.take(self._placement, self._servers, self._keys, self._tried | {self._at})
+        if found is not None:
+            found._doubt, self._doubt = self._doubt, None
+        if found is not None and is_doubted and self._ends():
+            found._doubt = (self._at, self._failure(error))
+        else:
+            self.failed(error)
+        return found
+
+    def _failure(self, error: BaseException) -> Failure:
+        now = self._placement.clock.now()
+        return Failure(self._began, now, why_of(error), retry_after_s(error))
+
+    def _decide(self, is_own: bool) -> None:
+        """Pause the server in doubt if the failure was its own; it has the call no longer."""
+        if self._doubt is None:
+            return
+        (at, failure), self._doubt = self._doubt, None
+        self._placement.left(at, 1)
+        if is_own:
+            self._placement.failed(at, failure)
+
+    def _ends(self) -> bool:
+        """Tell whether the call ends with this for the first time."""
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+        return is_first
 
 
-class AskServed(Protocol):
-    """A function that tells servers of texts, and chooses among several, for one run."""
+@dataclass(frozen=True, slots=True)
+class ServerHooks:
+    """The questions of an adopted client of a server before a call.
 
-    def gate(self) -> EndpointGate | None:
-        """Return the way of its calls to their endpoint; None where they are not limited."""
-        ...
+    Args:
+        route: returns the server for a prompt and a model's name; None where it is the program's
+            own alone.
+        annotate: returns the texts of a prompt; None where it is sent as it is.
+        aannotate: does so without blocking the loop.
+        gate: returns the way of calls to their endpoint; None where they are not limited.
+    """
 
-    def changes_served(self) -> bool:
-        """Tell whether calls of models on servers are changed at all."""
-        ...
-
-    def place_of(self, prompt: ServedPrompt, model: object) -> ServedPlace | None:
-        """Return the server for a prompt; None where it is the program's own alone."""
-        ...
-
-    def texts_of(self, prompt: ServedPrompt) -> TextsOfPrompt | None:
-        """Return the texts of a prompt; None where it is sent as it is."""
-        ...
-
-    def atexts_of(self, prompt: ServedPrompt) -> Awaitable[TextsOfPrompt | None]:
-        """Do as ``texts_of`` without blocking the loop."""
-        ...
+    route: Callable[[ServedPrompt, object], ServedPlace | None]
+    annotate: Callable[[ServedPrompt], PromptTexts | None]
+    aannotate: Callable[[ServedPrompt], Awaitable[PromptTexts | None]]
+    gate: Callable[[], EndpointGate | None]
 
 
+#: Reports on one call's prompts, as its answers come; the first one is taken first.
+Reports = list[Mapping[str, Any]]
 #: Adds a report to what a framework returns.
 Add = Callable[[Any, Mapping[str, Any]], None]
 
 
-class ServedReports:
-    """The reports on one call's prompts, as its answers come."""
-
-    def __init__(self) -> None:
-        self._reports: list[Mapping[str, Any]] = []
-
-    def put(self, report: Mapping[str, Any] | None) -> None:
-        """Take a report, if there is one."""
-        if report is not None:
-            self._reports.append(report)
-
-    def take(self) -> Mapping[str, Any] | None:
-        """Return the first report that was not taken yet."""
-        return self._reports.pop(0) if self._reports else None
-
-
-def tell(reports: ServedReports, found: Any, add: Add) -> Any:
+def with_reports(reports: Reports, found: Any, add: Add) -> Any:
     """Return what a framework's method returned, or a stream of it, with its reports added."""
     if isinstance(found, Iterator):
-        return _telling(reports, found, add)
+        return _stream_with(reports, found, add)
     if hasattr(found, "__aiter__"):
-        return _atelling(reports, found, add)
+        return _astream_with(reports, found, add)
     if isinstance(found, Awaitable):
-        return _later(reports, found, add)
-    _add(reports, found, add)
+        return _later_with(reports, found, add)
+    return _added(reports, found, add)
+
+
+def _added(reports: Reports, found: Any, add: Add) -> Any:
+    if reports:
+        add(found, reports.pop(0))
     return found
 
 
-def _add(reports: ServedReports, found: Any, add: Add) -> None:
-    report = reports.take()
-    if report is not None:
-        add(found, report)
-
-
-def _telling(reports: ServedReports, chunks: Iterator[Any], add: Add) -> Iterator[Any]:
+def _stream_with(reports: Reports, chunks: Iterator[Any], add: Add) -> Iterator[Any]:
     try:
         for chunk in chunks:
-            _add(reports, chunk, add)
-            yield chunk
+            yield _added(reports, chunk, add)
     finally:
         if isinstance(chunks, Generator):
             chunks.close()
 
 
-async def _atelling(reports: ServedReports, chunks: Any, add: Add) -> Any:
+async def _astream_with(reports: Reports, chunks: Any, add: Add) -> Any:
     async with aclosing(chunks):
         async for chunk in chunks:
-            _add(reports, chunk, add)
-            yield chunk
+            yield _added(reports, chunk, add)
 
 
-async def _later(reports: ServedReports, found: Awaitable[Any], add: Add) -> Any:
-    return tell(reports, await found, add)
+async def _later_with(reports: Reports, found: Awaitable[Any], add: Add) -> Any:
+    return with_reports(reports, await found, add)

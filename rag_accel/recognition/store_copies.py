@@ -7,9 +7,9 @@ are large and stay as they are for some searches; any other search is the store'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,43 +43,31 @@ SUMMING = {8: 1e-12, 4: 1e-5}
 MAX_OPEN, SETTLED_WORTH = 16, 8
 
 
-class StoreKind(Protocol):
-    """A reader of stores of one kind, and the way from nearest vectors to their results."""
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """The functions that read stores of one kind, and make results of nearest vectors.
 
-    def owner(self, store: Any) -> Any:
-        """Return the object with which a copy of the store's vectors lives and goes."""
-        ...
+    Args:
+        owner: returns the object with which a copy of a store's vectors lives and goes.
+        entries: returns a store's entries by their ids; anything but a dict is not copied.
+        held: returns what is read of a dict of entries: its values, or its items.
+        vector: returns the vector of one of these.
+        parts: returns what else of these results are made of.
+        rows: returns vectors ``[n, d]`` as new float64; None if the store sees something else in
+            them. As in ``rows_of``, which it may be.
+        scores: returns the score ``[n]`` of each of some vectors for another, as the store does.
+        found: returns what the store finds, given the places of the nearest, best first, and their
+            scores.
+    """
 
-    def entries(self, store: Any) -> Any:
-        """Return the store's entries by their ids; anything but a dict is not copied."""
-        ...
-
-    def held(self, entries: Any) -> Iterable[Any]:
-        """Return what is read of a dict of entries: its values, or its items."""
-        ...
-
-    def vector(self, held: Any, /) -> Any:
-        """Return the vector of one of these."""
-        ...
-
-    def parts(self, held: list[Any]) -> Any:
-        """Return what else of these results are made of."""
-        ...
-
-    def rows(self, vectors: Sequence[Any]) -> Rows | None:
-        """Return vectors ``[n, d]`` as new float64; None if the store sees something else in them.
-
-        As in ``rows_of``, which it may be.
-        """
-        ...
-
-    def scores(self, vector: Any, vectors: list[Any]) -> npt.NDArray[Any]:
-        """Return the score ``[n]`` of each of these vectors, as the store computes it."""
-        ...
-
-    def found(self, look: Look, places: Sequence[int], scores: npt.NDArray[Any]) -> Any:
-        """Return what the store finds, given the places of the nearest, best first."""
-        ...
+    owner: Callable[[Any], Any]
+    entries: Callable[[Any], Any]
+    held: Callable[[Any], Iterable[Any]]
+    vector: Callable[[Any], Any]
+    parts: Callable[[list[Any]], Any]
+    rows: Callable[[Sequence[Any]], Rows | None]
+    scores: Callable[[Any, list[Any]], npt.NDArray[Any]]
+    found: Callable[[Look, Sequence[int], npt.NDArray[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)

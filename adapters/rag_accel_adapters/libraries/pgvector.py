@@ -234,7 +234,7 @@ class _BatchedConnection:
             most = min(row.max_queries, MAX_PARAMETERS // len(read.query))
             # A power of two, as a statement is padded to one.
             work = client_work(engine, read, 1 << most.bit_length() - 1, search)
-            found = await self._ask.on_loop(work, plain)
+            found = await self._ask.acompute(work, plain)
             if found is ASK_ALONE:
                 return await plain()
             return _result(*found) if type(found) is tuple else found
