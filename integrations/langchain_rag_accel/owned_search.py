@@ -14,11 +14,11 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_store
+from rag_accel.adoption.known_classes import overrides
+from rag_accel.adoption.store_copies import is_large, size_obstacle
 from rag_accel.interception.leaf_call import inside, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
-from rag_accel.recognition.known_classes import overrides
-from rag_accel.recognition.store_copies import is_large, size_obstacle
-from rag_accel.recognition.weak_maps import ByClass
+from rag_accel.system.weak_maps import ByClass
 from rag_accel_adapters.langchain.stores import (
     IN_MEMORY,
     Found,

@@ -52,7 +52,7 @@ from rag_accel.interception.leaf_table import (
     leaf_methods,
     plain_method,
 )
-from rag_accel.recognition.known_classes import does_the_same
+from rag_accel.system.classes import does_the_same
 from rag_accel_adapters.llama_index.documents import documents_in, question_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.proxies import PROXIES

@@ -12,6 +12,8 @@ from typing import Any
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.adoption import local_llms, served_llms
 from rag_accel.adoption.endpoint_gates import gate_for
+from rag_accel.adoption.generation import GenerateCall, GenerateHooks
+from rag_accel.adoption.proxies import Ask, ClientWork, ProxyClass, ProxyClasses
 from rag_accel.interception.fallback import awith_fallback, start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
@@ -20,9 +22,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
-from rag_accel.recognition.generation import GenerateCall, GenerateHooks
-from rag_accel.recognition.proxies import Ask, ClientWork, ProxyClass, ProxyClasses
-from rag_accel.recognition.weak_maps import ByClass
+from rag_accel.system.weak_maps import ByClass
 
 Method = Callable[..., Any]
 

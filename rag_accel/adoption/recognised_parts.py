@@ -10,7 +10,10 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt, left_s
-from rag_accel.adoption import embedding_devices, local_llms, served_llms
+from rag_accel.adoption import embedding_calls, local_llms, served_llms
+from rag_accel.adoption.clients import RERANK, cross_encoder_engine
+from rag_accel.adoption.embeddings import KnownEmbeddings
+from rag_accel.adoption.proxies import ProxyClasses
 from rag_accel.config import Options, is_enabled
 from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, component
 from rag_accel.interception.fallback import with_fallback
@@ -29,9 +32,6 @@ from rag_accel.interception.option_reach import (
     SERVED_LLM,
     component_options,
 )
-from rag_accel.recognition.clients import RERANK, cross_encoder_engine
-from rag_accel.recognition.embeddings import KnownEmbeddings
-from rag_accel.recognition.proxies import ProxyClasses
 from rag_accel.scheduler.messages import EngineName
 
 _NONE = ProxyClasses({})
@@ -90,7 +90,7 @@ class RecognisedParts:
             return component(leaf, accelerator)
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
         if adopted is not None:
-            return embedding_devices.describe(adopted, accelerator)
+            return embedding_calls.describe(adopted, accelerator)
         if (how := others(leaf)) is not None:
             return how
         model = self.proxies.language_model(leaf, cls, plain_method)
@@ -119,7 +119,7 @@ class RecognisedParts:
     def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineAt | None:
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
         if adopted is not None:
-            return embedding_devices.prepared_engine(accelerator, adopted, leaf)
+            return embedding_calls.prepared_engine(accelerator, adopted, leaf)
         model = self.proxies.language_model(leaf, cls, plain_method)
         if model is not None:
             return local_llms.prepared_engine(accelerator, model, leaf)
@@ -132,7 +132,7 @@ class RecognisedParts:
     def borrowed(self, leaf: Any, accelerator: Accelerator) -> str:
         """Return how a leaf runs that no engine runs, and why none does."""
         is_embeddings = isinstance(leaf, self.base)
-        unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
+        unused = embedding_calls.describe_unused(accelerator) if is_embeddings else ""
         return f"{BORROWED} ({self.why_not(leaf, accelerator)}){unused}"
 
     def why_not(self, leaf: Any, accelerator: Accelerator | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
+from rag_accel.adoption.served_models import PromptTexts, ServedPlace, ServedPrompt, ServerHooks
 from rag_accel.engine_api import GenerationInput
 from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.engines.llm.remote.remote_llm import keys_of
@@ -15,12 +16,6 @@ from rag_accel.interception.fallback import fail_open
 from rag_accel.kv.prompt_chunks import locate_chunks
 from rag_accel.kv.reuse_request import ServedReuse
 from rag_accel.kv.served_prompts import reuse_request_of
-from rag_accel.recognition.served_models import (
-    PromptTexts,
-    ServedPlace,
-    ServedPrompt,
-    ServerHooks,
-)
 
 _WHERE = "llm"
 #: why calls of models on servers are not changed

@@ -27,7 +27,7 @@ from rag_accel.interception.leaf_table import leaf_base
 from rag_accel.interception.option_reach import OptionReach, PartsOf, as_lines, reach_into
 from rag_accel.interception.patches import patches
 from rag_accel.interception.twins import twin_name
-from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel.system.weak_maps import WeakIdDict
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from rag_accel.interception.covered_calls import why_not
 from rag_accel.interception.explanation import AROUND_PARTS
 from rag_accel.interception.identity import activated
 from rag_accel.interception.option_reach import MAX_PARTS, PartsOf, options_of
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel.system.classes import full_name
+from rag_accel.system.weak_maps import WeakIdDict
 
 #: The most reasons in one line.
 MOST_REASONS = 3

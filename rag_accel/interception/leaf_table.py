@@ -17,9 +17,9 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.retrieved_documents import ReadDocuments
-from rag_accel.recognition.weak_maps import ByClass
-from rag_accel.recognition.wrapped_methods import is_decorated, undecorated, unpatched
 from rag_accel.scheduler.messages import EngineName
+from rag_accel.system.methods import is_decorated, undecorated, unpatched
+from rag_accel.system.weak_maps import ByClass
 
 Method = Callable[..., Any]
 Flavour = Literal[

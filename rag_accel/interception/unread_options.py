@@ -21,8 +21,8 @@ from rag_accel.interception.option_reach import (
     PartsOf,
     reach,
 )
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel.system.classes import full_name
+from rag_accel.system.weak_maps import WeakIdDict
 
 #: Values that hold of themselves where nothing reads the option: defaults, and those that keep
 #: something from being done.

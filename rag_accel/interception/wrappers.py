@@ -41,7 +41,7 @@ from rag_accel.interception.leaf_table import (
     plain_method,
 )
 from rag_accel.interception.watching import TIMED, watched_request
-from rag_accel.recognition.wrapped_methods import called_on, mark
+from rag_accel.system.methods import called_on, mark
 
 T = TypeVar("T")
 StreamScope = Callable[[], AbstractContextManager[object]]

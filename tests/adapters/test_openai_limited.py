@@ -13,8 +13,8 @@ import openai
 import pytest
 from limited_server import LimitedServer, Rate, ScriptedAnswer
 
+from rag_accel.adoption.served_models import ServerHooks
 from rag_accel.engines.http.endpoints import Endpoint, EndpointGate, Endpoints
-from rag_accel.recognition.served_models import ServerHooks
 from rag_accel_adapters.libraries.openai_limited import (
     LimitedClient,
     endpoint_key,

@@ -7,14 +7,9 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag_accel.recognition.clients import (
-    CrossEncoderClient,
-    faiss_store_row,
-    scorer_obstacle,
-)
-from rag_accel.recognition.generation import Report
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.proxies import (
+from rag_accel.adoption.clients import CrossEncoderClient, faiss_store_row, scorer_obstacle
+from rag_accel.adoption.generation import Report
+from rag_accel.adoption.proxies import (
     LIMITED,
     LIMITED_LLM_UNLESS,
     LOCAL_LLM,
@@ -28,8 +23,9 @@ from rag_accel.recognition.proxies import (
     ProxyClasses,
     replaced,
 )
-from rag_accel.recognition.remote_stores import remote_store_row
-from rag_accel.recognition.served_models import Reports, with_reports
+from rag_accel.adoption.remote_stores import remote_store_row
+from rag_accel.adoption.served_models import Reports, with_reports
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.hf_pipelines import (
     SpreadPipeline,
     pipeline_obstacle,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.recognition.copied_vectors import rows_of
-from rag_accel.recognition.known_classes import ClassRow, is_written_in
-from rag_accel.recognition.store_copies import COPIED, COPIED_UNLESS, Look, StoreKind
+from rag_accel.adoption.known_classes import ClassRow
+from rag_accel.adoption.store_copies import COPIED, COPIED_UNLESS, Look, StoreKind, rows_of
+from rag_accel.system.classes import is_written_in
 
 ROW = ClassRow("langchain_core.vectorstores.in_memory.InMemoryVectorStore", COPIED, COPIED_UNLESS)
 

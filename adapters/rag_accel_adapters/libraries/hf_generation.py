@@ -9,7 +9,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from rag_accel.recognition.generation import GenerateCall, TokenStream
+from rag_accel.adoption.generation import GenerateCall, TokenStream
 
 #: Returns the tokens at which a stopping criterion ends; None for one that is not known.
 StopTokens = Callable[[Any], frozenset[int] | None]

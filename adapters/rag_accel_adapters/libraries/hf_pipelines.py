@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from rag_accel.recognition.generation import (
+from rag_accel.adoption.generation import (
     GenerateCall,
     GenerateHooks,
     GeneratingClient,
     Report,
     is_called_by_thread,
 )
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.hf_generation import read_call
 
 _PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"

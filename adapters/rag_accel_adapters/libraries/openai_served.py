@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any
 
-from rag_accel.engine_api import Message
-from rag_accel.recognition.served_models import (
+from rag_accel.adoption.served_models import (
     PromptTexts,
     Reports,
     ServedPlace,
     ServedPrompt,
     ServerHooks,
 )
+from rag_accel.engine_api import Message
 from rag_accel_adapters.libraries.openai_limited import ending_in_time
 from rag_accel_adapters.libraries.openai_places import (
     arguments_at,

@@ -15,14 +15,14 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any
 
-from rag_accel.recognition.clients import (
+from rag_accel.adoption.clients import (
     CrossEncoderClient,
     FaissIndexClient,
     faiss_store_row,
     scorer_obstacle,
 )
-from rag_accel.recognition.generation import GeneratingClient, Report
-from rag_accel.recognition.proxies import (
+from rag_accel.adoption.generation import GeneratingClient, Report
+from rag_accel.adoption.proxies import (
     LIMITED,
     LIMITED_LLM_UNLESS,
     LOCAL_LLM,
@@ -36,8 +36,8 @@ from rag_accel.recognition.proxies import (
     ProxyClasses,
     replaced,
 )
-from rag_accel.recognition.remote_stores import BatchedClient, remote_store_row
-from rag_accel.recognition.served_models import Reports, with_reports
+from rag_accel.adoption.remote_stores import BatchedClient, remote_store_row
+from rag_accel.adoption.served_models import Reports, with_reports
 from rag_accel_adapters.libraries.hf_pipelines import generating, samples, shared_call
 from rag_accel_adapters.libraries.http_rerankers import LLAMA_INDEX_JINA, LLAMA_INDEX_TEI
 from rag_accel_adapters.libraries.openai_limited import LimitedClient

@@ -13,14 +13,9 @@ from llama_index.core.vector_stores import simple, types, utils
 from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVectorStoreData
 from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
-from rag_accel.recognition.copied_vectors import Rows, rows_of
-from rag_accel.recognition.known_classes import (
-    ClassRow,
-    PlainMethod,
-    does_the_same,
-    is_written_in,
-)
-from rag_accel.recognition.store_copies import COPIED, COPIED_UNLESS, Look, StoreKind
+from rag_accel.adoption.known_classes import ClassRow
+from rag_accel.adoption.store_copies import COPIED, COPIED_UNLESS, Look, Rows, StoreKind, rows_of
+from rag_accel.system.classes import PlainMethod, does_the_same, is_written_in
 
 ROW = ClassRow("llama_index.core.vector_stores.simple.SimpleVectorStore", COPIED, COPIED_UNLESS)
 _ITS_METHODS = ("query", "aquery")

@@ -16,7 +16,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_accel import accelerate, activate
 from rag_accel import Accelerator
-from rag_accel.recognition import store_copies
+from rag_accel.adoption import store_copies
 from rag_accel_adapters.langchain.stores import IN_MEMORY
 
 DIMENSION = 384

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rag_accel.adoption.proxies import Ask, ClientWork, ProxyClass, replaced
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, RerankBatch, SearchQuery
 from rag_accel.engines.retrieval.flat_index_engine import (
     FlatIndexEngine,
@@ -17,7 +18,6 @@ from rag_accel.engines.retrieval.flat_index_engine import (
 )
 from rag_accel.engines.retrieval.flat_products import sign
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
-from rag_accel.recognition.proxies import Ask, ClientWork, ProxyClass, replaced
 from rag_accel.system.locks import ForkedAnew
 
 #: numbers that a search reads from which on it takes longer than asking the scheduler, about 0.5 ms

@@ -13,20 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from rag_accel.adoption.generation import GenerateHooks
+from rag_accel.adoption.known_classes import ClassRow, NotAdoptedError, overrides
+from rag_accel.adoption.served_models import ServerHooks
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.engines.http.endpoints import EndpointGate
-from rag_accel.recognition.generation import GenerateHooks
-from rag_accel.recognition.known_classes import (
-    ClassRow,
-    NotAdoptedError,
-    PlainMethod,
-    does_the_same,
-    full_name,
-    known_base,
-    overrides,
-)
-from rag_accel.recognition.served_models import ServerHooks
+from rag_accel.system.classes import PlainMethod, does_the_same, full_name, known_base
 
 
 @dataclass(frozen=True, slots=True)
