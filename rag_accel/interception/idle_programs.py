@@ -9,9 +9,9 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options, is_enabled
-from rag_accel.interception.covered_calls import why_not
 from rag_accel.interception.explanation import AROUND_PARTS
 from rag_accel.interception.identity import activated
+from rag_accel.interception.leaf_table import why_not
 from rag_accel.interception.option_reach import MAX_PARTS, PartsOf, options_of
 from rag_accel.system.classes import full_name
 from rag_accel.system.weak_maps import WeakIdDict

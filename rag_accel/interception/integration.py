@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import metadata
 from typing import Any, Never, TypeVar
 
@@ -22,7 +22,7 @@ from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import patches, plain
 from rag_accel.interception.arguments import chosen, refuse_keywords
-from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
+from rag_accel.interception.coverage import Coverage, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
 from rag_accel.interception.idle_programs import warn_idle
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
@@ -104,7 +104,7 @@ class Acceleration:
     def of(cls, framework: Framework) -> Acceleration:
         """Return the acceleration of a framework whose leaves are all there is to know of it."""
         kinds = {base.__name__: base.__name__ for base in framework.leaves}
-        meters = OpenMeters(framework.name, partial(Meter, kinds), leaf_parts)
+        meters = OpenMeters(framework.name, kinds, leaf_parts)
         return cls(framework, explain=Explanation(framework.name).of, coverage=meters.coverage)
 
     def made(self, obj: Any, accelerator: Accelerator | None) -> Any:

@@ -198,6 +198,16 @@ def is_scheduled(cls: type) -> bool:
     return bool(getattr(cls, "__rag_accel__", False) or getattr(cls, SCHEDULED, False))
 
 
+def why_not(leaf: Any, accelerator: Accelerator | None) -> str:
+    """Return why no engine runs a leaf, and what would change that; empty where one does."""
+    if is_scheduled(plain_class(type(leaf))):
+        return ""
+    try:
+        return leaf_class(type(leaf)).framework.why_not(leaf, accelerator)
+    except Exception as error:  # of the program's own attributes, which are its business
+        return f"what it holds cannot be looked at: {error!r}"
+
+
 def plain_class(cls: type) -> type:
     """Return the class a twin's class was made from; any other class is its own."""
     # Before it stands the base that keeps hooks for subclasses from running.

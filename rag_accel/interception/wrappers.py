@@ -187,7 +187,7 @@ def _metered(obj: Any, leaf: LeafMethod) -> AbstractContextManager[None]:
     """Return a scope for a leaf's work without the scheduler, while somebody meters it."""
     if is_composite(obj):
         return nullcontext()
-    return unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
+    return unscheduled(obj, leaf.name, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
 
 
 def _watched(obj: Any, leaf: LeafMethod, *values: Any) -> AbstractContextManager[None]:
