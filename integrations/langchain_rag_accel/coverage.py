@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from langchain_rag_accel.graphs import graph_program
-from langchain_rag_accel.option_readers import parts_of
+from langchain_rag_accel.leaf_table import LANGCHAIN
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
@@ -40,5 +40,5 @@ def _name_of(program: Any) -> str | None:
     return None if known is None else known.name
 
 
-_open = OpenMeters("rag_accel_coverage", _NAMES, parts_of, inside=_inside, name_of=_name_of)
+_open = OpenMeters(LANGCHAIN, _NAMES, inside=_inside, name_of=_name_of)
 coverage: Final = _open.coverage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from llama_index_rag_accel.option_readers import parts_of
+from llama_index_rag_accel.leaf_table import LLAMA_INDEX
 from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
 
 __all__ = ["Coverage", "CoverageRow", "coverage"]
@@ -21,4 +21,4 @@ _NAMES = {
     "BaseNodePostprocessor": "postprocessor",
 }
 
-coverage: Final = OpenMeters("rag_accel_llama_index_coverage", _NAMES, parts_of).coverage
+coverage: Final = OpenMeters(LLAMA_INDEX, _NAMES).coverage

@@ -14,7 +14,7 @@ from rag_accel.adoption import embedding_calls, local_llms, served_llms
 from rag_accel.adoption.clients import RERANK, cross_encoder_engine
 from rag_accel.adoption.embeddings import KnownEmbeddings
 from rag_accel.adoption.proxies import ProxyClasses
-from rag_accel.config import Options, is_enabled
+from rag_accel.config import is_enabled
 from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, component
 from rag_accel.interception.fallback import with_fallback
 from rag_accel.interception.identity import activated
@@ -30,7 +30,6 @@ from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
     ADOPTED_LLM,
     SERVED_LLM,
-    component_options,
 )
 from rag_accel.scheduler.messages import EngineName
 
@@ -58,10 +57,9 @@ class RecognisedParts:
     searched: Callable[[Any], str | None] = lambda leaf: None
     instead: Mapping[type, str] = field(default_factory=dict[type, str])
 
-    def options(self, leaf: Any, options: Options) -> frozenset[str]:
+    def reads(self, leaf: Any) -> frozenset[str]:
+        """Return the options that a leaf reads."""
         cls = plain_class(type(leaf))
-        if is_scheduled(cls):
-            return component_options(leaf, options)
         reads = frozenset[str]()
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
         if adopted is not None and adopted.hosted is None:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.interception.leaf_call import NotedCall, Way, meters
-from rag_accel.interception.leaf_table import leaf_base, plain_class, why_not
-from rag_accel.interception.option_reach import OptionReach, PartsOf, as_lines, reach_into
+from rag_accel.interception.leaf_table import Framework, leaf_base, plain_class, why_not
+from rag_accel.interception.option_reach import OptionReach, as_lines, reach_into
 from rag_accel.interception.patches import patches
 from rag_accel.interception.twins import twin_name
 from rag_accel.system.weak_maps import WeakIdDict
@@ -240,9 +240,8 @@ class OpenMeters:
     and calls in threads that carry no context at all for the meter opened last.
 
     Args:
-        name: of the context variable that has the meter of a context.
+        framework: theirs.
         kinds: what objects are called, by the name of the base class that makes them leaves.
-        parts_of: yields the parts of a program with the options that each reads.
         inside: returns the program in what ``accelerate`` returned, and its own accelerator unless
             its class has it.
         name_of: returns the name of an accelerated program, by which its runs know it.
@@ -250,19 +249,18 @@ class OpenMeters:
 
     def __init__(
         self,
-        name: str,
+        framework: Framework,
         kinds: Mapping[str, str],
-        parts_of: PartsOf,
         *,
         inside: Callable[[Any], tuple[Any, Accelerator | None]] = lambda program: (program, None),
         name_of: Callable[[Any], str | None] = twin_name,
     ) -> None:
-        self._kinds, self._parts_of = kinds, parts_of
+        self._framework, self._kinds = framework, kinds
         self._inside, self._name_of = inside, name_of
         self._lock = threading.Lock()
         self._open: list[_OpenBlock] = []
         #: the meter of a context
-        self._current: ContextVar[Meter | None] = ContextVar(name, default=None)
+        self._current: ContextVar[Meter | None] = ContextVar("rag_accel_coverage", default=None)
         #: why no engine runs an object's calls, looked at once an object while any is open
         self._reasons: WeakIdDict[str] = WeakIdDict()
 
@@ -276,7 +274,7 @@ class OpenMeters:
         """
         meter, (inner, own) = Meter(self._kinds), self._inside(program)
         opened = partial(self._opened, meter, program)
-        return Coverage(meter, opened, reach_into(inner, self._parts_of, own))
+        return Coverage(meter, opened, reach_into(inner, self._framework, own))
 
     @contextmanager
     def _opened(self, meter: Meter, program: Any) -> Iterator[Meter]:
