@@ -85,7 +85,7 @@ class CoverageRow:
         return self.seen - self.scheduled
 
 
-class _Key(NamedTuple):
+class _CallKey(NamedTuple):
     kind: str
     cls: str
     method: str
@@ -103,13 +103,15 @@ class Meter:
     def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
         self._kinds = kinds
         self._lock = threading.Lock()
-        self._counts: Counter[_Key] = Counter()
+        self._counts: Counter[_CallKey] = Counter()
 
     def note(self, call: NotedCall) -> None:
         """Count a leaf call; one whose engine has the work by now is borrowed no longer."""
         base = leaf_base(type(call.obj))
         kind = "other" if base is None else self._kinds.get(base.__name__, "other")
-        key = _Key(kind, plain_class(type(call.obj)).__name__, call.method, call.way, call.reason)
+        key = _CallKey(
+            kind, plain_class(type(call.obj)).__name__, call.method, call.way, call.reason
+        )
         with self._lock:
             if call.was_admitted:
                 before = [one for one, n in self._counts.items() if one[:3] == key[:3] and n > 0]
@@ -147,7 +149,7 @@ class Meter:
             *(CoveredCalls(*name[1:], passed_by=n, reason=reason) for name, reason, n in past),
         )
 
-    def _counted(self) -> list[tuple[_Key, int]]:
+    def _counted(self) -> list[tuple[_CallKey, int]]:
         with self._lock:
             return [(key, count) for key, count in self._counts.items() if count]
 

@@ -69,7 +69,7 @@ _named: WeakIdDict[dict[str, object]] = WeakIdDict()
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramPart:
+class PartOptions:
     """One part of a program.
 
     Args:
@@ -125,20 +125,20 @@ class OptionReach:
         )
 
 
-def program_parts(framework: Framework, program: Any, options: Options) -> list[ProgramPart]:
+def program_parts(framework: Framework, program: Any, options: Options) -> list[PartOptions]:
     """Return the parts of a program with the options that each reads, at most one too many."""
     found = islice(framework.parts_of(program), MAX_PARTS + 1)
     return [_part(framework, path, obj, options) for path, obj in found]
 
 
-def _part(framework: Framework, path: str, obj: Any, options: Options) -> ProgramPart:
+def _part(framework: Framework, path: str, obj: Any, options: Options) -> PartOptions:
     cls = plain_class(type(obj))
     known = leaf_class(cls)
     if is_scheduled(cls):
         reads = _component_options(obj, options)
     else:  # a leaf of another framework reads what that says
         reads = (framework if known.base is None else known.framework).reads(obj)
-    return ProgramPart(path, obj, reads, is_working_leaf(obj))
+    return PartOptions(path, obj, reads, is_working_leaf(obj))
 
 
 def _component_options(obj: Any, options: Options) -> frozenset[str]:
@@ -181,7 +181,7 @@ def reach_into(
 
 
 def _reach(
-    parts: Sequence[ProgramPart], options: Options, lists_embedders: bool
+    parts: Sequence[PartOptions], options: Options, lists_embedders: bool
 ) -> tuple[OptionReach, ...]:
     """Return how far each option of ``READERS`` reaches into a program."""
     found = list[OptionReach]()
