@@ -11,8 +11,8 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
+from rag_accel.adoption.known_classes import ClassRow
 from rag_accel.config import Options
-from rag_accel.recognition.known_classes import ClassRow
 from rag_accel_adapters.langchain import models as langchain
 from rag_accel_adapters.langchain import proxies as langchain_proxies
 from rag_accel_adapters.langchain import stores as langchain_stores

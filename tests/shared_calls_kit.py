@@ -18,10 +18,10 @@ import pytest
 from embeddings_server import EmbeddingsServer, Refusal, vector_of
 
 from rag_accel import Accelerator
+from rag_accel.adoption.embeddings import HostedCalls
+from rag_accel.adoption.known_classes import NotAdoptedError
 from rag_accel.errors import EngineOutputError
 from rag_accel.interception.leaf_table import plain_method
-from rag_accel.recognition.embeddings import HostedCalls
-from rag_accel.recognition.known_classes import NotAdoptedError
 
 #: bounds a hang; nothing is measured
 PATIENCE_S = 20.0

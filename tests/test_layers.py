@@ -98,7 +98,7 @@ def test_a_contract_breaks_when_it_is_broken(contract: str, checkout: Path) -> N
     [
         ("scheduler", "rag_accel.engines.batching"),
         ("graph", "rag_accel.scheduler.state"),
-        ("recognition", "rag_accel.accelerator"),
+        ("system", "rag_accel.accelerator"),
         ("interception", "rag_accel.adoption.owned_embedding"),
         ("adoption", "rag_accel.testing"),
         ("serving", "rag_accel.cli.run"),
@@ -127,11 +127,24 @@ def test_nothing_in_the_wheel_imports_the_demonstration(package: str, checkout: 
     assert f"{_contracts()['distribution']} BROKEN" in report, report
 
 
-@pytest.mark.parametrize("room", ["interception", "adoption", "leaves", "engines.llm"])
+@pytest.mark.parametrize(
+    "room", ["interception", "adoption.embedding_calls", "leaves", "engines.llm"]
+)
 def test_an_adapter_must_not_import(room: str, checkout: Path) -> None:
     file = checkout / "adapters/rag_accel_adapters/libraries/planted.py"
     with _planted(file, f"rag_accel.{room}"):
         report = _lint(checkout)
+    assert f"{_contracts()['adapters']} BROKEN" in report, report
+
+
+def test_what_recognises_objects_must_not_import_calls(checkout: Path) -> None:
+    file = checkout / "rag_accel/adoption/triplets.py"
+    text = file.read_text()
+    file.write_text(f"{text}\n\nimport rag_accel.adoption.graph_search\n")
+    try:
+        report = _lint(checkout)
+    finally:
+        file.write_text(text)
     assert f"{_contracts()['adapters']} BROKEN" in report, report
 
 

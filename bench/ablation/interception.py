@@ -25,7 +25,7 @@ from bench.no_op_graph import ENGINE, NoOpEngine, line_graph
 from bench.paired import in_ms
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 from rag_accel_demo.load import Shape, run_load
 
 RATE = "answers_per_s"

@@ -54,8 +54,8 @@ from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
+from rag_accel.adoption.store_copies import SEARCHES
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss, thread_count
-from rag_accel.recognition.store_copies import SEARCHES
 from rag_accel_demo.load import Load, run_load
 
 K = 4

@@ -17,7 +17,6 @@ from langchain_rag_accel.graph_transformers import accelerate_transformer, is_gr
 from langchain_rag_accel.graphs import accelerate_graph
 from langchain_rag_accel.integration import INTEGRATION
 from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.recognised import RECOGNISED
 from langchain_rag_accel.runnables import AcceleratedRunnable
 from rag_accel.accelerator import Accelerator
@@ -79,7 +78,6 @@ ACCELERATION = Acceleration(
     takes="a Runnable, chat model, LLM, retriever, embeddings, vector store, compressor, "
     "knowledge graph or LLMGraphTransformer",
     hint=_hint,
-    parts_of=parts_of,
     explain=_explain,
     prepare=_prepare,
     coverage=coverage,

@@ -10,7 +10,6 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.graph_transformers import is_graph_transformer
 from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.option_readers import parts_of
 from langchain_rag_accel.owned_search import is_recognised, why_not_searched
 from langchain_rag_accel.parallel_calls import how_spread
 from langchain_rag_accel.plan import make_graph
@@ -64,4 +63,4 @@ def _searched(leaf: Any) -> str | None:
     return recognised_store(why_not_searched(leaf)) if is_ours else None
 
 
-EXPLANATION = Explanation(LANGCHAIN.name, _parts, parts_of, make_graph)
+EXPLANATION = Explanation(LANGCHAIN, _parts, make_graph)

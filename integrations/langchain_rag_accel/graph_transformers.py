@@ -12,7 +12,7 @@ from typing import Any
 from langchain_rag_accel.parallel_calls import in_parallel
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of, program_twin
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 _TRANSFORMER = "langchain_experimental.graph_transformers.llm.LLMGraphTransformer"
 _ENTRIES = (

@@ -25,7 +25,7 @@ from langchain_rag_accel.owned_search import (
     is_recognised,
     searching,
 )
-from langchain_rag_accel.parallel_calls import in_parallel
+from langchain_rag_accel.parallel_calls import in_parallel, is_spread
 from langchain_rag_accel.recognised import RECOGNISED
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.adoption.proxy_calls import StandingIn
@@ -49,7 +49,7 @@ from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.proxies import PROXIES
 from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
-from rag_accel_adapters.langchain.walk import leaves
+from rag_accel_adapters.langchain.walk import leaves, walk
 
 
 def in_call_threads(method: Method) -> Method:
@@ -151,6 +151,11 @@ def _held_by(obj: Any) -> Iterator[Any]:
     return (found.obj for found in leaves(obj))
 
 
+def _reads(part: Any) -> frozenset[str]:
+    """Return the options that a part of a program reads."""
+    return RECOGNISED.reads(part) | ({"parallel_calls"} if is_spread(type(part)) else frozenset())
+
+
 def _spread(method: Method) -> Method:
     return in_call_threads(method) if runs_in_executor(method) else in_parallel(method)
 
@@ -203,6 +208,8 @@ LANGCHAIN = Framework(
     inner={SEARCHING: (VectorStore, QueriedGraph), DECODING: (BaseLanguageModel,)},
     entries={BaseRetriever: ("invoke", "ainvoke")},
     held_by=_held_by,
+    walk=lambda program: ((found.path, found.obj) for found in walk(program)),
+    reads=_reads,
     to_sync=_to_sync,
     is_composite_call=_is_composite_call,
     spread=_spread,

@@ -14,21 +14,20 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_store
+from rag_accel.adoption.known_classes import overrides
+from rag_accel.adoption.store_copies import is_large, size_obstacle
 from rag_accel.interception.leaf_call import inside, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
-from rag_accel.recognition.known_classes import overrides
-from rag_accel.recognition.store_copies import is_large, size_obstacle
-from rag_accel.recognition.weak_maps import ByClass
+from rag_accel.system.weak_maps import ByClass
 from rag_accel_adapters.langchain.stores import (
+    IN_MEMORY,
     Found,
-    InMemoryStores,
     searches_as_known,
     searches_unchanged,
 )
 
 Method = Callable[..., Any]
 
-_KIND = InMemoryStores()
 
 #: tells whether an owned engine may search stores of a class
 is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
@@ -43,12 +42,12 @@ def why_not_searched(store: Any) -> str | None:
         return overrides(cls, InMemoryVectorStore)
     if not searches_unchanged(store, cls, plain_method):
         return "what it searches with was replaced"
-    return size_obstacle(_KIND, store) or ""
+    return size_obstacle(IN_MEMORY, store) or ""
 
 
 def is_plain_within(store: Any, identity: RequestIdentity) -> bool:
     """Tell whether a store only does its own work, as part of a retriever's call: a small one."""
-    return is_recognised(type(store)) and not is_large(_KIND, store)
+    return is_recognised(type(store)) and not is_large(IN_MEMORY, store)
 
 
 def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
@@ -72,7 +71,7 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
         plain = partial(original, self) if is_nested(self) else partial(borrowed, identity, self)
         if not _may_be_owned(self):
             return await plain(*args, **kwargs)
-        if is_due(_KIND, self):
+        if is_due(IN_MEMORY, self):
             search = _StoreSearch(identity, self, _unit_of(self))
             with inside(None, identity):  # its embeddings are called here
                 return await _ASYNC[leaf.name](search, *args, **kwargs)
@@ -85,7 +84,7 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
 def _may_be_owned(store: Any) -> bool:
     # In this order: of a small store, the search may take no longer than without us.
     cls = plain_class(type(store))
-    return is_large(_KIND, store) and searches_unchanged(store, cls, plain_method)
+    return is_large(IN_MEMORY, store) and searches_unchanged(store, cls, plain_method)
 
 
 def _unit_of(store: Any) -> Method:
@@ -123,7 +122,7 @@ class _StoreSearch:
 
     @property
     def _copied(self) -> CopiedSearch:
-        return CopiedSearch(self.identity, _KIND, self.store)
+        return CopiedSearch(self.identity, IN_MEMORY, self.store)
 
 
 async def _with_score(search: _StoreSearch, query: str, k: int = 4, **how: Any) -> list[Any]:

@@ -29,8 +29,8 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign, RunnablePick
 from langchain_core.runnables.retry import RunnableRetry
 
-from rag_accel.recognition.sources import syntax_of
 from rag_accel.serving.served import MESSAGES
+from rag_accel.system.methods import syntax_of
 from rag_accel_adapters.langchain.callables import free_variables
 from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.walk import LEAF_BASES, is_users, leaves

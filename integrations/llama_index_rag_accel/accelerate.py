@@ -25,7 +25,6 @@ from llama_index_rag_accel.entries import (
 from llama_index_rag_accel.explanation import EXPLANATION
 from llama_index_rag_accel.integration import INTEGRATION
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.recognised_parts import Preparation
@@ -70,7 +69,6 @@ ACCELERATION = Acceleration(
         "accelerate what answers, for example index.as_query_engine(), "
         "or call the program inside activate()"
     ),
-    parts_of=parts_of,
     is_open=lambda obj: isinstance(obj, BaseIndex),
     explain=EXPLANATION.of,
     prepare=Preparation(RECOGNISED, lambda program: (found.obj for found in walk(program))).of,

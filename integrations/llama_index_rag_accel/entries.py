@@ -35,7 +35,7 @@ from llama_index_rag_accel.given_values import values_of
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
-from rag_accel.recognition.wrapped_methods import called_on
+from rag_accel.system.methods import called_on
 
 #: by the base class of a program, its public methods that do work
 ENTRIES: Mapping[type, tuple[str, ...]] = {

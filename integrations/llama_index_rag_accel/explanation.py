@@ -13,7 +13,6 @@ from llama_index_rag_accel.concurrency.offload import reason_to_stay
 from llama_index_rag_accel.entries import is_program
 from llama_index_rag_accel.indexed_graph import why_not_shared
 from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.option_readers import parts_of
 from llama_index_rag_accel.owned_search import is_recognised, why_not_searched
 from llama_index_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
@@ -108,4 +107,4 @@ def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
         yield f"{first} {where}" + (f"; the same for {', '.join(others)}" if others else "")
 
 
-EXPLANATION = Explanation(LLAMA_INDEX.name, _parts, parts_of, graph_of)
+EXPLANATION = Explanation(LLAMA_INDEX, _parts, graph_of)

@@ -25,8 +25,8 @@ from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import held, is_nested
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
 from rag_accel.interception.wrappers import borrowed
-from rag_accel.recognition.weak_maps import ByClass
 from rag_accel.system.loops import runs_in_loop
+from rag_accel.system.weak_maps import ByClass
 from rag_accel_adapters.llama_index.graph_retrievers import (
     obstacle_of_size,
     obstacle_of_store,

@@ -50,12 +50,14 @@ from rag_accel.interception.leaf_table import (
     LeafMethod,
     leaf_class,
     leaf_methods,
+    plain_class,
     plain_method,
 )
-from rag_accel.recognition.known_classes import does_the_same
+from rag_accel.system.classes import does_the_same
 from rag_accel_adapters.llama_index.documents import documents_in, question_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.proxies import PROXIES
+from rag_accel_adapters.llama_index.walk import walk
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
@@ -136,6 +138,15 @@ _AGGREGATES = [
 
 def _is_composite_call(method: Method | None) -> bool:
     return blocking_method(method) is not None or composite_of(method) is not None
+
+
+def _reads(part: Any) -> frozenset[str]:
+    """Return the options that a part of a program reads; some are read by methods of a class."""
+    cls = plain_class(type(part))
+    methods = [plain_method(cls, leaf.name) for leaf in leaf_methods(cls)]
+    looks = {"offload_blocking": blocking_method, "parallel_calls": composite_of}
+    found = (name for name, look in looks.items() if any(map(look, methods)))
+    return RECOGNISED.reads(part) | frozenset(found)
 
 
 def _held_by(obj: Any) -> Iterator[Any]:
@@ -256,6 +267,8 @@ LLAMA_INDEX = Framework(
     # A retriever over a store, or a model over another.
     inner={SEARCHING: (BasePydanticVectorStore, PropertyGraphStore), DECODING: (BaseLLM,)},
     held_by=_held_by,
+    walk=lambda program: ((found.path, found.obj) for found in walk(program)),
+    reads=_reads,
     is_composite_call=_is_composite_call,
     spread=spread,
     why_not=RECOGNISED.why_not,

@@ -12,19 +12,18 @@ from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQu
 from llama_index_rag_accel.concurrency.offload import leaving_within
 from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_store
+from rag_accel.adoption.known_classes import overrides
+from rag_accel.adoption.store_copies import is_large, size_obstacle
 from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
-from rag_accel.recognition.known_classes import overrides
-from rag_accel.recognition.store_copies import is_large, size_obstacle
-from rag_accel.recognition.weak_maps import ByClass
+from rag_accel.system.weak_maps import ByClass
 from rag_accel_adapters.llama_index.stores import (
-    SimpleStores,
+    SIMPLE,
     searches_as_known,
     searches_unchanged,
 )
 
 Method = Callable[..., Any]
 
-_KIND = SimpleStores()
 
 #: tells whether an owned engine may search stores of a class
 is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
@@ -39,12 +38,12 @@ def why_not_searched(store: Any) -> str | None:
         return overrides(cls, SimpleVectorStore)
     if not searches_unchanged(store, cls, plain_method):
         return "what it searches with was replaced"
-    return size_obstacle(_KIND, store) or ""
+    return size_obstacle(SIMPLE, store) or ""
 
 
 def may_be_owned(store: Any) -> bool:
     """Tell whether an owned engine may search a store: of a small one it never does."""
-    return is_recognised(type(store)) and is_large(_KIND, store)
+    return is_recognised(type(store)) and is_large(SIMPLE, store)
 
 
 def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
@@ -79,7 +78,7 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
                 return await its_own(identity, self, *args, **kwargs)
 
         query = _query(self, args, kwargs)
-        if query is None or not is_due(_KIND, self):
+        if query is None or not is_due(SIMPLE, self):
             return await plain()
         search = _search(identity, self, query)
         return await search.afind(query.query_embedding, query.similarity_top_k, plain)
@@ -89,9 +88,9 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
 
 def _search(identity: RequestIdentity, store: Any, query: VectorStoreQuery) -> CopiedSearch:
     if query.node_ids is None:
-        return CopiedSearch(identity, _KIND, store)
+        return CopiedSearch(identity, SIMPLE, store)
     ids = query.node_ids  # retrievers name all nodes that their index had when they were made
-    return CopiedSearch(identity, _KIND, store, lambda look: set(ids).issuperset(look.parts))
+    return CopiedSearch(identity, SIMPLE, store, lambda look: set(ids).issuperset(look.parts))
 
 
 def _query(store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> VectorStoreQuery | None:
@@ -102,7 +101,7 @@ def _query(store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> VectorS
     if query.filters is not None or type(query.node_ids) not in (list, type(None)):
         return None
     # In this order: of a small store, the search may take no longer than without us.
-    is_fit = is_large(_KIND, store) and searches_unchanged(
+    is_fit = is_large(SIMPLE, store) and searches_unchanged(
         store, plain_class(type(store)), plain_method
     )
     return query if is_fit else None

@@ -16,7 +16,6 @@ from neo4j_graphrag_rag_accel.coverage import coverage
 from neo4j_graphrag_rag_accel.explanation import EXPLANATION
 from neo4j_graphrag_rag_accel.integration import INTEGRATION
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
-from neo4j_graphrag_rag_accel.option_readers import parts_of
 from neo4j_graphrag_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.recognised_parts import Preparation
@@ -73,7 +72,6 @@ ACCELERATION = Acceleration(
     make=_make,
     takes="a GraphRAG, retriever, embedder or LLM of neo4j-graphrag",
     hint=_hint,
-    parts_of=parts_of,
     explain=EXPLANATION.of,
     prepare=Preparation(RECOGNISED, lambda program: (part for _, part in walk(program))).of,
     coverage=coverage,

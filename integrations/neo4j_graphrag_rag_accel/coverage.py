@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
-from neo4j_graphrag_rag_accel.option_readers import parts_of
-from rag_accel.interception.coverage import Meter, OpenMeters
+from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
+from rag_accel.interception.coverage import OpenMeters
 
 _NAMES = {
     "Retriever": "retriever",
@@ -15,6 +14,4 @@ _NAMES = {
     "LLMInterfaceV2": "language model",
 }
 
-coverage: Final = OpenMeters(
-    "rag_accel_neo4j_graphrag_coverage", partial(Meter, _NAMES), parts_of
-).coverage
+coverage: Final = OpenMeters(NEO4J_GRAPHRAG, _NAMES).coverage

@@ -9,7 +9,6 @@ from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.retrievers.base import Retriever
 
 from neo4j_graphrag_rag_accel.leaf_table import NEO4J_GRAPHRAG
-from neo4j_graphrag_rag_accel.option_readers import parts_of
 from neo4j_graphrag_rag_accel.recognised import RECOGNISED
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.explanation import NOT_UNDERSTOOD, ExplainedPart, Explanation
@@ -41,4 +40,4 @@ def _how(part: Any, accelerator: Accelerator) -> str:
     return NOT_UNDERSTOOD
 
 
-EXPLANATION = Explanation(NEO4J_GRAPHRAG.name, _parts, parts_of)
+EXPLANATION = Explanation(NEO4J_GRAPHRAG, _parts)

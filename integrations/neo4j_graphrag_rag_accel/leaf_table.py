@@ -21,6 +21,7 @@ from rag_accel.interception.leaf_table import (
     plain_method,
 )
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
+from rag_accel_adapters.neo4j_graphrag.walk import walk
 
 DECODING, EMBEDDING = PrimitiveKind.DECODING, PrimitiveKind.EMBEDDING
 
@@ -61,6 +62,8 @@ NEO4J_GRAPHRAG = Framework(
     # A model over another.
     inner={DECODING: (LLMInterface, LLMInterfaceV2)},
     held_by=_held_by,
+    walk=walk,
+    reads=RECOGNISED.reads,
     why_not=RECOGNISED.why_not,
     may_be_owned=partial(EMBEDDERS.may_adopt, method=plain_method),
 )

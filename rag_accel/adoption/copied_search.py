@@ -10,12 +10,8 @@ from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, Work
-from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
-from rag_accel.interception.fallback import awith_fallback, with_fallback
-from rag_accel.interception.identity import scoped
-from rag_accel.interception.leaf_call import note_engine_work
-from rag_accel.recognition.copied_vectors import CopiedVectors
-from rag_accel.recognition.store_copies import (
+from rag_accel.adoption.store_copies import (
+    CopiedVectors,
     Look,
     StoreKind,
     StoreView,
@@ -23,6 +19,10 @@ from rag_accel.recognition.store_copies import (
     found_by,
     search_query,
 )
+from rag_accel.engine_api import Engine, PrimitiveKind, SearchQuery
+from rag_accel.interception.fallback import awith_fallback, with_fallback
+from rag_accel.interception.identity import scoped
+from rag_accel.interception.leaf_call import note_engine_work
 
 #: how often a search is begun again because the store was changed meanwhile
 ATTEMPTS = 3

@@ -29,8 +29,8 @@ from rag_accel.graph.stages.graph_retrieval import LINKS, Link
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import inside, is_nested, note_leaf
 from rag_accel.leaves.submitted_work import SubmittedWork
-from rag_accel.recognition.known_classes import full_name
 from rag_accel.requests.graph_work import link_query
+from rag_accel.system.classes import full_name
 
 Vector = Sequence[float]
 

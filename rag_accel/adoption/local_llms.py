@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, Work
 from rag_accel.accelerator.preparation import EngineAt
+from rag_accel.adoption.generation import GenerateCall, TokenStream, draw_seeds
 from rag_accel.config import AdoptLLM
 from rag_accel.engine_api import Engine, Message, PrimitiveKind
 from rag_accel.engines.llm.local.choice import LocalModel
@@ -20,7 +21,6 @@ from rag_accel.interception.fallback import CALLER_ERRORS, fail_open, with_fallb
 from rag_accel.kv.prompt_chunks import LEAST_CHARACTERS
 from rag_accel.leaves.early_answers import AskedPrompt
 from rag_accel.leaves.early_beginnings import NotedPrompt
-from rag_accel.recognition.generation import GenerateCall, TokenStream, draw_seeds
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.system.locks import RenewedLock
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.embedding_calls import EmbeddingCall
-from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, taking_from
+from rag_accel.adoption.embedding_calls import EmbeddingCall, EmbeddingPrefetch, taking_from
 from rag_accel.adoption.owned_embedding import EmbeddingRecogniser
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.leaf_call import is_nested

@@ -12,7 +12,8 @@ from typing import Any
 from rag_accel.accelerator import RequestIdentity, Work
 from rag_accel.adoption import local_llms, served_llms
 from rag_accel.adoption.endpoint_gates import gate_for
-from rag_accel.engines.http.endpoints import EndpointGate
+from rag_accel.adoption.generation import GenerateCall, GenerateHooks
+from rag_accel.adoption.proxies import Ask, ClientWork, ProxyClass, ProxyClasses
 from rag_accel.interception.fallback import awith_fallback, start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
@@ -21,10 +22,7 @@ from rag_accel.interception.leaf_table import (
     plain_class,
     plain_method,
 )
-from rag_accel.recognition.generation import GenerateCall
-from rag_accel.recognition.proxies import ClientWork, ProxyClass, ProxyClasses
-from rag_accel.recognition.served_models import ServedPrompt
-from rag_accel.recognition.weak_maps import ByClass
+from rag_accel.system.weak_maps import ByClass
 
 Method = Callable[..., Any]
 
@@ -53,7 +51,8 @@ class StandingIn:
             if known is None:
                 return borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            proxy = _proxy(known, _Asking(identity, obj, False, _notes(obj, leaf, args)), obj)
+            asking = _Asking(identity, obj, _notes(obj, leaf, args))
+            proxy = _proxy(known, asking.ask(is_on_loop=False), obj)
             return _told(known, identity, obj, proxy, method(proxy, *args, **kwargs))
 
         async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,13 +61,14 @@ class StandingIn:
             if known is None or is_default(type(obj), leaf):
                 return await borrowed(identity, obj, *args, **kwargs)
             method = _method(original, borrowed, identity, obj)
-            proxy = _proxy(known, _Asking(identity, obj, True, _notes(obj, leaf, args)), obj)
+            asking = _Asking(identity, obj, _notes(obj, leaf, args))
+            proxy = _proxy(known, asking.ask(is_on_loop=True), obj)
             return _told(known, identity, obj, proxy, await method(proxy, *args, **kwargs))
 
         return coroutine if leaf.flavour == "coroutine" else sync
 
 
-def _proxy(known: ProxyClass, ask: _Asking, obj: Any) -> Any:
+def _proxy(known: ProxyClass, ask: Ask, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a proxy is of no use."""
     if known.is_of_use is not None:
         fits = known.is_of_use(obj, ask)
@@ -104,14 +104,27 @@ def _method(original: Method, borrowed: Method, identity: RequestIdentity, obj: 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Asking:
-    """A function that submits the work of one object's proxy to the scheduler, for one run."""
+    """The work of one object's proxy in one run."""
 
     identity: RequestIdentity
     holder: Any
-    is_on_loop: bool
     notes: list[Callable[[], None]]
 
-    def __call__(
+    def ask(self, *, is_on_loop: bool) -> Ask:
+        """Return how the proxy reaches the scheduler."""
+        gate = partial(gate_for, self.identity, self.holder)
+        return Ask(
+            is_on_loop=is_on_loop,
+            compute=self._compute,
+            acompute=self._acompute,
+            generation=GenerateHooks(self._why_plain, self._generate),
+            gate=gate,
+            share=self._share,
+            server=partial(served_llms.hooks_of, self.identity, gate),
+            in_pool=self._in_pool,
+        )
+
+    def _compute(
         self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
     ) -> Any:
         accelerator = self.identity.accelerator
@@ -123,7 +136,7 @@ class _Asking:
 
         return with_fallback(accelerator, owned, plain, work.name)
 
-    async def on_loop(self, work: ClientWork, plain: Callable[[], Awaitable[Any]]) -> Any:
+    async def _acompute(self, work: ClientWork, plain: Callable[[], Awaitable[Any]]) -> Any:
         accelerator = self.identity.accelerator
 
         async def owned() -> Any:
@@ -138,35 +151,22 @@ class _Asking:
         engine = accelerator.own(work.client, work.name, work.make, holder=self.holder)
         return Work(engine, work.kind, work.payload, work.size)
 
-    def why_plain(self, model: Any, *, is_sampled: bool) -> str | None:
+    def _why_plain(self, model: Any, is_sampled: bool) -> str | None:
         return local_llms.why_plain(self.identity.accelerator, model, is_sampled=is_sampled)
 
-    def generate(self, model: Any, call: GenerateCall) -> Any:
-        if self.notes and self.why_plain(model, is_sampled=call.is_sampled) is None:
+    def _generate(self, model: Any, call: GenerateCall) -> Any:
+        if self.notes and self._why_plain(model, call.is_sampled) is None:
             self._note()
         return local_llms.generate(self.identity, model, self.holder, call)
 
-    def gate(self) -> EndpointGate | None:
-        return gate_for(self.identity, self.holder)
-
-    def share(self, key: Hashable, call: Callable[[], Any], is_whole: Callable[[Any], bool]) -> Any:
+    def _share(
+        self, key: Hashable, call: Callable[[], Any], is_whole: Callable[[Any], bool]
+    ) -> Any:
         accelerator = self.identity.accelerator
         if not accelerator.options.single_flight:
             return call()
         timeout_s = accelerator.left_s(self.identity)
         return accelerator.shared_answers.ask(key, call, is_whole, timeout_s)
-
-    def changes_served(self) -> bool:
-        return served_llms.changes(self.identity.accelerator)
-
-    def place_of(self, prompt: ServedPrompt, model: object) -> served_llms.ServerPlace | None:
-        return served_llms.place_of(self.identity, prompt, model)
-
-    def texts_of(self, prompt: ServedPrompt) -> served_llms.PromptTexts | None:
-        return served_llms.texts_of(self.identity, prompt)
-
-    async def atexts_of(self, prompt: ServedPrompt) -> served_llms.PromptTexts | None:
-        return await served_llms.atexts_of(self.identity, prompt)
 
     def _note(self) -> None:
         try:
@@ -175,7 +175,7 @@ class _Asking:
             return
         note()
 
-    async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def _in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         running = start_in_pool(
             self.identity.accelerator, partial(call, *args, **kwargs), "retrieval"
         )

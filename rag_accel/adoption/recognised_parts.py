@@ -10,8 +10,11 @@ from typing import Any
 
 from rag_accel.accelerator import Accelerator, default_accelerator
 from rag_accel.accelerator.preparation import EngineAt, left_s
-from rag_accel.adoption import embedding_devices, local_llms, served_llms
-from rag_accel.config import Options, is_enabled
+from rag_accel.adoption import embedding_calls, local_llms, served_llms
+from rag_accel.adoption.clients import RERANK, cross_encoder_engine
+from rag_accel.adoption.embeddings import KnownEmbeddings
+from rag_accel.adoption.proxies import ProxyClasses
+from rag_accel.config import is_enabled
 from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, component
 from rag_accel.interception.fallback import with_fallback
 from rag_accel.interception.identity import activated
@@ -27,11 +30,7 @@ from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
     ADOPTED_LLM,
     SERVED_LLM,
-    component_options,
 )
-from rag_accel.recognition.clients import RERANK, cross_encoder_engine
-from rag_accel.recognition.embeddings import KnownEmbeddings
-from rag_accel.recognition.proxies import ProxyClasses
 from rag_accel.scheduler.messages import EngineName
 
 _NONE = ProxyClasses({})
@@ -58,10 +57,9 @@ class RecognisedParts:
     searched: Callable[[Any], str | None] = lambda leaf: None
     instead: Mapping[type, str] = field(default_factory=dict[type, str])
 
-    def options(self, leaf: Any, options: Options) -> frozenset[str]:
+    def reads(self, leaf: Any) -> frozenset[str]:
+        """Return the options that a leaf reads."""
         cls = plain_class(type(leaf))
-        if is_scheduled(cls):
-            return component_options(leaf, options)
         reads = frozenset[str]()
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
         if adopted is not None and adopted.hosted is None:
@@ -90,7 +88,7 @@ class RecognisedParts:
             return component(leaf, accelerator)
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
         if adopted is not None:
-            return embedding_devices.describe(adopted, accelerator)
+            return embedding_calls.describe(adopted, accelerator)
         if (how := others(leaf)) is not None:
             return how
         model = self.proxies.language_model(leaf, cls, plain_method)
@@ -119,7 +117,7 @@ class RecognisedParts:
     def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineAt | None:
         adopted = self.embeddings.adopt(leaf, cls, plain_method)
         if adopted is not None:
-            return embedding_devices.prepared_engine(accelerator, adopted, leaf)
+            return embedding_calls.prepared_engine(accelerator, adopted, leaf)
         model = self.proxies.language_model(leaf, cls, plain_method)
         if model is not None:
             return local_llms.prepared_engine(accelerator, model, leaf)
@@ -132,7 +130,7 @@ class RecognisedParts:
     def borrowed(self, leaf: Any, accelerator: Accelerator) -> str:
         """Return how a leaf runs that no engine runs, and why none does."""
         is_embeddings = isinstance(leaf, self.base)
-        unused = embedding_devices.describe_unused(accelerator) if is_embeddings else ""
+        unused = embedding_calls.describe_unused(accelerator) if is_embeddings else ""
         return f"{BORROWED} ({self.why_not(leaf, accelerator)}){unused}"
 
     def why_not(self, leaf: Any, accelerator: Accelerator | None) -> str:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 from rag_accel.accelerator import Accelerator, RequestIdentity
+from rag_accel.adoption.served_models import PromptTexts, ServedPlace, ServedPrompt, ServerHooks
 from rag_accel.engine_api import GenerationInput
-from rag_accel.engine_api.transient import is_doubtful, is_transient, retry_after_s
-from rag_accel.engines.llm.remote.remote_llm import RemoteModel, keys_of
+from rag_accel.engines.http.endpoints import EndpointGate
+from rag_accel.engines.llm.remote.remote_llm import keys_of
 from rag_accel.engines.llm.remote.servers import SERVERS, ModelServer
-from rag_accel.engines.replicas.pool_placement import Failure, why_of
 from rag_accel.interception.fallback import fail_open
 from rag_accel.kv.prompt_chunks import locate_chunks
-from rag_accel.kv.reuse_request import ReuseRequest, ServedReuse
-from rag_accel.kv.served_prompts import answered_texts, reuse_request_of, served_report
-from rag_accel.recognition.served_models import ServedPrompt
+from rag_accel.kv.reuse_request import ServedReuse
+from rag_accel.kv.served_prompts import reuse_request_of
 
 _WHERE = "llm"
 #: why calls of models on servers are not changed
@@ -27,31 +24,6 @@ UNCHANGED = (
     " endpoint_limits=True has calls wait for their turn, kv_reuse='full' or 'fused' names texts to"
     " a vLLM server, and Accelerator(llm=RemoteLLM(...)) spreads calls over several"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTexts:
-    """The texts of one prompt, for the server that it is sent to."""
-
-    server: ModelServer
-    request: ReuseRequest
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        return self.request.fields()
-
-    def report(self, params: object, cached_tokens: int | None) -> Mapping[str, Any] | None:
-        said = answered_texts(params)
-        self.server.note_answer(said is not None, self.request.texts)
-        if said is None:
-            return None
-        return {"kv_reuse": served_report(self.request.reuse, said, cached_tokens)}
-
-    def streamed(self, cached_tokens: int | None) -> Mapping[str, Any]:
-        """Return what a stream says of its making: first what was asked for, then the tokens."""
-        if cached_tokens is not None:
-            return {"kv_reuse": {"cached_tokens": cached_tokens}}
-        return {"kv_reuse": {"mode": self.request.reuse, "texts": len(self.request.texts)}}
 
 
 def reuse_of(accelerator: Accelerator) -> ServedReuse | None:
@@ -83,84 +55,21 @@ def describe(accelerator: Accelerator) -> str | None:
     return "; ".join(told)
 
 
-class ServerPlace:
-    """One of the servers of a model, for one call of a program's client.
-
-    Args:
-        model: the servers.
-        at: which one.
-        keys: by which they know the prompt.
-        tried: those that have failed it.
-    """
-
-    def __init__(
-        self, model: RemoteModel, at: int, keys: Mapping[Hashable, int], tried: frozenset[int]
-    ) -> None:
-        server = model.servers[at]
-        self.base_url, self.api_key = server.base_url, server.api_key
-        self.model = server.model or ""
-        self.is_last = len(tried) + 1 >= len(model.servers)
-        self._model, self._at, self._keys, self._tried = model, at, keys, tried
-        self._began = model.placement.clock.now()
-        #: a server that has failed the call, whose failure is its own if this one answers
-        self._doubt: tuple[int, Failure] | None = None
-        self._lock = threading.Lock()
-        self._is_over = False
-
-    def ended(self) -> None:
-        """Note that the whole answer is there, or that nobody waits for it; more than once."""
-        if self._ends():
-            placement = self._model.placement
-            placement.left(self._at, 1)
-            placement.succeeded(self._at, 1, placement.clock.now() - self._began)
-            self._decide(is_own=True)
-
-    def failed(self, error: BaseException) -> None:
-        if self._ends():
-            self._model.placement.left(self._at, 1)
-            if is_transient(error):
-                self._model.placement.failed(self._at, self._failure(error))
-            self._decide(is_own=False)
-
-    def another(self, error: BaseException) -> ServerPlace | None:
-        """Return the server to ask after an error before anything of the answer; None for none.
-
-        After an error that may be this server's or the call's, one other server tells which.
-        """
-        is_doubted = not is_transient(error) and self._doubt is None and is_doubtful(error)
-        if not (is_doubted or is_transient(error)):
-            self.failed(error)
-            return None
-        found = _place(self._model, self._keys, self._tried | {self._at})
-        if found is not None:
-            found._doubt, self._doubt = self._doubt, None
-        if found is not None and is_doubted and self._ends():
-            found._doubt = (self._at, self._failure(error))
-        else:
-            self.failed(error)
-        return found
-
-    def _failure(self, error: BaseException) -> Failure:
-        now = self._model.placement.clock.now()
-        return Failure(self._began, now, why_of(error), retry_after_s(error))
-
-    def _decide(self, is_own: bool) -> None:
-        """Pause the server in doubt if the failure was its own; it has the call no longer."""
-        if self._doubt is None:
-            return
-        (at, failure), self._doubt = self._doubt, None
-        self._model.placement.left(at, 1)
-        if is_own:
-            self._model.placement.failed(at, failure)
-
-    def _ends(self) -> bool:
-        """Tell whether the call ends with this for the first time."""
-        with self._lock:
-            is_first, self._is_over = not self._is_over, True
-        return is_first
+def hooks_of(
+    identity: RequestIdentity, gate: Callable[[], EndpointGate | None]
+) -> ServerHooks | None:
+    """Return what a client asks before its calls in one run; None where they are not changed."""
+    if not changes(identity.accelerator):
+        return None
+    return ServerHooks(
+        route=partial(_route, identity),
+        annotate=partial(_annotate, identity),
+        aannotate=partial(_aannotate, identity),
+        gate=gate,
+    )
 
 
-def place_of(identity: RequestIdentity, prompt: ServedPrompt, name: object) -> ServerPlace | None:
+def _route(identity: RequestIdentity, prompt: ServedPrompt, name: object) -> ServedPlace | None:
     """Return the server for a prompt; None where it is the program's own alone."""
     if not isinstance(name, str):
         return None
@@ -171,20 +80,14 @@ def place_of(identity: RequestIdentity, prompt: ServedPrompt, name: object) -> S
         located = locate_chunks(
             GenerationInput(prompt.messages), identity.retrieved.texts(), identity.retrieved.asked
         )
-        return _place(model, keys_of(located, identity.accelerator.options.namespace), frozenset())
+        keys = keys_of(located, identity.accelerator.options.namespace)
+        return ServedPlace.take(model.placement, model.servers, keys)
     except Exception as error:  # the prompt goes to the program's own server
         fail_open(identity.accelerator, error, _WHERE)
         return None
 
 
-def _place(
-    model: RemoteModel, keys: Mapping[Hashable, int], tried: frozenset[int]
-) -> ServerPlace | None:
-    at = model.placement.take(keys, 1, tried)
-    return None if at is None else ServerPlace(model, at, keys, tried)
-
-
-def texts_of(identity: RequestIdentity, prompt: ServedPrompt) -> PromptTexts | None:
+def _annotate(identity: RequestIdentity, prompt: ServedPrompt) -> PromptTexts | None:
     """Return the texts of a prompt; None where it is sent as it is.
 
     The first prompt for a server waits for the server's answer to what it is.
@@ -195,8 +98,8 @@ def texts_of(identity: RequestIdentity, prompt: ServedPrompt) -> PromptTexts | N
     return _texts(identity, prompt, server)
 
 
-async def atexts_of(identity: RequestIdentity, prompt: ServedPrompt) -> PromptTexts | None:
-    """Do as ``texts_of`` without blocking the loop."""
+async def _aannotate(identity: RequestIdentity, prompt: ServedPrompt) -> PromptTexts | None:
+    """Do as ``_annotate`` without blocking the loop."""
     server = _server(identity, prompt)
     if server is not None and not server.is_known:
         await asyncio.to_thread(server.wait)
@@ -230,4 +133,4 @@ def _texts(
     except Exception as error:  # the prompt is sent as it is
         fail_open(identity.accelerator, error, _WHERE)
         return None
-    return None if request is None else PromptTexts(server, request)
+    return None if request is None else PromptTexts(request, server.note_answer)

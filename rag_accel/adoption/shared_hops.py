@@ -7,10 +7,16 @@ from functools import partial
 from typing import Any
 
 from rag_accel.accelerator import RequestIdentity, Work
+from rag_accel.adoption.triplets import (
+    Numbers,
+    Places,
+    TripletGraph,
+    TripletView,
+    hop_from,
+    places_in,
+)
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.engines.knowledge.engine import KnowledgeEngine
-from rag_accel.recognition.triplet_index import Numbers, Places
-from rag_accel.recognition.triplet_view import TripletGraph, TripletView, hop_from, places_in
 
 #: what the engines are called, before a number
 ENGINE = "graph"

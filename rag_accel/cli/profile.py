@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from inspect import isawaitable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.interception.integration import Integration
 from rag_accel.interception.leaf_call import meters
 from rag_accel.interception.leaf_table import is_scheduled
-from rag_accel.interception.option_reach import MAX_PARTS
+from rag_accel.interception.option_reach import program_parts
 from rag_accel.interception.patches import patches
 from rag_accel.interception.watching import Watch
 from rag_accel.profile.prediction import Prediction, predictions
@@ -165,8 +164,7 @@ def profile_program(
         ConfigError: it is no program, is accelerated already, or answers no question.
     """
     integration, fast, form = _accelerated(program, accelerator)
-    found = integration.loaded.parts_of(program, accelerator.options)
-    parts = list(islice(found, MAX_PARTS))
+    parts = program_parts(integration.loaded.framework, program, accelerator.options)
     computed = frozenset(id(part.obj) for part in parts if part.options & _COMPUTING)
     watch, measured = Watch(accelerator, computed), None
     with closing(LoopThread("rag-accel profile")) as loop:

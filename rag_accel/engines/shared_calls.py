@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rag_accel.engine_api import (
     Capability,
@@ -13,7 +13,6 @@ from rag_accel.engine_api import (
     EngineProfile,
     PrimitiveKind,
     StepBudget,
-    WorkId,
 )
 from rag_accel.engines.bases import OutboxEngine, ReportT
 
@@ -21,12 +20,6 @@ from rag_accel.engines.bases import OutboxEngine, ReportT
 _NO_LIMIT = 1 << 30
 #: seconds in which calls that are in flight may end after ``close``
 _CLOSE_S = 3.0
-
-
-class HasWorkId(Protocol):
-    """A job that knows the work it is of."""
-
-    id: WorkId
 
 
 class SharedCallsEngine(OutboxEngine[Any, ReportT]):
@@ -75,7 +68,7 @@ class SharedCallsEngine(OutboxEngine[Any, ReportT]):
         self._threads = {one for one in self._threads if one.is_alive()} | {thread}
         thread.start()
 
-    def _forget(self, job: HasWorkId) -> bool:
+    def _forget(self, job: Any) -> bool:
         """Forget work that has ended; False if it was cancelled before."""
         if self._jobs.get(job.id) is not job:
             return False

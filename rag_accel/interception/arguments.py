@@ -10,7 +10,7 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.config import REMOVED_OPTIONS, Options
 from rag_accel.errors import ConfigError
 from rag_accel.graph.nodes import suggestion
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 
 def checked(accelerator: Any) -> Accelerator | None:

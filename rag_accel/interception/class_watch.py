@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rag_accel.interception.leaf_table import Framework, frameworks
-from rag_accel.recognition.known_classes import NamedClasses
+from rag_accel.system.classes import NamedClasses
 
 Watcher = Callable[[type], None]
 

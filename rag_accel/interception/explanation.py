@@ -12,11 +12,16 @@ from rag_accel.explained_text import ExplainedText
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.text import format as format_graph
 from rag_accel.interception.identity import activated
-from rag_accel.interception.leaf_table import NO_ENGINE, is_scheduled, leaf_class, plain_class
-from rag_accel.interception.option_reach import PartsOf, held_parts, leaf_parts
+from rag_accel.interception.leaf_table import (
+    NO_ENGINE,
+    Framework,
+    is_scheduled,
+    leaf_class,
+    plain_class,
+)
+from rag_accel.interception.option_reach import unread_lines
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.twins import is_twin, known_program, original, why_no_twin
-from rag_accel.interception.unread_options import unread_lines
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
 COMPONENT = "a component of this library: its own engine, requests share batches"
@@ -101,7 +106,8 @@ Explain = Callable[[Any, Accelerator | None], str]
 
 def explained_leaves(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
     """Yield a program and the leaves that it holds, all of them run where their callers are."""
-    for path, part in held_parts(program):
+    held = leaf_class(plain_class(type(program))).framework.parts_of(program)
+    for path, part in held:
         cls = plain_class(type(part))
         is_leaf = leaf_class(cls).base is not None
         if is_scheduled(cls):
@@ -116,15 +122,13 @@ class Explanation:
     """The explanations of one framework's programs.
 
     Args:
-        framework: its name.
+        framework: theirs.
         parts: yields the parts of a program, as they run on an accelerator.
-        parts_of: yields them with the options that each reads.
         make_graph: makes a graph of a program under a name; None where no program has one.
     """
 
-    framework: str
+    framework: Framework
     parts: Callable[[Any, Accelerator], Iterable[ExplainedPart]] = explained_leaves
-    parts_of: PartsOf = leaf_parts
     make_graph: Callable[[Any, str], RAGraph] | None = None
 
     def of(
@@ -146,7 +150,7 @@ class Explanation:
         accelerator = own or default_accelerator()
         known = is_accelerated or own is not None or is_twin(obj) or activated() is not None
         known = known or is_scheduled(type(obj))
-        head = headline(obj, self.framework, accelerator, known)
+        head = headline(obj, self.framework.name, accelerator, known)
         lines = [*head, *self.lines(obj, accelerator)]
         program = program or known_program(obj)
         if program is not None:
@@ -161,8 +165,8 @@ class Explanation:
         if not any(part.is_leaf for part in parts):
             lines.update(dict.fromkeys(NO_LEAF))
         if self.make_graph is not None and not (parts and parts[0].is_leaf):
-            lines.update(dict.fromkeys(_plan_lines(obj, self.framework, self.make_graph)))
-        return [*lines, *unread_lines(obj, accelerator, self.parts_of)]
+            lines.update(dict.fromkeys(_plan_lines(obj, self.framework.name, self.make_graph)))
+        return [*lines, *unread_lines(obj, self.framework, accelerator)]
 
 
 def _plan_lines(

@@ -15,7 +15,7 @@ from typing import Any
 
 from rag_accel.interception.fallback import logger
 from rag_accel.interception.wrappers import SCHEDULED_CALL
-from rag_accel.recognition.wrapped_methods import mark_as, unpatched
+from rag_accel.system.methods import mark_as, unpatched
 
 Method = Callable[..., Any]
 #: Returns the scheduled methods of a class, by name.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.config import Options, is_enabled
-from rag_accel.interception.covered_calls import why_not
 from rag_accel.interception.explanation import AROUND_PARTS
 from rag_accel.interception.identity import activated
-from rag_accel.interception.option_reach import MAX_PARTS, PartsOf, options_of
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel.interception.leaf_table import Framework, why_not
+from rag_accel.interception.option_reach import MAX_PARTS, options_of, program_parts
+from rag_accel.system.classes import full_name
+from rag_accel.system.weak_maps import WeakIdDict
 
 #: The most reasons in one line.
 MOST_REASONS = 3
@@ -41,7 +41,7 @@ def reasons_in_line(reasons: Iterable[tuple[str, str]]) -> str:
 
 
 def warn_idle(
-    obj: Any, accelerator: Accelerator | None, parts_of: PartsOf, logger: logging.Logger
+    obj: Any, accelerator: Accelerator | None, framework: Framework, logger: logging.Logger
 ) -> None:
     """Say of a program, as it is accelerated, that it gets nothing but admission, and why.
 
@@ -51,7 +51,7 @@ def warn_idle(
     Args:
         obj: the program.
         accelerator: the one given; None for that of the moment.
-        parts_of: returns the program's parts.
+        framework: it is of.
         logger: takes the warning.
     """
     if not is_enabled() or not logger.isEnabledFor(logging.WARNING):
@@ -63,7 +63,7 @@ def warn_idle(
     if next(_numbers) > MOST_PROGRAMS:
         return
     try:
-        reasons = _reasons(obj, accelerator, options, parts_of)
+        reasons = _reasons(obj, accelerator, options, framework)
         if not reasons or _named.get(obj):
             return
         _named.add(obj, True)
@@ -77,10 +77,10 @@ def warn_idle(
 
 
 def _reasons(
-    obj: Any, accelerator: Accelerator | None, options: Options, parts_of: PartsOf
+    obj: Any, accelerator: Accelerator | None, options: Options, framework: Framework
 ) -> Sequence[tuple[str, str]]:
     """Return the reasons of a program's leaves; empty if one gets more, or if none can be seen."""
-    parts = list(islice(parts_of(obj, options), MAX_PARTS + 1))
+    parts = program_parts(framework, obj, options)
     gains = {name for name in _GAINS if getattr(options, name)}
     if len(parts) > MAX_PARTS or any(gains & part.options for part in parts):
         return ()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import metadata
 from typing import Any, Never, TypeVar
 
@@ -22,14 +22,13 @@ from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.interception import patches, plain
 from rag_accel.interception.arguments import chosen, refuse_keywords
-from rag_accel.interception.coverage import Coverage, Meter, OpenMeters
+from rag_accel.interception.coverage import Coverage, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
 from rag_accel.interception.idle_programs import warn_idle
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
-from rag_accel.interception.option_reach import PartsOf, leaf_parts
+from rag_accel.interception.option_reach import warn_unread
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.twins import known_program, mark_interactive, twin
-from rag_accel.interception.unread_options import check_options
 
 
 class ProcessSwitch:
@@ -73,7 +72,6 @@ class Acceleration:
             what is nothing of the framework's. By default, leaves have twins.
         takes: the objects that can be accelerated, as an error names them.
         hint: returns what to do with another object.
-        parts_of: yields the parts of a program with the options that each reads.
         is_open: tells of an object whose parts are only known once it has made them, so that
             nothing is concluded of options that none of them reads.
         explain: returns how an object runs, on an accelerator of its own or the shared one.
@@ -89,7 +87,6 @@ class Acceleration:
     make: Callable[[Any, Accelerator | None], Any] | None = None
     takes: str = "an object that does work"
     hint: Callable[[Any], str] = lambda obj: "call the program that uses it inside activate()"
-    parts_of: PartsOf = leaf_parts
     is_open: Callable[[Any], bool] = lambda obj: False
     explain: Explain
     prepare: Callable[[Any, Accelerator | None, float], bool] = lambda program, own, timeout_s: True
@@ -104,8 +101,8 @@ class Acceleration:
     def of(cls, framework: Framework) -> Acceleration:
         """Return the acceleration of a framework whose leaves are all there is to know of it."""
         kinds = {base.__name__: base.__name__ for base in framework.leaves}
-        meters = OpenMeters(framework.name, partial(Meter, kinds), leaf_parts)
-        return cls(framework, explain=Explanation(framework.name).of, coverage=meters.coverage)
+        meters = OpenMeters(framework, kinds)
+        return cls(framework, explain=Explanation(framework).of, coverage=meters.coverage)
 
     def made(self, obj: Any, accelerator: Accelerator | None) -> Any:
         """Return an object accelerated; None for what is nothing of the framework's."""
@@ -190,9 +187,9 @@ class Integration:
         if interactive and made is not obj:
             mark_interactive(made, known.program_of(made))
         if made is not obj and not known.is_open(obj):
-            has_unread = check_options(obj, accelerator, known.parts_of)
+            has_unread = warn_unread(obj, known.framework, accelerator)
             if not has_unread:  # which has told of the same parts
-                warn_idle(obj, accelerator, known.parts_of, logging.getLogger(self.package))
+                warn_idle(obj, accelerator, known.framework, logging.getLogger(self.package))
         return made
 
     def explain(self, obj: Any) -> str:

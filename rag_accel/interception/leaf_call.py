@@ -37,6 +37,7 @@ class NotedCall:
         was_admitted: whether it was noted before, as admitted or queued: its object then brought
             its work to an owned engine.
         accelerator: admitted it; None where none did.
+        count: 1; -1 of a call that is no leaf after all, as one that it makes was scheduled.
     """
 
     obj: Any
@@ -46,6 +47,7 @@ class NotedCall:
     reason: str = ""
     was_admitted: bool = False
     accelerator: Accelerator | None = None
+    count: int = 1
 
     @property
     def is_borrowed(self) -> bool:
@@ -72,19 +74,36 @@ def note_leaf(
     if not meters:
         return
     if way is None and not reason:
-        reason = _OF_NO_RUN if is_enabled() else _OFF
+        reason = _of_no_run()
+    elif way is not None:
+        for plain in _plain.get():
+            if isinstance(obj, plain.inner) and plain.is_leaf:
+                plain.is_leaf = False
+                _tell(NotedCall(plain.obj, (), None, plain.method, _of_no_run(), count=-1))
     _tell(NotedCall(obj, args, way, method, reason, accelerator=accelerator))
 
 
-#: The leaves around a metered call that run without the scheduler, each with its parts' classes.
-_plain: ContextVar[tuple[tuple[Any, tuple[type, ...]], ...]] = ContextVar(
-    "rag_accel_plain", default=()
-)
+def _of_no_run() -> str:
+    return _OF_NO_RUN if is_enabled() else _OFF
 
 
-def unscheduled(obj: Any, inner: tuple[type, ...]) -> AbstractContextManager[None]:
+@dataclass(slots=True)
+class _PlainCall:
+    """A metered leaf call without the scheduler; none where a part of it was scheduled."""
+
+    obj: Any
+    method: str
+    inner: tuple[type, ...]
+    is_leaf: bool = True
+
+
+#: The leaves around a metered call that run without the scheduler.
+_plain: ContextVar[tuple[_PlainCall, ...]] = ContextVar("rag_accel_plain", default=())
+
+
+def unscheduled(obj: Any, method: str, inner: tuple[type, ...]) -> AbstractContextManager[None]:
     """Return a metered block that is a leaf's work without the scheduler, with its own calls."""
-    return scoped(_plain, (*_plain.get(), (obj, inner)))
+    return scoped(_plain, (*_plain.get(), _PlainCall(obj, method, inner)))
 
 
 def is_part_of_unscheduled(obj: Any = None) -> bool:
@@ -93,7 +112,7 @@ def is_part_of_unscheduled(obj: Any = None) -> bool:
     Of any object if none is given.
     """
     around = _plain.get()
-    return any(obj is None or obj is leaf or isinstance(obj, inner) for leaf, inner in around)
+    return any(obj is None or obj is one.obj or isinstance(obj, one.inner) for one in around)
 
 
 def note_work_on_engine(obj: Any, args: Sequence[Any], method: str) -> None:

@@ -17,9 +17,9 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.retrieved_documents import ReadDocuments
-from rag_accel.recognition.weak_maps import ByClass
-from rag_accel.recognition.wrapped_methods import is_decorated, undecorated, unpatched
 from rag_accel.scheduler.messages import EngineName
+from rag_accel.system.methods import is_decorated, undecorated, unpatched
+from rag_accel.system.weak_maps import ByClass
 
 Method = Callable[..., Any]
 Flavour = Literal[
@@ -101,6 +101,9 @@ class Framework:
         entries: public methods, by base class, which a class may write itself and then need not
             pass its leaf methods: a plain one and a coroutine.
         held_by: yields the leaves that an object holds, itself among them perhaps.
+        walk: yields the parts of a program, each with its position, the program first; None for the
+            program and what it holds.
+        reads: returns the options of an accelerator that a part of a program reads.
         to_sync: returns an argument of an async method as its sync form takes it.
         is_composite_call: tells whether a method makes calls that do not need each other.
         spread: returns such a method as it is to run here.
@@ -120,6 +123,8 @@ class Framework:
     )
     entries: Mapping[type, tuple[str, str]] = field(default_factory=dict[type, tuple[str, str]])
     held_by: Callable[[Any], Iterator[Any]] = lambda obj: iter(())
+    walk: Callable[[Any], Iterator[tuple[str, Any]]] | None = None
+    reads: Callable[[Any], frozenset[str]] = lambda part: frozenset()
     to_sync: Callable[[Any], Any] = lambda value: value
     is_composite_call: Callable[[Method | None], bool] = lambda method: False
     spread: Callable[[Method], Method] = lambda method: method
@@ -127,6 +132,16 @@ class Framework:
     documents: ReadDocuments = lambda result: ()
     question: Callable[[Any], str | None] = lambda value: None
     why_not: Callable[[Any, Accelerator | None], str] = lambda leaf, accelerator: NO_ENGINE
+
+    def parts_of(self, program: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the parts of a program, each with its position, the program first."""
+        if self.walk is not None:
+            yield from self.walk(program)
+            return
+        yield "program", program
+        held = leaf_class(plain_class(type(program))).framework.held_by(program)
+        for number, leaf in enumerate(leaf for leaf in held if leaf is not program):
+            yield f"program.{number}", leaf
 
     def working_methods(self) -> Iterator[tuple[type, str]]:
         """Yield the leaf methods that do work themselves, each with its base class."""
@@ -198,6 +213,16 @@ def is_scheduled(cls: type) -> bool:
     return bool(getattr(cls, "__rag_accel__", False) or getattr(cls, SCHEDULED, False))
 
 
+def why_not(leaf: Any, accelerator: Accelerator | None) -> str:
+    """Return why no engine runs a leaf, and what would change that; empty where one does."""
+    if is_scheduled(plain_class(type(leaf))):
+        return ""
+    try:
+        return leaf_class(type(leaf)).framework.why_not(leaf, accelerator)
+    except Exception as error:  # of the program's own attributes, which are its business
+        return f"what it holds cannot be looked at: {error!r}"
+
+
 def plain_class(cls: type) -> type:
     """Return the class a twin's class was made from; any other class is its own."""
     # Before it stands the base that keeps hooks for subclasses from running.
@@ -211,6 +236,12 @@ def is_composite(obj: Any) -> bool:
     """
     parts = leaf_class(type(obj)).parts
     return bool(parts) and holds(obj, parts)
+
+
+def is_working_leaf(obj: Any) -> bool:
+    """Tell whether an object does work itself rather than having others do it."""
+    methods = leaf_methods(plain_class(type(obj)))
+    return any(leaf.flavour != "composite" for leaf in methods) and not is_composite(obj)
 
 
 #: no parts

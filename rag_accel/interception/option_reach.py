@@ -1,23 +1,33 @@
-"""The options of an accelerator by the parts of a program that read them."""
+"""The options of an accelerator by the parts of a program that read them, and warnings of others.
+
+What a part reads is said by its framework, in ``Framework.reads``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.local_llms import is_named_llm
-from rag_accel.config import Options
+from rag_accel.config import ENV_PREFIX, Options, is_enabled
+from rag_accel.errors import UnreadOptionWarning
+from rag_accel.interception.fallback import logger
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import (
     OWN,
-    is_composite,
+    Framework,
     is_scheduled,
+    is_working_leaf,
     leaf_class,
     plain_class,
 )
+from rag_accel.system.classes import full_name
+from rag_accel.system.weak_maps import WeakIdDict
 
 #: The most parts of a program that are looked at; of a larger one nothing is concluded.
 MAX_PARTS = 2000
@@ -36,12 +46,26 @@ READERS = {
     EMBEDDER: "a recognised local embedding model, or a RAGraph",
 }
 
+#: Values that hold of themselves where nothing reads the option: defaults, and those that keep
+#: something from being done.
+_ASKING_NOTHING: dict[str, tuple[Any, ...]] = {
+    "kv_reuse": ("exact",),
+    "kv_folder": (None,),
+    "adopt_llm": ("exact", "off"),
+    "embedding_runtime": ("auto", "torch"),
+    "parallel_calls": (False,),
+    "offload_blocking": (False,),
+}
+
 #: What a recognised part of a program reads.
 ADOPTED_EMBEDDINGS = frozenset({"embedding_runtime", EMBEDDER})
 ADOPTED_LLM = frozenset({"adopt_llm", "kv_reuse", "kv_folder"})
 SERVED_LLM = frozenset({"kv_reuse"})
 
-DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in READERS}
+_DEFAULTS = {spec.name: spec.default for spec in fields(Options) if spec.name in READERS}
+
+#: Of each object, the options that a warning has named.
+_named: WeakIdDict[dict[str, object]] = WeakIdDict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +74,20 @@ class PartOptions:
 
     Args:
         path: its position.
-        cls: its class's name.
+        obj: the part itself.
         options: those that it reads.
         is_leaf: whether it does work itself.
-        obj: the part itself; None of a function or a graph, which is no leaf.
     """
 
     path: str
-    cls: str
-    options: frozenset[str] = frozenset()
-    is_leaf: bool = False
-    obj: Any = None
+    obj: Any
+    options: frozenset[str]
+    is_leaf: bool
+
+    @property
+    def cls(self) -> str:
+        """Return its class's name."""
+        return plain_class(type(self.obj)).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +109,39 @@ class OptionReach:
     def __str__(self) -> str:
         return f"{self.option}={self.value!r}: {', '.join(self.parts) or 'no part reads it'}"
 
+    @property
+    def is_asked(self) -> bool:
+        """Tell whether somebody gave it, with a value that asks for something to be done."""
+        if self.value in _ASKING_NOTHING.get(self.option, ()):
+            return False
+        return self.is_given or ENV_PREFIX + self.option.upper() in os.environ
 
-def component_options(obj: Any, options: Options) -> frozenset[str]:
+    @property
+    def why_unread(self) -> str:
+        """Return its value, and what would read it."""
+        return (
+            f"{self.option}={self.value!r}: no part that can be seen before it runs reads it;"
+            f" read by {READERS[self.option]}"
+        )
+
+
+def program_parts(framework: Framework, program: Any, options: Options) -> list[PartOptions]:
+    """Return the parts of a program with the options that each reads, at most one too many."""
+    found = islice(framework.parts_of(program), MAX_PARTS + 1)
+    return [_part(framework, path, obj, options) for path, obj in found]
+
+
+def _part(framework: Framework, path: str, obj: Any, options: Options) -> PartOptions:
+    cls = plain_class(type(obj))
+    known = leaf_class(cls)
+    if is_scheduled(cls):
+        reads = _component_options(obj, options)
+    else:  # a leaf of another framework reads what that says
+        reads = (framework if known.base is None else known.framework).reads(obj)
+    return PartOptions(path, obj, reads, is_working_leaf(obj))
+
+
+def _component_options(obj: Any, options: Options) -> frozenset[str]:
     """Return the options that a component of this library reads."""
     llm: Any = getattr(obj, "_llm", None)
     if is_named_llm(llm):
@@ -101,68 +159,37 @@ def options_of(own: Accelerator | None) -> tuple[Options, bool]:
     return accelerator.options, accelerator.lists_embedders
 
 
-#: Returns the parts of an object under options.
-PartsOf = Callable[[Any, Options], Iterable[PartOptions]]
-
-
-def leaf_parts(program: Any, options: Options) -> Iterator[PartOptions]:
-    """Yield a program and the leaves that it holds, of which only components read options."""
-    for path, part in held_parts(program):
-        cls = plain_class(type(part))
-        reads = component_options(part, options) if is_scheduled(cls) else frozenset[str]()
-        is_leaf = leaf_class(cls).base is not None and not is_composite(part)
-        yield PartOptions(path, cls.__name__, reads, is_leaf, obj=part)
-
-
-def held_parts(program: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a program and the leaves that its framework says it holds, each with its position."""
-    yield "program", program
-    held = leaf_class(plain_class(type(program))).framework.held_by(program)
-    for number, leaf in enumerate(leaf for leaf in held if leaf is not program):
-        yield f"program.{number}", leaf
-
-
 def reach_into(
-    program: Any, parts_of: PartsOf, own: Accelerator | None = None
+    program: Any, framework: Framework, own: Accelerator | None = None
 ) -> Callable[[], tuple[OptionReach, ...]]:
     """Return a callable that lists how far options reach into a program when it is called.
 
     Args:
         program: the program; None for none.
-        parts_of: returns its parts.
+        framework: it is of.
         own: the accelerator it was given, if its class does not have it.
     """
 
     def look() -> tuple[OptionReach, ...]:
         if program is None:
             return ()
-        given = own or getattr(type(program), OWN, None)
-        options, lists_embedders = options_of(given)
-        return reach(parts_of(program, options), options, lists_embedders)
+        options, lists_embedders = options_of(own or getattr(type(program), OWN, None))
+        parts = program_parts(framework, program, options)
+        return _reach(parts[:MAX_PARTS], options, lists_embedders)
 
     return look
 
 
-def reach(
-    parts: Iterable[PartOptions], options: Options, lists_embedders: bool = False
+def _reach(
+    parts: Sequence[PartOptions], options: Options, lists_embedders: bool
 ) -> tuple[OptionReach, ...]:
     """Return how far each option of ``READERS`` reaches into a program."""
-    seen = list(islice(parts, MAX_PARTS))
-    return tuple(
-        _reach_of(name, seen, options, lists_embedders)
-        for name in READERS
-        if name != EMBEDDER or lists_embedders
-    )
-
-
-def _reach_of(
-    name: str, parts: Sequence[PartOptions], options: Options, lists_embedders: bool
-) -> OptionReach:
-    readers = dict.fromkeys(f"{part.path}: {part.cls}" for part in parts if name in part.options)
-    if name == EMBEDDER:
-        return OptionReach(name, "a list", lists_embedders, tuple(readers))
-    value = getattr(options, name)
-    return OptionReach(name, value, value != DEFAULTS[name], tuple(readers))
+    found = list[OptionReach]()
+    for name, default in {**_DEFAULTS, **({EMBEDDER: None} if lists_embedders else {})}.items():
+        readers = (f"{part.path}: {part.cls}" for part in parts if name in part.options)
+        value = "a list" if name == EMBEDDER else getattr(options, name)
+        found.append(OptionReach(name, value, value != default, tuple(dict.fromkeys(readers))))
+    return tuple(found)
 
 
 def as_lines(options: Sequence[OptionReach]) -> list[str]:
@@ -174,3 +201,71 @@ def as_lines(options: Sequence[OptionReach]) -> list[str]:
         *(f"  {option}" for option in options if option.parts),
         *(f"  {option}" for option in options if option.is_given and not option.parts),
     ]
+
+
+def unread(
+    program: Any, framework: Framework, options: Options, accelerator: Accelerator | None
+) -> list[OptionReach]:
+    """Return the options that no part reads though somebody asked for what they do.
+
+    Those that an engine of the accelerator's own reads are not among them: its RAGraphs have them.
+
+    Nothing is concluded of a program that is too large to be looked at, nor if none of its leaves
+    can be seen before it runs.
+    """
+    parts = program_parts(framework, program, options)
+    if len(parts) > MAX_PARTS or not any(part.is_leaf for part in parts):
+        return []
+    lists_embedders = accelerator is not None and accelerator.lists_embedders
+    elsewhere = frozenset() if accelerator is None else accelerator.options_of_engines
+    return [
+        row
+        for row in _reach(parts, options, lists_embedders)
+        if not row.parts and row.option not in elsewhere and row.is_asked
+    ]
+
+
+def unread_lines(program: Any, framework: Framework, accelerator: Accelerator) -> Iterator[str]:
+    """Yield what the explanation of an object says of options that no part of it reads."""
+    for row in unread(program, framework, accelerator.options, accelerator):
+        yield f"  option {row.why_unread}"
+
+
+def warn_unread(obj: Any, framework: Framework, accelerator: Accelerator | None) -> bool:
+    """Warn, once for an object and an option, of given options that no part of the object reads.
+
+    Nothing is said of defaults, nor where ``RAG_ACCEL`` is off. Tells whether something was.
+
+    Args:
+        obj: the object, before it is accelerated.
+        framework: it is of.
+        accelerator: the one given; None for the one that all share, whose options the environment
+            alone gives.
+
+    Raises:
+        UnreadOptionWarning: where the program has made warnings errors.
+    """
+    if not is_enabled():
+        return False
+    options = Options.load() if accelerator is None else accelerator.options
+    lists_embedders = accelerator is not None and accelerator.lists_embedders
+    if not any(row.is_asked for row in _reach((), options, lists_embedders)):
+        return False  # no look at the object
+    try:
+        found = unread(obj, framework, options, accelerator)
+    except Exception as error:  # of the program's own attributes, which are its business
+        # Text only: a kept record would keep the error, its frames and so the program alive.
+        logger.warning(
+            "what %s reads of its options is unknown: %s", full_name(type(obj)), repr(error)
+        )
+        return False
+    for row in found:
+        mine = object()
+        try:
+            named = _named.add(obj, {})
+        except TypeError:  # without weak references: then it is Python that shows a text once
+            named = {}
+        if named.setdefault(row.option, mine) is mine:
+            text = f"{full_name(type(obj))}: {row.why_unread}"
+            warnings.warn(UnreadOptionWarning(text, row.option), stacklevel=3)
+    return bool(found)

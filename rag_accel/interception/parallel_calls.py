@@ -28,7 +28,7 @@ from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested, is_part_of_unscheduled
 from rag_accel.interception.leaf_table import plain_class
 from rag_accel.interception.watching import obstacle_ahead, watched_request
-from rag_accel.recognition.thread_safety import Preparation, ThreadSafety
+from rag_accel.system.thread_safety import Preparation, ThreadSafety
 
 T = TypeVar("T")
 

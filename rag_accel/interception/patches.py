@@ -36,8 +36,8 @@ from rag_accel.interception.leaf_table import (
     wrapped_in,
 )
 from rag_accel.interception.wrappers import wrap
-from rag_accel.recognition.wrapped_methods import is_decorated, mark
 from rag_accel.system.locks import ForkedAnew
+from rag_accel.system.methods import is_decorated, mark
 
 
 def _hear_of(cls: type) -> None:

@@ -21,9 +21,9 @@ from rag_accel.interception.leaf_table import OWN, leaf_class, leaf_methods, pla
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.wrappers import FindIdentity, wrap
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel.system.classes import full_name
 from rag_accel.system.locks import RenewedLock
+from rag_accel.system.weak_maps import WeakIdDict
 
 #: Where it keeps what made its scheduled methods.
 _MAKE = "__rag_accel_make__"

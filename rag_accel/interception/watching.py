@@ -18,10 +18,15 @@ from typing import Any, TypeVar
 from rag_accel.accelerator import Accelerator
 from rag_accel.clock import MonotonicClock
 from rag_accel.engine_api import PrimitiveKind
-from rag_accel.interception.covered_calls import why_not
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import NotedCall
-from rag_accel.interception.leaf_table import Framework, LeafMethod, leaf_class, leaf_methods
+from rag_accel.interception.leaf_table import (
+    Framework,
+    LeafMethod,
+    leaf_class,
+    leaf_methods,
+    why_not,
+)
 from rag_accel.profile.prediction import CallPlace, Runner, WatchedCall
 from rag_accel.telemetry import TraceEvent
 from rag_accel.telemetry.events import NodeDispatched, NodeFinished, RequestEnded, RequestStarted

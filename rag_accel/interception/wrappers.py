@@ -41,7 +41,7 @@ from rag_accel.interception.leaf_table import (
     plain_method,
 )
 from rag_accel.interception.watching import TIMED, watched_request
-from rag_accel.recognition.wrapped_methods import called_on, mark
+from rag_accel.system.methods import called_on, mark
 
 T = TypeVar("T")
 StreamScope = Callable[[], AbstractContextManager[object]]
@@ -187,7 +187,7 @@ def _metered(obj: Any, leaf: LeafMethod) -> AbstractContextManager[None]:
     """Return a scope for a leaf's work without the scheduler, while somebody meters it."""
     if is_composite(obj):
         return nullcontext()
-    return unscheduled(obj, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
+    return unscheduled(obj, leaf.name, leaf_class(type(obj)).framework.inner.get(leaf.kind, ()))
 
 
 def _watched(obj: Any, leaf: LeafMethod, *values: Any) -> AbstractContextManager[None]:

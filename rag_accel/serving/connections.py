@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,20 +19,6 @@ from rag_accel.serving.serving_options import ServingOptions
 
 Phase = Literal["head", "body", "answer", "unread", "closing"]
 """What a connection does: waits for a head, reads a body, answers, waits for its client to read."""
-
-
-class WatchedConnection(Protocol):
-    """A connection as the sweep sees it; ``number`` rises from one opened to the next."""
-
-    number: int
-
-    def phase(self) -> tuple[Phase, object]:
-        """Return what it does now, and what identifies this round of it."""
-        ...
-
-    def abort(self) -> None:
-        """End it at once; what was not sent is dropped."""
-        ...
 
 
 @dataclass(slots=True)
@@ -49,14 +35,14 @@ class ConnectionWatch:
         default_factory=dict[Any, "tuple[tuple[Phase, object], float]"]
     )
 
-    def sweep(self, connections: Iterable[WatchedConnection], now: float) -> int:
+    def sweep(self, connections: Iterable[WatchedProtocol], now: float) -> int:
         """Abort those that are late, and the oldest without a request beyond the bound.
 
         Returns how many were aborted.
         """
         live = list(connections)
         before, self._since = self._since, {}
-        late: list[WatchedConnection] = []
+        late: list[WatchedProtocol] = []
         for connection in live:
             state = connection.phase()
             known = before.get(connection)

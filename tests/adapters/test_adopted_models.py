@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rag_accel.adoption.embeddings import adopt_sentence_transformer
 from rag_accel.errors import ConfigError
-from rag_accel.recognition.embeddings import adopt_sentence_transformer
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 
 

@@ -16,7 +16,7 @@ from hf_callers import own_model
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import MaxTimeCriteria
 
-from rag_accel.recognition.generation import GenerateCall
+from rag_accel.adoption.generation import GenerateCall
 from rag_accel_adapters.libraries.hf_generation import read_call
 from rag_accel_adapters.libraries.hf_pipelines import stop_tokens
 

@@ -24,9 +24,9 @@ from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInfer
 import langchain_rag_accel
 import llama_index_rag_accel
 from rag_accel import Accelerator
+from rag_accel.adoption.embeddings import KnownEmbeddings
 from rag_accel.engines.http.endpoints import EndpointGate, Endpoints
 from rag_accel.interception.leaf_table import plain_method
-from rag_accel.recognition.embeddings import KnownEmbeddings
 from rag_accel_adapters.langchain import models as langchain_models
 from rag_accel_adapters.llama_index import models as llama_index_models
 

@@ -31,7 +31,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate
 from rag_accel.interception.leaf_table import plain_class
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.langchain.thread_safe import THREAD_SAFETY
 
 openai = pytest.importorskip("langchain_openai")

@@ -25,8 +25,8 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
 
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.thread_safety import MAX_OBJECTS, ThreadSafety, prepare_nothing
+from rag_accel.system.classes import full_name
+from rag_accel.system.thread_safety import MAX_OBJECTS, ThreadSafety, prepare_nothing
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
 ALL = (

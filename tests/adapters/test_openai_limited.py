@@ -13,8 +13,8 @@ import openai
 import pytest
 from limited_server import LimitedServer, Rate, ScriptedAnswer
 
+from rag_accel.adoption.served_models import ServerHooks
 from rag_accel.engines.http.endpoints import Endpoint, EndpointGate, Endpoints
-from rag_accel.recognition.served_models import ServedReports
 from rag_accel_adapters.libraries.openai_limited import (
     LimitedClient,
     endpoint_key,
@@ -300,14 +300,13 @@ def test_an_azure_deployment_is_an_endpoint() -> None:
     assert endpoint_key(named)[1] == "http://a/openai/deployments/d/"  # type: ignore[index]
 
 
-class AskingNothing:
-    """A program that knows no retrieved texts and no other server."""
-
-    def texts_of(self, prompt: Any) -> None:
-        return None
-
-    def place_of(self, prompt: Any, model: Any) -> None:
-        return None
+#: of a program that knows no retrieved texts and no other server
+NOTHING = ServerHooks(
+    route=lambda prompt, model: None,
+    annotate=lambda prompt: None,
+    aannotate=lambda prompt: asyncio.sleep(0),
+    gate=lambda: None,
+)
 
 
 def test_a_telling_resource_over_a_limited_one_is_limited(gate: EndpointGate) -> None:
@@ -315,12 +314,11 @@ def test_a_telling_resource_over_a_limited_one_is_limited(gate: EndpointGate) ->
         return ScriptedAnswer(429) if number % 2 == 0 else None
 
     with LimitedServer(script=script) as server, client_of(server) as client:
-        ask: Any = AskingNothing()
         limited = limited_resource(client.chat.completions, gate)
-        told = telling_resource(limited, lambda: client, ask, ServedReports())
+        told = telling_resource(limited, lambda: client, NOTHING, [])
         assert chat(told, "a") == "re: a"
         whole = LimitedClient(lambda: client, gate)
-        telling = TellingClient(lambda: whole, lambda: client, ask, ServedReports())
+        telling = TellingClient(lambda: whole, lambda: client, NOTHING, [])
         assert chat(telling.chat.completions, "b") == "re: b"
         assert (server.num_calls, server.num_refused) == (4, 2)
     assert len(gate.endpoints) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.instrumentation.utils import unwrap
 
-from rag_accel.recognition.tracers import is_tracers, traced
+from rag_accel.system.methods import is_tracers, traced
 
 
 def _hook(span: Any, request: Any) -> None: ...

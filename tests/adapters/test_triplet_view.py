@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_accel.adoption.triplets import (
+    Triplet,
+    TripletIndex,
+    TripletView,
+    TripletWalk,
+    hop_from,
+    places_in,
+)
 from rag_accel.engine_api import Direction, EngineRequest, LinkQuery, PrimitiveKind, WorkId
 from rag_accel.engines.knowledge import calls
 from rag_accel.engines.knowledge.protocol import Edges, Expansion
-from rag_accel.recognition.triplet_index import Triplet, TripletIndex, TripletWalk
-from rag_accel.recognition.triplet_view import TripletView, hop_from, places_in
 
 NAMES = "abcd"
 TRIPLETS = st.lists(

@@ -10,7 +10,7 @@ pytest.importorskip("langchain_community")
 
 from bench.suites import default_stores
 from rag_accel import Accelerator
-from rag_accel.recognition import store_copies
+from rag_accel.adoption import store_copies
 
 TINY = default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, searches=12)
 

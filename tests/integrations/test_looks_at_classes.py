@@ -7,7 +7,7 @@ from abc import ABC
 from types import SimpleNamespace
 
 from rag_accel.interception.leaf_table import holds
-from rag_accel.recognition.weak_maps import ByClass
+from rag_accel.system.weak_maps import ByClass
 
 
 def test_a_class_is_looked_at_once_and_forgotten_with_it() -> None:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from rag_accel.recognition.sharing_gain import EPOCH, ROUNDS, TRY_OTHER, SharingGain
+from rag_accel.adoption.remote_stores import EPOCH, ROUNDS, TRY_OTHER, SharingGain
 
 
 class Searches:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rag_accel.recognition.known_classes import NamedClasses
-from rag_accel.recognition.sources import digest_of
+from rag_accel.system.classes import NamedClasses
+from rag_accel.system.methods import digest_of
 
 Method = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
 
-from rag_accel.recognition.sources import digest_of
+from rag_accel.system.methods import digest_of
 
 Method = Callable[..., Any]
 #: Runs calls that do not need each other. Returns their results in order; raises the error of the

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from rag_accel.adoption.embeddings import HostedCalls
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.adoption.proxies import replaced
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate
-from rag_accel.recognition.embeddings import HostedCalls
-from rag_accel.recognition.known_classes import NotAdoptedError
-from rag_accel.recognition.proxies import replaced
-from rag_accel.recognition.wrapped_methods import undecorated
+from rag_accel.system.methods import undecorated
 from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, package_of
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,

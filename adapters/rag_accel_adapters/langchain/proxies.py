@@ -7,14 +7,9 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag_accel.recognition.clients import (
-    CrossEncoderClient,
-    faiss_store_row,
-    scorer_obstacle,
-)
-from rag_accel.recognition.generation import Report
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.proxies import (
+from rag_accel.adoption.clients import CrossEncoderClient, faiss_store_row, scorer_obstacle
+from rag_accel.adoption.generation import Report
+from rag_accel.adoption.proxies import (
     LIMITED,
     LIMITED_LLM_UNLESS,
     LOCAL_LLM,
@@ -28,8 +23,9 @@ from rag_accel.recognition.proxies import (
     ProxyClasses,
     replaced,
 )
-from rag_accel.recognition.remote_stores import remote_store_row
-from rag_accel.recognition.served_models import ServedReports, tell
+from rag_accel.adoption.remote_stores import remote_store_row
+from rag_accel.adoption.served_models import Reports, with_reports
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.hf_pipelines import (
     SpreadPipeline,
     pipeline_obstacle,
@@ -115,7 +111,7 @@ def _llm_obstacle(llm: Any) -> str | None:
 
 
 def _pipeline_llm(llm: Any, ask: Ask) -> Any:
-    pipeline = SpreadPipeline(llm.pipeline, ask, llm.batch_size)
+    pipeline = SpreadPipeline(llm.pipeline, ask.generation, llm.batch_size)
     return replaced(llm, pipeline=pipeline, batch_size=_ALL)
 
 
@@ -204,18 +200,18 @@ _STANDS_IN = "it stands in for an object already"
 
 
 def _served(llm: Any, ask: Ask) -> Any:
-    limited = _limited(llm, ask)
-    if not ask.changes_served():
+    limited, hooks = _limited(llm, ask), ask.server()
+    if hooks is None:
         return limited
-    reports = ServedReports()
+    reports: Reports = []
     client, resources = llm.client._client, {}
     for name in ("client", "async_client"):
         resource = getattr(limited, name)
         if is_openai_resource(resource):
-            resources[name] = telling_resource(resource, lambda: client, ask, reports)
+            resources[name] = telling_resource(resource, lambda: client, hooks, reports)
             if (root := getattr(limited, f"root_{name}", None)) is not None:  # it reads by schemas
                 resources[f"root_{name}"] = TellingClient(
-                    partial(_itself, root), lambda: client, ask, reports
+                    partial(_itself, root), lambda: client, hooks, reports
                 )
     return replaced(limited, **resources)
 
@@ -241,7 +237,7 @@ def _itself(client: Any) -> Any:
 def _tell_served(llm: Any, found: Any) -> Any:
     """Return generations, or a stream of their chunks, that say how texts were computed."""
     reports = vars(llm.client).get("reports")
-    return found if reports is None else tell(reports, found, _add_to_all)
+    return found if reports is None else with_reports(reports, found, _add_to_all)
 
 
 def _add_to_all(found: Any, report: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ They are known by name: neither ``langchain-neo4j`` nor ``langchain-community`` 
 
 from __future__ import annotations
 
-from rag_accel.recognition.known_classes import NamedClasses
+from rag_accel.system.classes import NamedClasses
 
 
 class QueriedGraph(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from rag_accel.recognition.copied_vectors import rows_of
-from rag_accel.recognition.known_classes import ClassRow, is_written_in
-from rag_accel.recognition.store_copies import COPIED, COPIED_UNLESS, Look
+from rag_accel.adoption.known_classes import ClassRow
+from rag_accel.adoption.store_copies import COPIED, COPIED_UNLESS, Look, StoreKind, rows_of
+from rag_accel.system.classes import is_written_in
 
 ROW = ClassRow("langchain_core.vectorstores.in_memory.InMemoryVectorStore", COPIED, COPIED_UNLESS)
 
@@ -36,48 +36,41 @@ _ITS_NAMES = frozenset(_ITS_METHODS)
 Method = Callable[[type, str], object]
 
 
-class InMemoryStores:
-    """The kind of store that ``InMemoryVectorStore`` is: its entries are dicts."""
+def _scores(vector: Any, vectors: list[Any]) -> Any:
+    """Return the cosine with each of these as LangChain computes it."""
+    query, rows = np.array([vector]), np.array(vectors)
+    lengths = np.outer(np.linalg.norm(query, axis=1), np.linalg.norm(rows, axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        similarity = np.dot(query, rows.T) / lengths
+    similarity[~np.isfinite(similarity)] = 0.0
+    return similarity[0]
 
-    def owner(self, store: Any) -> Any:
-        return store
 
-    def entries(self, store: Any) -> Any:
-        return store.store
+def _found(look: Look, places: Sequence[int], scores: Any) -> Found:
+    from langchain_core.documents import Document
 
-    def held(self, entries: Any) -> Iterable[Any]:
-        return entries.values()
+    ids, texts, metadata = look.parts
+    return [
+        (
+            Document(id=ids[place], page_content=texts[place], metadata=metadata[place]),
+            float(score),
+            look.vectors[place],
+        )
+        for place, score in zip(places, scores, strict=True)
+    ]
 
-    vector = staticmethod(itemgetter("vector"))
 
-    def parts(self, held: list[Any]) -> Any:
-        """Return lists of ids, of texts and of metadata, which may change in their entries."""
-        return [list(map(itemgetter(part), held)) for part in ("id", "text", "metadata")]
-
-    rows = staticmethod(rows_of)
-
-    def scores(self, vector: Any, vectors: list[Any]) -> Any:
-        """Return the cosine with each of these as LangChain computes it."""
-        query, rows = np.array([vector]), np.array(vectors)
-        lengths = np.outer(np.linalg.norm(query, axis=1), np.linalg.norm(rows, axis=1))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            similarity = np.dot(query, rows.T) / lengths
-        similarity[~np.isfinite(similarity)] = 0.0
-        return similarity[0]
-
-    def found(self, look: Look, places: Sequence[int], scores: Any) -> Found:
-        """Return documents, scores and vectors."""
-        from langchain_core.documents import Document
-
-        ids, texts, metadata = look.parts
-        return [
-            (
-                Document(id=ids[place], page_content=texts[place], metadata=metadata[place]),
-                float(score),
-                look.vectors[place],
-            )
-            for place, score in zip(places, scores, strict=True)
-        ]
+#: Entries are dicts; parts are lists of ids, of texts and of metadata, which may change in them.
+IN_MEMORY = StoreKind(
+    owner=lambda store: store,
+    entries=lambda store: store.store,
+    held=lambda entries: entries.values(),
+    vector=itemgetter("vector"),
+    parts=lambda held: [list(map(itemgetter(part), held)) for part in ("id", "text", "metadata")],
+    rows=rows_of,
+    scores=_scores,
+    found=_found,
+)
 
 
 def searches_as_known(cls: type, method: Method) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 from langchain_core.globals import get_llm_cache
 
-from rag_accel.recognition.clients import is_on_gpu
-from rag_accel.recognition.thread_safety import Look, ThreadSafety, attributes_of
+from rag_accel.adoption.clients import is_on_gpu
+from rag_accel.system.thread_safety import Look, ThreadSafety, attributes_of
 
 _CORE, _CLASSIC = "langchain_core", "langchain_classic"
 _COMMUNITY, _EXPERIMENTAL = "langchain_community", "langchain_experimental"

@@ -18,9 +18,8 @@ from types import CellType, CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rag_accel.recognition.known_classes import NotAdoptedError
-from rag_accel.recognition.tracers import module_of, traced
-from rag_accel.recognition.wrapped_methods import undecorated, unpatched
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.system.methods import module_of, traced, undecorated, unpatched
 
 #: returns a class's method as its program wrote it, whatever has replaced it since
 PlainMethod = Callable[[type, str], Any]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
 
-from rag_accel.recognition.generation import GenerateCall
+from rag_accel.adoption.generation import GenerateCall, TokenStream
 
 #: Returns the tokens at which a stopping criterion ends; None for one that is not known.
 StopTokens = Callable[[Any], frozenset[int] | None]
@@ -106,7 +105,7 @@ def _read(stop_tokens: StopTokens, model: Any, kwargs: Mapping[str, Any]) -> Gen
         most,
         frozenset(ends) | stops,
         partial(_with_prompts, ids, filler),
-        None if streamer is None else _Streamer(streamer, ids),
+        None if streamer is None else _streamed(streamer, ids),
         partial(_plain, model, kwargs, most),
         sampling,
     )
@@ -268,37 +267,31 @@ def _with_prompts(ids: Any, filler: int, rows: Sequence[Sequence[int]]) -> Any:
     return torch.cat([ids, torch.tensor(filled, dtype=ids.dtype, device=ids.device)], dim=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Streamer:
-    """A streamer of transformers, which is given tensors on the CPU."""
+def _streamed(streamer: Any, ids: Any) -> TokenStream:
+    """Return a receiver for a streamer of transformers, which is given tensors on the CPU."""
+    import torch
 
-    streamer: Any
-    ids: Any
+    return TokenStream(
+        begin=lambda: streamer.put(ids.cpu()),
+        put=lambda token: streamer.put(torch.tensor([token])),
+        end=streamer.end,
+        fail=partial(_fail, streamer),
+    )
 
-    def begin(self) -> None:
-        self.streamer.put(self.ids.cpu())
 
-    def put(self, token: int) -> None:
-        import torch
+def _fail(streamer: Any, error: Exception) -> bool:
+    from transformers import AsyncTextIteratorStreamer, TextIteratorStreamer
 
-        self.streamer.put(torch.tensor([token]))
-
-    def end(self) -> None:
-        self.streamer.end()
-
-    def fail(self, error: Exception) -> bool:
-        from transformers import AsyncTextIteratorStreamer, TextIteratorStreamer
-
-        has_reader = isinstance(self.streamer, TextIteratorStreamer | AsyncTextIteratorStreamer)
-        if not has_reader:
-            self.streamer.end()
-            return False
-        usual, self.streamer.stop_signal = self.streamer.stop_signal, _RaisingSignal(error)
-        try:
-            self.streamer.end()
-        finally:
-            self.streamer.stop_signal = usual
-        return True
+    if not isinstance(streamer, TextIteratorStreamer | AsyncTextIteratorStreamer):
+        streamer.end()
+        return False
+    changed: Any = streamer
+    usual, changed.stop_signal = changed.stop_signal, _RaisingSignal(error)
+    try:
+        changed.end()
+    finally:
+        changed.stop_signal = usual
+    return True
 
 
 class _RaisingSignal:

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from rag_accel.recognition.generation import (
-    AskGenerate,
+from rag_accel.adoption.generation import (
     GenerateCall,
+    GenerateHooks,
     GeneratingClient,
     Report,
     is_called_by_thread,
 )
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.hf_generation import read_call
 
 _PIPELINE = "transformers.pipelines.text_generation.TextGenerationPipeline"
@@ -44,7 +44,7 @@ _CRITERIA: Mapping[str, str] = {
 }
 
 
-def generating(model: Any, ask: AskGenerate, tokenizer: Any) -> GeneratingClient:
+def generating(model: Any, ask: GenerateHooks, tokenizer: Any) -> GeneratingClient:
     """Return a client of a model of transformers whose prompts a tokenizer makes."""
     return GeneratingClient(model, partial(read_call, stop_tokens), ask, tokenizer)
 
@@ -76,7 +76,7 @@ class SpreadPipeline:
         batch: the prompts that its caller hands over at once.
     """
 
-    def __init__(self, pipeline: Any, ask: AskGenerate, batch: int) -> None:
+    def __init__(self, pipeline: Any, ask: GenerateHooks, batch: int) -> None:
         self._pipeline, self._batch = copy.copy(pipeline), max(1, batch)
         self._client = generating(pipeline.model, ask, pipeline.tokenizer)
         self._pipeline.model = self._client

@@ -16,13 +16,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rag_accel.adoption.embeddings import EmbeddingsClass, HostedCalls, server_class
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.adoption.proxies import replaced
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS, ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace
 from rag_accel.errors import EngineOutputError
-from rag_accel.recognition.embeddings import EmbeddingsClass, HostedCalls, server_class
-from rag_accel.recognition.known_classes import NotAdoptedError, full_name
-from rag_accel.recognition.proxies import replaced
-from rag_accel.recognition.wrapped_methods import undecorated
+from rag_accel.system.classes import full_name
+from rag_accel.system.methods import undecorated
 from rag_accel_adapters.libraries.as_shipped import (
     PlainMethod,
     check_class,

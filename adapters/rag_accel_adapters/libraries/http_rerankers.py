@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod, full_name
-from rag_accel.recognition.proxies import HOSTED_RERANKER, OWN_METHODS, Ask, ProxyClass
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.adoption.proxies import HOSTED_RERANKER, OWN_METHODS, Ask, ProxyClass
+from rag_accel.system.classes import PlainMethod, full_name
 from rag_accel_adapters.libraries.as_shipped import check_object
 from rag_accel_adapters.libraries.http_embeddings import (
     TEI,

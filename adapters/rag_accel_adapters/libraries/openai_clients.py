@@ -15,11 +15,12 @@ from operator import attrgetter
 from types import MethodType
 from typing import Any
 
+from rag_accel.adoption.known_classes import NotAdoptedError
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.errors import EngineOutputError
-from rag_accel.recognition.known_classes import NotAdoptedError, full_name
-from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel.system.classes import full_name
+from rag_accel.system.weak_maps import WeakIdDict
 from rag_accel_adapters.libraries.as_shipped import check_function, check_object, package_of
 from rag_accel_adapters.libraries.openai_limited import limited_resource
 

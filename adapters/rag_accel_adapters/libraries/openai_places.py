@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from rag_accel.recognition.served_models import ServedPlace
+from rag_accel.adoption.served_models import ServedPlace
 
 _READING = "x-stainless-"
 

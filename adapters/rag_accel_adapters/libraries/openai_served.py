@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any
 
-from rag_accel.engine_api import Message
-from rag_accel.recognition.served_models import (
-    AskServed,
+from rag_accel.adoption.served_models import (
+    PromptTexts,
+    Reports,
     ServedPlace,
     ServedPrompt,
-    ServedReports,
-    TextsOfPrompt,
+    ServerHooks,
 )
+from rag_accel.engine_api import Message
 from rag_accel_adapters.libraries.openai_limited import ending_in_time
 from rag_accel_adapters.libraries.openai_places import (
     arguments_at,
@@ -42,62 +42,41 @@ def is_openai_resource(resource: Any) -> bool:
 
 
 def telling_resource(
-    resource: Any, get_client: Callable[[], Any], ask: AskServed, reports: ServedReports
+    resource: Any, get_client: Callable[[], Any], hooks: ServerHooks, reports: Reports
 ) -> Any:
     """Return a resource whose completions tell its server of texts; all else is as it was.
 
     Args:
         resource: of chat completions or of completions, for threads or for a loop.
         get_client: returns a client for threads of the same server, which asks what it is.
-        ask: returns the texts of a prompt.
+        hooks: choose the server of a prompt and its texts.
         reports: takes what answers say.
     """
     other = copy.copy(resource)
     for name in ("with_raw_response", "with_streaming_response"):
         vars(other).pop(name, None)  # made once, of the other's methods
-    base_url = str(resource._client.base_url)
-
-    def prompt_of(kwargs: Mapping[str, Any]) -> ServedPrompt | None:
-        messages = _messages(kwargs)
-        if messages is None or _decides_itself(kwargs):
-            return None
-        return ServedPrompt(base_url, messages, lambda: _models(get_client()))
 
     def tell(method: str, *args: Any, **kwargs: Any) -> Any:
-        prompt = None if args else prompt_of(kwargs)
+        prompt = None if args else _prompt(resource, get_client, kwargs)
         if prompt is None:
             return getattr(resource, method)(*args, **kwargs)
-        place = _place(resource, ask, prompt, kwargs)
-        while True:
-            target = resource if place is None else _resource_at(resource, place, ask)
-            there = prompt if place is None else _prompt_at(prompt, place, get_client)
-            try:
-                texts = ask.texts_of(there)
-                answer = getattr(target, method)(**_kwargs_at(resource, kwargs, place, texts))
-            except BaseException as error:
-                place = _next(place, error)
-                if place is None:
-                    raise
-            else:
-                return held(answer if texts is None else _read(answer, texts, reports), place)
+        for attempt in _attempts(resource, get_client, hooks, prompt, kwargs):
+            with attempt:
+                texts = hooks.annotate(attempt.prompt)
+                answer = getattr(attempt.resource, method)(**attempt.arguments(texts))
+                return attempt.answered(answer, texts, reports)
+        raise AssertionError("the last attempt ends by an answer or by its error")
 
     async def atell(method: str, *args: Any, **kwargs: Any) -> Any:
-        prompt = None if args else prompt_of(kwargs)
+        prompt = None if args else _prompt(resource, get_client, kwargs)
         if prompt is None:
             return await getattr(resource, method)(*args, **kwargs)
-        place = _place(resource, ask, prompt, kwargs)
-        while True:
-            target = resource if place is None else _resource_at(resource, place, ask)
-            there = prompt if place is None else _prompt_at(prompt, place, get_client)
-            try:
-                texts = await ask.atexts_of(there)
-                answer = await getattr(target, method)(**_kwargs_at(resource, kwargs, place, texts))
-            except BaseException as error:
-                place = _next(place, error)
-                if place is None:
-                    raise
-            else:
-                return held(answer if texts is None else _read(answer, texts, reports), place)
+        for attempt in _attempts(resource, get_client, hooks, prompt, kwargs):
+            with attempt:
+                texts = await hooks.aannotate(attempt.prompt)
+                answer = await getattr(attempt.resource, method)(**attempt.arguments(texts))
+                return attempt.answered(answer, texts, reports)
+        raise AssertionError("the last attempt ends by an answer or by its error")
 
     telling = atell if type(resource).__name__.startswith("Async") else tell
     for name in _SENDING:
@@ -107,13 +86,72 @@ def telling_resource(
     return other
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """A call at one server; a block of it takes an error that another server may make good.
+
+    Args:
+        resource: sends the call.
+        kwargs: of the call.
+        prompt: as that server is sent it.
+        place: the server; None for the program's own alone.
+    """
+
+    resource: Any
+    kwargs: Mapping[str, Any]
+    prompt: ServedPrompt
+    place: ServedPlace | None
+    #: the server to ask after an error
+    next_place: ServedPlace | None = None
+
+    def arguments(self, texts: PromptTexts | None) -> dict[str, Any]:
+        sent = dict(self.kwargs) if texts is None else _with_fields(self.kwargs, texts)
+        return sent if self.place is None else arguments_at(self.resource._client, self.place, sent)
+
+    def answered(self, answer: Any, texts: PromptTexts | None, reports: Reports) -> Any:
+        return held(answer if texts is None else _read(answer, texts, reports), self.place)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, cls: object, error: BaseException | None, *trace: object) -> bool:
+        if error is not None and self.place is not None:
+            self.next_place = self.place.another(error)
+        return self.next_place is not None
+
+
+def _attempts(
+    resource: Any,
+    get_client: Callable[[], Any],
+    hooks: ServerHooks,
+    prompt: ServedPrompt,
+    kwargs: Mapping[str, Any],
+) -> Iterator[_Attempt]:
+    """Yield a call at one server after another, each after the error of the one before."""
+    # Only the program's own may be sent it where the client has an ``auth`` of its own.
+    may_leave = may_be_sent_elsewhere(resource)
+    place = hooks.route(prompt, kwargs.get("model")) if may_leave else None
+    if place is None:
+        yield _Attempt(resource, kwargs, prompt, None)
+    while place is not None:
+        there = resource_at(resource, place)
+        if (gate := hooks.gate()) is not None:
+            there = ending_in_time(there, gate)
+        # It is asked what it is as it will be sent the prompt.
+        models = partial(_models_at, get_client, place)
+        asked = replace(prompt, base_url=place.base_url, get_models=models)
+        attempt = _Attempt(there, kwargs, asked, place)
+        yield attempt
+        place = attempt.next_place
+
+
 class TellingClient:
     """A client whose completions tell its server of texts; all else is the client's own.
 
     Args:
         get: returns the client, made with the first call.
         get_client: returns one for threads of the same server.
-        ask: returns the texts of a prompt.
+        hooks: choose the server of a prompt and its texts.
         reports: takes what answers say.
     """
 
@@ -121,10 +159,10 @@ class TellingClient:
         self,
         get: Callable[[], Any],
         get_client: Callable[[], Any],
-        ask: AskServed,
-        reports: ServedReports,
+        hooks: ServerHooks,
+        reports: Reports,
     ) -> None:
-        self._get, self._get_client, self._ask, self.reports = get, get_client, ask, reports
+        self._get, self._get_client, self._hooks, self.reports = get, get_client, hooks, reports
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._get(), name)
@@ -143,46 +181,22 @@ class TellingClient:
     def _telling(self, resource: Any) -> Any:
         if not is_openai_resource(resource):
             return resource
-        return telling_resource(resource, self._get_client, self._ask, self.reports)
+        return telling_resource(resource, self._get_client, self._hooks, self.reports)
 
 
-def _place(
-    resource: Any, ask: AskServed, prompt: ServedPrompt, kwargs: Mapping[str, Any]
-) -> ServedPlace | None:
-    """Return the server of a call; None where only the program's own may be sent it."""
-    return ask.place_of(prompt, kwargs.get("model")) if may_be_sent_elsewhere(resource) else None
+def _prompt(
+    resource: Any, get_client: Callable[[], Any], kwargs: Mapping[str, Any]
+) -> ServedPrompt | None:
+    """Return the prompt of a call; None where the call is sent as it is."""
+    messages = _messages(kwargs)
+    if messages is None or _decides_itself(kwargs):
+        return None
+    base_url = str(resource._client.base_url)
+    return ServedPrompt(base_url, messages, lambda: _models(get_client()))
 
 
-def _resource_at(resource: Any, place: ServedPlace, ask: AskServed) -> Any:
-    """Return a resource that asks a server, by the deadline of its request."""
-    found, gate = resource_at(resource, place), ask.gate()
-    return found if gate is None else ending_in_time(found, gate)
-
-
-def _prompt_at(
-    prompt: ServedPrompt, place: ServedPlace, get_client: Callable[[], Any]
-) -> ServedPrompt:
-    """Return a prompt for a server, which is asked what it is as it will be sent it."""
-    return replace(
-        prompt,
-        base_url=place.base_url,
-        get_models=lambda: _models(client_at(get_client(), place)),
-    )
-
-
-def _kwargs_at(
-    resource: Any,
-    kwargs: Mapping[str, Any],
-    place: ServedPlace | None,
-    texts: TextsOfPrompt | None,
-) -> dict[str, Any]:
-    sent = dict(kwargs) if texts is None else _with_fields(kwargs, texts)
-    return sent if place is None else arguments_at(resource._client, place, sent)
-
-
-def _next(place: ServedPlace | None, error: BaseException) -> ServedPlace | None:
-    """Return the server to try after an error; None where it is the caller's."""
-    return None if place is None else place.another(error)
+def _models_at(get_client: Callable[[], Any], place: ServedPlace) -> Any:
+    return _models(client_at(get_client(), place))
 
 
 def _models(client: Any) -> Any:
@@ -197,7 +211,7 @@ def _decides_itself(kwargs: Mapping[str, Any]) -> bool:
     return any(name in kwargs or (body is not None and name in body) for name in _OWN_FIELDS)
 
 
-def _with_fields(kwargs: Mapping[str, Any], texts: TextsOfPrompt) -> dict[str, Any]:
+def _with_fields(kwargs: Mapping[str, Any], texts: PromptTexts) -> dict[str, Any]:
     return {**kwargs, "extra_body": {**(kwargs.get("extra_body") or {}), **texts.fields}}
 
 
@@ -229,7 +243,7 @@ def _message(turn: Any) -> Message | None:
     return Message(turn["role"], content) if isinstance(content, str) else None
 
 
-def _read(answer: Any, texts: TextsOfPrompt, reports: ServedReports) -> Any:
+def _read(answer: Any, texts: PromptTexts, reports: Reports) -> Any:
     """Return an answer whose report is put where it is known."""
     if hasattr(answer, "__aiter__"):
         return _AsyncTellingStream(answer, texts, reports)
@@ -242,7 +256,9 @@ def _read(answer: Any, texts: TextsOfPrompt, reports: ServedReports) -> Any:
             whole = parse() if callable(parse) else None
     if hasattr(whole, "choices"):
         params = getattr(whole, "kv_transfer_params", None)
-        reports.put(texts.report(params, _cached_tokens(whole)))
+        report = texts.report(params, _cached_tokens(whole))
+        if report is not None:
+            reports.append(report)
     return answer
 
 
@@ -255,7 +271,7 @@ def _cached_tokens(answer: Any) -> int | None:
 class _Telling:
     """A stream of the openai package that puts reports as its events pass."""
 
-    def __init__(self, stream: Any, texts: TextsOfPrompt, reports: ServedReports) -> None:
+    def __init__(self, stream: Any, texts: PromptTexts, reports: Reports) -> None:
         self._stream, self._texts, self._reports = stream, texts, reports
         self._is_begun = False
 
@@ -265,10 +281,10 @@ class _Telling:
     def _note(self, event: Any) -> Any:
         if not self._is_begun:
             self._is_begun = True
-            self._reports.put(self._texts.streamed(None))
+            self._reports.append(self._texts.streamed(None))
         cached = _cached_tokens(event)
         if cached is not None and not getattr(event, "choices", None):
-            self._reports.put(self._texts.streamed(cached))
+            self._reports.append(self._texts.streamed(cached))
         return event
 
 

@@ -16,18 +16,19 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from rag_accel.engines.retrieval.batched_search_engine import ASK_ALONE
-from rag_accel.recognition.known_classes import NotAdoptedError, full_name
-from rag_accel.recognition.proxies import Ask
-from rag_accel.recognition.remote_stores import (
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.adoption.proxies import Ask
+from rag_accel.adoption.remote_stores import (
     BatchedClient,
     ReadSearch,
     SearchedClient,
     client_work,
     turn,
 )
-from rag_accel.recognition.tracers import is_tracers, module_of
-from rag_accel.recognition.weak_maps import ByClass
+from rag_accel.engines.retrieval.batched_search_engine import ASK_ALONE
+from rag_accel.system.classes import full_name
+from rag_accel.system.methods import is_tracers, module_of
+from rag_accel.system.weak_maps import ByClass
 from rag_accel_adapters.libraries.as_shipped import check_object
 from rag_accel_adapters.libraries.openai_clients import is_value
 
@@ -234,7 +235,7 @@ class _BatchedConnection:
             most = min(row.max_queries, MAX_PARAMETERS // len(read.query))
             # A power of two, as a statement is padded to one.
             work = client_work(engine, read, 1 << most.bit_length() - 1, search)
-            found = await self._ask.on_loop(work, plain)
+            found = await self._ask.acompute(work, plain)
             if found is ASK_ALONE:
                 return await plain()
             return _result(*found) if type(found) is tuple else found

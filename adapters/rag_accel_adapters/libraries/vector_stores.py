@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.recognition.known_classes import NotAdoptedError, full_name
-from rag_accel.recognition.remote_stores import ReadSearch, SearchedClient
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.adoption.remote_stores import ReadSearch, SearchedClient
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.as_shipped import check_object
 from rag_accel_adapters.libraries.openai_clients import http_values, is_value
 

@@ -8,9 +8,9 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod, is_written_in
-from rag_accel.recognition.tracers import cell_of_traced, traced
-from rag_accel.recognition.wrapped_methods import unpatched
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.system.classes import PlainMethod, is_written_in
+from rag_accel.system.methods import cell_of_traced, traced, unpatched
 
 #: Of a class, each place where one of the methods may stand: the number of the base, the name, and
 #: what was found there.

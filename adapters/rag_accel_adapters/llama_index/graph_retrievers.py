@@ -13,7 +13,7 @@ from llama_index.core.graph_stores.simple_labelled import SimplePropertyGraphSto
 from llama_index.core.indices.property_graph import LLMSynonymRetriever, VectorContextRetriever
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
-from rag_accel.recognition.known_classes import PlainMethod, full_name
+from rag_accel.system.classes import PlainMethod, full_name
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
 from rag_accel_adapters.llama_index import graph_stores
 

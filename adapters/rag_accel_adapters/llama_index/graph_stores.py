@@ -25,16 +25,18 @@ from llama_index.core.graph_stores.types import (
     Relation,
 )
 
-from rag_accel.recognition.known_classes import (
-    ClassRow,
-    PlainMethod,
-    does_the_same,
-    is_written_in,
+from rag_accel.adoption.known_classes import ClassRow
+from rag_accel.adoption.triplets import (
+    Numbers,
+    Places,
+    TripletGraph,
+    TripletIndex,
+    TripletView,
+    TripletWalk,
 )
-from rag_accel.recognition.sources import digest_of
-from rag_accel.recognition.triplet_index import Numbers, Places, TripletIndex, TripletWalk
-from rag_accel.recognition.triplet_view import TripletGraph, TripletView
-from rag_accel.recognition.weak_maps import WeakIdDict
+from rag_accel.system.classes import PlainMethod, does_the_same, is_written_in
+from rag_accel.system.methods import digest_of
+from rag_accel.system.weak_maps import WeakIdDict
 
 #: Triplets from which an index is faster than the store.
 MIN_TRIPLETS = 64

@@ -11,11 +11,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from rag_accel.adoption.embeddings import HostedCalls
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.adoption.proxies import replaced
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate
-from rag_accel.recognition.embeddings import HostedCalls
-from rag_accel.recognition.known_classes import NotAdoptedError, full_name
-from rag_accel.recognition.proxies import replaced
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, check_function
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rag_accel.recognition.embeddings import (
+from rag_accel.adoption.embeddings import (
     LOCAL_MODEL,
     LOCAL_UNLESS,
     AdoptedEmbeddings,
@@ -19,7 +19,8 @@ from rag_accel.recognition.embeddings import (
     adopt_plain_model,
     server_class,
 )
-from rag_accel.recognition.known_classes import NotAdoptedError, PlainMethod
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.system.classes import PlainMethod
 from rag_accel_adapters.libraries.http_embeddings import (
     OLLAMA,
     TEI,

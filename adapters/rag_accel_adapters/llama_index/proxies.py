@@ -15,14 +15,14 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any
 
-from rag_accel.recognition.clients import (
+from rag_accel.adoption.clients import (
     CrossEncoderClient,
     FaissIndexClient,
     faiss_store_row,
     scorer_obstacle,
 )
-from rag_accel.recognition.generation import GeneratingClient, Report
-from rag_accel.recognition.proxies import (
+from rag_accel.adoption.generation import GeneratingClient, Report
+from rag_accel.adoption.proxies import (
     LIMITED,
     LIMITED_LLM_UNLESS,
     LOCAL_LLM,
@@ -36,8 +36,8 @@ from rag_accel.recognition.proxies import (
     ProxyClasses,
     replaced,
 )
-from rag_accel.recognition.remote_stores import BatchedClient, remote_store_row
-from rag_accel.recognition.served_models import ServedReports, tell
+from rag_accel.adoption.remote_stores import BatchedClient, remote_store_row
+from rag_accel.adoption.served_models import Reports, with_reports
 from rag_accel_adapters.libraries.hf_pipelines import generating, samples, shared_call
 from rag_accel_adapters.libraries.http_rerankers import LLAMA_INDEX_JINA, LLAMA_INDEX_TEI
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
@@ -74,7 +74,7 @@ def _samples(llm: Any) -> bool:
 
 
 def _llm(llm: Any, ask: Ask) -> Any:
-    return replaced(llm, _model=generating(llm._model, ask, llm._tokenizer))
+    return replaced(llm, _model=generating(llm._model, ask.generation, llm._tokenizer))
 
 
 def _tell(llm: Any, found: Any) -> Any:
@@ -153,12 +153,12 @@ def _served_obstacle(llm: Any) -> str | None:
 
 
 def _served(llm: Any, ask: Ask) -> Any:
-    limited = _limited(llm, ask)
-    if not ask.changes_served():
+    limited, hooks = _limited(llm, ask), ask.server()
+    if hooks is None:
         return limited
-    reports = ServedReports()
-    client = TellingClient(limited._get_client, llm._get_client, ask, reports)
-    other = TellingClient(limited._get_aclient, llm._get_client, ask, reports)
+    reports: Reports = []
+    client = TellingClient(limited._get_client, llm._get_client, hooks, reports)
+    other = TellingClient(limited._get_aclient, llm._get_client, hooks, reports)
     return replaced(llm, _client=client, _aclient=other)
 
 
@@ -174,7 +174,11 @@ def _limited(llm: Any, ask: Ask) -> Any:
 def _tell_served(llm: Any, found: Any) -> Any:
     """Return a response, or a stream of responses, that says how texts were computed."""
     client = llm._client
-    return tell(client.reports, found, _add_served) if isinstance(client, TellingClient) else found
+    return (
+        with_reports(client.reports, found, _add_served)
+        if isinstance(client, TellingClient)
+        else found
+    )
 
 
 def _add_served(response: Any, report: Mapping[str, Any]) -> None:

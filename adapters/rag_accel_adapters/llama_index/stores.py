@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -13,14 +13,9 @@ from llama_index.core.vector_stores import simple, types, utils
 from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVectorStoreData
 from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
-from rag_accel.recognition.copied_vectors import Rows, rows_of
-from rag_accel.recognition.known_classes import (
-    ClassRow,
-    PlainMethod,
-    does_the_same,
-    is_written_in,
-)
-from rag_accel.recognition.store_copies import COPIED, COPIED_UNLESS, Look
+from rag_accel.adoption.known_classes import ClassRow
+from rag_accel.adoption.store_copies import COPIED, COPIED_UNLESS, Look, Rows, StoreKind, rows_of
+from rag_accel.system.classes import PlainMethod, does_the_same, is_written_in
 
 ROW = ClassRow("llama_index.core.vector_stores.simple.SimpleVectorStore", COPIED, COPIED_UNLESS)
 _ITS_METHODS = ("query", "aquery")
@@ -28,52 +23,45 @@ _ITS_METHODS = ("query", "aquery")
 _SHORTEST, _LONGEST = 1e-100, 1e100
 
 
-class SimpleStores:
-    """The kind of store that ``SimpleVectorStore`` is: a dict of vectors by id."""
+def _rows(vectors: Sequence[Any]) -> Rows | None:
+    """Return vectors ``[n, d]`` as float64.
 
-    def owner(self, store: Any) -> Any:
-        """Return the store's data, which its twins share."""
-        return store.data
+    None unless all are lists of floats, for which the store computes in float64, and none is
+    zero, whose score would be no number.
+    """
+    if not all(type(vector) is list and vector and type(vector[0]) is float for vector in vectors):
+        return None
+    rows = rows_of(vectors)
+    if rows is None:
+        return None
+    with np.errstate(over="ignore"):
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    is_usual = (lengths > _SHORTEST) & (lengths < _LONGEST)
+    return rows if is_usual.all() else None
 
-    def entries(self, store: Any) -> Any:
-        return getattr(store.data, "embedding_dict", None)
 
-    def held(self, entries: Any) -> Iterable[Any]:
-        """Return pairs of an id and a vector."""
-        return entries.items()
+def _scores(vector: Any, vectors: list[Any]) -> Any:
+    """Return the cosine with each of these, by LlamaIndex's own function."""
+    query: Any = np.array(vector)
+    return np.array([base.similarity(query, row) for row in np.array(vectors)])
 
-    vector = staticmethod(itemgetter(1))
 
-    def parts(self, held: list[Any]) -> Any:
-        return list(map(itemgetter(0), held))
+def _found(look: Look, places: Sequence[int], scores: Any) -> Any:
+    ids = [look.parts[place] for place in places]
+    return VectorStoreQueryResult(similarities=list(scores), ids=ids)
 
-    def rows(self, vectors: Sequence[Any]) -> Rows | None:
-        """Return vectors ``[n, d]`` as float64.
 
-        None unless all are lists of floats, for which the store computes in float64, and none is
-        zero, whose score would be no number.
-        """
-        if not all(
-            type(vector) is list and vector and type(vector[0]) is float for vector in vectors
-        ):
-            return None
-        rows = rows_of(vectors)
-        if rows is None:
-            return None
-        with np.errstate(over="ignore"):
-            lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        is_usual = (lengths > _SHORTEST) & (lengths < _LONGEST)
-        return rows if is_usual.all() else None
-
-    def scores(self, vector: Any, vectors: list[Any]) -> Any:
-        """Return the cosine with each of these, by LlamaIndex's own function."""
-        query: Any = np.array(vector)
-        return np.array([base.similarity(query, row) for row in np.array(vectors)])
-
-    def found(self, look: Look, places: Sequence[int], scores: Any) -> Any:
-        """Return a result of ids and similarities."""
-        ids = [look.parts[place] for place in places]
-        return VectorStoreQueryResult(similarities=list(scores), ids=ids)
+#: A dict of vectors by id; its owner is the store's data, which its twins share.
+SIMPLE = StoreKind(
+    owner=lambda store: store.data,
+    entries=lambda store: getattr(store.data, "embedding_dict", None),
+    held=lambda entries: entries.items(),
+    vector=itemgetter(1),
+    parts=lambda held: list(map(itemgetter(0), held)),
+    rows=_rows,
+    scores=_scores,
+    found=_found,
+)
 
 
 def searches_as_known(cls: type, method: PlainMethod) -> bool:

@@ -20,8 +20,8 @@ import llama_index.core
 from llama_index.core import utils
 from llama_index.core.prompts import PromptTemplate
 
-from rag_accel.recognition.clients import is_on_gpu
-from rag_accel.recognition.thread_safety import (
+from rag_accel.adoption.clients import is_on_gpu
+from rag_accel.system.thread_safety import (
     Look,
     Preparation,
     ThreadSafety,

@@ -16,7 +16,7 @@ from llama_index.core.storage.index_store.types import BaseIndexStore
 from llama_index.core.storage.storage_context import StorageContext
 from workflows import Workflow
 
-from rag_accel.recognition.thread_safety import attributes_of
+from rag_accel.system.thread_safety import attributes_of
 
 #: The most objects looked at; what is in a program beyond them is scheduled all the same.
 MAX_OBJECTS = 2000

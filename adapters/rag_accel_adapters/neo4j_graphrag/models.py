@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rag_accel.recognition.embeddings import (
+from rag_accel.adoption.embeddings import (
     LOCAL_MODEL,
     LOCAL_UNLESS,
     AdoptedEmbeddings,
@@ -18,7 +18,7 @@ from rag_accel.recognition.embeddings import (
     adopt_plain_model,
     server_class,
 )
-from rag_accel.recognition.known_classes import PlainMethod
+from rag_accel.system.classes import PlainMethod
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
 from rag_accel_adapters.neo4j_graphrag.hosted import LEAVES, hosted_calls, limited
 

@@ -11,14 +11,19 @@ from langchain_core.embeddings import Embeddings
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.listed_members import component_devices
 from rag_accel.accelerator.preparation import EngineAt
-from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
-from rag_accel.adoption.embedding_devices import described_devices, prepared_engine
+from rag_accel.adoption.embedding_calls import (
+    EmbeddingCall,
+    Role,
+    Vectors,
+    described_devices,
+    prepared_engine,
+)
+from rag_accel.adoption.embeddings import adopt_sentence_transformer, as_it_is
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel.recognition.embeddings import adopt_sentence_transformer, as_it_is
 
 
 class RagAccelEmbeddings(Embeddings):

@@ -13,16 +13,22 @@ from llama_index.core.bridge.pydantic import BaseModel, Field, PrivateAttr
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.accelerator.listed_members import component_devices
 from rag_accel.accelerator.preparation import EngineAt
-from rag_accel.adoption.embedding_calls import EmbeddingCall, Role, Vectors
-from rag_accel.adoption.embedding_devices import described_devices, prepared_engine
-from rag_accel.adoption.embedding_prefetch import EmbeddingPrefetch, taking_from
+from rag_accel.adoption.embedding_calls import (
+    EmbeddingCall,
+    EmbeddingPrefetch,
+    Role,
+    Vectors,
+    described_devices,
+    prepared_engine,
+    taking_from,
+)
+from rag_accel.adoption.embeddings import AdoptedEmbeddings, adopt_sentence_transformer, as_it_is
 from rag_accel.engines.embedding.models import load_model
 from rag_accel.interception.arguments import refuse_unknown
 from rag_accel.interception.explanation import COMPONENT
 from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
 from rag_accel.interception.identity import identity_for
 from rag_accel.interception.leaf_call import note_leaf
-from rag_accel.recognition.embeddings import AdoptedEmbeddings, adopt_sentence_transformer, as_it_is
 
 # Without the span around them: overriding methods get one of their own.
 _batch: Any = inspect.unwrap(BaseEmbedding.get_text_embedding_batch)

@@ -18,7 +18,7 @@ from llama_index.core.utils import get_color_mapping, print_text
 from llama_index_rag_accel.concurrency.extractors import EXTRACTORS
 from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls, RunCalls
 from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
-from rag_accel.recognition.sources import digest_of
+from rag_accel.system.methods import digest_of
 
 T = TypeVar("T")
 

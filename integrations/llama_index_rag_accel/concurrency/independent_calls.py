@@ -8,8 +8,8 @@ from typing import Any
 
 from llama_index_rag_accel.concurrency.layers import Method, layers_of
 from rag_accel.interception.leaf_table import plain_class, plain_method
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.sources import digest_of
+from rag_accel.system.classes import full_name
+from rag_accel.system.methods import digest_of
 
 #: Runs calls that do not need each other, or one by one if it must, given what they may use, too.
 #: Returns their results in order; raises the error of the first, in order, that fails. Of

@@ -28,9 +28,9 @@ from rag_accel.interception.leaf_table import (
     plain_method,
 )
 from rag_accel.interception.parallel_calls import obstacle, preparation_for
-from rag_accel.recognition.known_classes import full_name
-from rag_accel.recognition.thread_safety import prepare_nothing
-from rag_accel.recognition.wrapped_methods import called_on
+from rag_accel.system.classes import full_name
+from rag_accel.system.methods import called_on
+from rag_accel.system.thread_safety import prepare_nothing
 from rag_accel_adapters.llama_index.proxies import searches_on_engine, shares_steps
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 

@@ -23,8 +23,8 @@ from rag_accel.interception.parallel_calls import (
     preparation_for,
     run_side_by_side,
 )
-from rag_accel.recognition.wrapped_methods import called_on
 from rag_accel.system.loops import runs_in_loop
+from rag_accel.system.methods import called_on
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
 T = TypeVar("T")

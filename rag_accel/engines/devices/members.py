@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 ROLES: tuple[Role, ...] = ("query", "document")
 
 
-class NamedMember(Protocol):
-    """A member by its name; ``roles`` and ``namespaces`` are optional."""
-
-    name: str
-
-
 def checked_roles(roles: Iterable[str] | None, where: str) -> frozenset[str] | None:
     """Return the roles whose texts a member may be given; None for all.
 
@@ -46,7 +40,7 @@ def checked_namespaces(namespaces: Iterable[str] | None, where: str) -> frozense
 
 
 def admitted_members(
-    members: Iterable[NamedMember], role: Role, namespace: str
+    members: Iterable[Member], role: Role, namespace: str
 ) -> frozenset[str] | None:
     """Return the names of the members that may be given texts; None if all may."""
     members = list(members)
@@ -64,7 +58,7 @@ def no_member_admits(role: Role, namespace: str) -> ConfigError:
     )
 
 
-def _admits(member: NamedMember, role: Role, namespace: str) -> bool:
+def _admits(member: Member, role: Role, namespace: str) -> bool:
     roles: frozenset[str] | None = getattr(member, "roles", None)
     namespaces: frozenset[str] | None = getattr(member, "namespaces", None)
     return (roles is None or role in roles) and (namespaces is None or namespace in namespaces)

@@ -22,7 +22,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.owned_search import is_recognised
 from rag_accel import Accelerator
-from rag_accel.recognition import store_copies
+from rag_accel.adoption import store_copies
 
 DIMENSION = 8
 COUNT = 300

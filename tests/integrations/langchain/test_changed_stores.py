@@ -15,7 +15,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, in_memory, utils
 
 from langchain_rag_accel import activate
 from rag_accel import Accelerator
-from rag_accel.recognition import store_copies
+from rag_accel.adoption import store_copies
 
 DIMENSION = 8
 COUNT = 60

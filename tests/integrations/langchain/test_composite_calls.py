@@ -50,7 +50,7 @@ from langchain_rag_accel import accelerate, activate, explain, parallel_calls
 from rag_accel import Accelerator
 from rag_accel.errors import DeadlineError
 from rag_accel.interception.parallel_calls import MAX_AT_ONCE
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 QUESTION = "question one"
 VAR: ContextVar[str] = ContextVar("var", default="unset")

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import pytest
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
-from lc_fakes import AsyncChat, FakeEmbeddings, FakeLLM, SyncChat, SyncRetriever
+from lc_fakes import AsyncChat, FakeEmbeddings, SyncChat, SyncRetriever
 from lc_programs import ensemble, model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, coverage
@@ -215,12 +215,6 @@ def test_a_retriever_of_retrievers_is_not_counted(accelerator: Accelerator) -> N
     with coverage() as meter:
         fast.invoke(INPUT)
     assert meter.rows() == [CoverageRow("retriever", 2, 0, 2)]
-
-
-def test_each_prompt_of_a_completion_model_counts(accelerator: Accelerator) -> None:
-    with coverage() as meter:
-        accelerate(FakeLLM(), accelerator=accelerator).generate(["one", "two", "three"])
-    assert meter.rows() == [CoverageRow("language model", 3, 0, 3)]
 
 
 def test_the_report_names_what_was_borrowed_and_what_passed_by(accelerator: Accelerator) -> None:

@@ -24,13 +24,13 @@ def parts(program: Any) -> dict[str, tuple[str, ...]]:
     return {one.option: one.parts for one in coverage(program).options}
 
 
-def test_each_prompt_of_a_pipeline_is_scheduled(accelerator: Accelerator) -> None:
+def test_a_list_of_prompts_is_one_scheduled_call(accelerator: Accelerator) -> None:
     llm = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
     fast = accelerate(llm, accelerator=accelerator)
     plain = llm.batch(QUESTIONS)
     with coverage(fast) as seen:
         assert fast.batch(QUESTIONS) == plain
-    assert seen.scheduled == len(QUESTIONS)
+    assert seen.scheduled == 1
     assert seen.borrowed == 0
     assert parts(fast)["adopt_llm"] == ("program: HuggingFacePipeline",)
 

@@ -27,8 +27,8 @@ from pydantic import SecretStr
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator, DeadlineError
+from rag_accel.adoption import clients
 from rag_accel.engines import RemoteLLM
-from rag_accel.recognition import clients
 from rag_accel.scheduler.learning import FEWEST_TIMES
 
 SOON_S = 0.4

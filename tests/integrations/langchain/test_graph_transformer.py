@@ -19,7 +19,7 @@ from pydantic import Field
 
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator, ConfigError
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.langchain.composites import composite_of
 
 llm = pytest.importorskip("langchain_experimental.graph_transformers.llm")

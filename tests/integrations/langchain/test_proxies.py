@@ -25,8 +25,8 @@ from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.explanation import EXPLANATION
 from langchain_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
-from rag_accel.recognition import clients
-from rag_accel.recognition.clients import MIN_NUMBERS
+from rag_accel.adoption import clients
+from rag_accel.adoption.clients import MIN_NUMBERS
 
 DIMENSION = 64
 COUNT = MIN_NUMBERS // DIMENSION + 1

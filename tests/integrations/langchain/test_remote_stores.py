@@ -16,9 +16,9 @@ from lc_waiting import wait_until
 
 from langchain_rag_accel import activate, explain
 from rag_accel import Accelerator
+from rag_accel.adoption.known_classes import NotAdoptedError
+from rag_accel.adoption.remote_stores import ReadSearch, SearchedClient, remote_store_row
 from rag_accel.engines.retrieval.batched_search_engine import BatchedSearchEngine
-from rag_accel.recognition.known_classes import NotAdoptedError
-from rag_accel.recognition.remote_stores import ReadSearch, SearchedClient, remote_store_row
 from rag_accel_adapters.langchain.proxies import PROXIES
 
 PATIENCE_S = 20.0

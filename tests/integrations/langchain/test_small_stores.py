@@ -16,8 +16,8 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_accel import accelerate, activate
 from rag_accel import Accelerator
-from rag_accel.recognition import store_copies
-from rag_accel_adapters.langchain.stores import InMemoryStores
+from rag_accel.adoption import store_copies
+from rag_accel_adapters.langchain.stores import IN_MEMORY
 
 DIMENSION = 384
 LARGE = 200
@@ -218,6 +218,6 @@ async def test_a_copy_that_settles_no_search_is_given_up_until_the_store_changes
         entry["vector"] = queries(1)[0]
     assert await search(on_loop, store, accelerator, 3) == 0
     assert await search(on_loop, store, accelerator, 6) == 4  # then it is given up
-    assert store_copies.copy_of(InMemoryStores(), store)._copied is None
+    assert store_copies.copy_of(IN_MEMORY, store)._copied is None
     add(store, "no tie")
     assert await search(on_loop, store, accelerator, 4) == 1

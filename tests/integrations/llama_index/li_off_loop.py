@@ -32,7 +32,7 @@ from llama_index.core.query_engine import (
 from llama_index_instrumentation import get_dispatcher
 
 from rag_accel import Accelerator
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 QUESTION = "When was the bridge opened?"
 AT_ONCE = 16

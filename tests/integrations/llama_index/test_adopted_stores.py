@@ -35,7 +35,7 @@ from llama_index.core.vector_stores.types import (
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.owned_search import is_recognised
 from rag_accel import Accelerator
-from rag_accel.recognition import store_copies
+from rag_accel.adoption import store_copies
 
 # Upstream divides by the length of zero vectors.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")

@@ -29,7 +29,7 @@ from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
 from rag_accel.interception.parallel_calls import MAX_AT_ONCE
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 pytestmark = pytest.mark.usefixtures("shared_models")
 

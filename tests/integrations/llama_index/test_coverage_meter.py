@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from li_programs import EchoLLM, HashEmbedding
+from li_programs import EchoLLM
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import EntityNode, Relation
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
-
-
-def test_an_answer_of_the_cache_is_neither_scheduled_nor_passed_by(
-    accelerator: Accelerator,
-) -> None:
-    embedding = accelerate(HashEmbedding(embeddings_cache=SimpleKVStore()), accelerator=accelerator)
-    with coverage() as meter:
-        embedding.get_text_embedding("a")
-        embedding.get_text_embedding("a")
-    (row,) = meter.rows()
-    assert (row.seen, row.cached, row.scheduled, row.passed_by) == (2, 1, 1, 0)
 
 
 def test_stores_and_postprocessors_are_counted_without_events(accelerator: Accelerator) -> None:

@@ -24,9 +24,9 @@ from llama_index.vector_stores.faiss import FaissMapVectorStore, FaissVectorStor
 
 from llama_index_rag_accel import accelerate, activate, coverage, explain
 from rag_accel import Accelerator
+from rag_accel.adoption import clients
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
 from rag_accel.interception.parallel_calls import obstacle
-from rag_accel.recognition import clients
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
 DIMENSION, FEW = 64, 9

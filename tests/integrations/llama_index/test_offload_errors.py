@@ -27,7 +27,7 @@ from li_programs import (
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
 from rag_accel.accelerator import current_request
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 _SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 

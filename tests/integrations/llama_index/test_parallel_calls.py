@@ -39,7 +39,7 @@ from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 VAR: ContextVar[str] = ContextVar("var", default="unset")
 every_program = pytest.mark.parametrize("name", PROGRAMS)

@@ -32,7 +32,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator
-from rag_accel.recognition.triplet_view import TripletView
+from rag_accel.adoption.triplets import TripletView
 from rag_accel_adapters.llama_index import graph_stores
 
 AT_ONCE = 16

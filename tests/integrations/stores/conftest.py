@@ -10,7 +10,7 @@ import pytest
 from idle_accelerators import soon_idle
 
 from rag_accel import Accelerator
-from rag_accel.recognition.sharing_gain import SharingGain
+from rag_accel.adoption.remote_stores import SharingGain
 
 sys.path.insert(0, str(Path(__file__).parent))
 

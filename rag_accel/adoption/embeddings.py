@@ -8,21 +8,14 @@ from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from rag_accel.adoption.known_classes import ClassRow, NotAdoptedError, overrides
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.errors import ConfigError
-from rag_accel.recognition.known_classes import (
-    ClassRow,
-    NotAdoptedError,
-    PlainMethod,
-    does_the_same,
-    full_name,
-    known_base,
-    overrides,
-)
+from rag_accel.system.classes import PlainMethod, does_the_same, full_name, known_base
 
 #: Asks a server for texts, by a gate where its calls are limited.
 AskByGate = Callable[[list[str], EndpointGate | None], ServerAnswer]

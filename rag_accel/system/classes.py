@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,41 +12,9 @@ from weakref import WeakKeyDictionary
 PlainMethod = Callable[[type, str], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ClassRow:
-    """A known class as ``explain``, ``coverage`` and the table of the documentation describe it.
-
-    Args:
-        name: its full name.
-        acts: what acts on its objects.
-        unless: the settings that switch that off.
-    """
-
-    name: str
-    acts: str
-    unless: tuple[str, ...] = ()
-
-
-class NotAdoptedError(Exception):
-    """Nothing acts on an object of a known class.
-
-    Args:
-        because: the setting or the module that stands in the way.
-        change: what would change that; empty if nothing would.
-    """
-
-    def __init__(self, because: str, change: str = "") -> None:
-        super().__init__(f"{because}; {change}" if change else because)
-
-
 def known_base(cls: type, known: Container[str]) -> type | None:
     """Return the class itself, or the nearest base, whose full name is among these."""
     return next((base for base in cls.__mro__ if full_name(base) in known), None)
-
-
-def overrides(cls: type, known: type) -> str:
-    """Say that a subclass of a known class is another."""
-    return f"{cls.__name__} overrides a method of {known.__name__}; use {known.__name__} itself"
 
 
 def full_name(named: type | FunctionType) -> str:

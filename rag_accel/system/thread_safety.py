@@ -15,7 +15,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
-from rag_accel.recognition.known_classes import full_name
+from rag_accel.system.classes import full_name
 
 #: The most objects looked at for one call; one that holds more is not known to be safe.
 MAX_OBJECTS = 2000

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 #: How the retrieved texts of a prompt were computed; None where none are ever reused.
 Report = Mapping[str, Any] | None
@@ -14,24 +14,22 @@ Report = Mapping[str, Any] | None
 _SEEDS = 1 << 63
 
 
-class TokenStream(Protocol):
-    """A caller's receiver of tokens as they are generated."""
+@dataclass(frozen=True, slots=True)
+class TokenStream:
+    """A caller's receiver of tokens as they are generated.
 
-    def begin(self) -> None:
-        """Take the prompt."""
-        ...
+    Args:
+        begin: takes the prompt.
+        put: takes the next token.
+        end: records that there are no more.
+        fail: records that there are no more, because of an error; tells whether the reader raises
+            it.
+    """
 
-    def put(self, token: int) -> None:
-        """Take the next token."""
-        ...
-
-    def end(self) -> None:
-        """Note that there are no more."""
-        ...
-
-    def fail(self, error: Exception) -> bool:
-        """Note that there are no more, because of an error; tell whether the reader raises it."""
-        ...
+    begin: Callable[[], None]
+    put: Callable[[int], None]
+    end: Callable[[], None]
+    fail: Callable[[Exception], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +93,18 @@ def is_called_by_thread() -> bool:
     return sys._getframe(2).f_code is Thread.run.__code__
 
 
-class AskGenerate(Protocol):
-    """A function that has engines continue prompts."""
+@dataclass(frozen=True, slots=True)
+class GenerateHooks:
+    """The way of one object's prompts to engines in one run.
 
-    def why_plain(self, model: Any, *, is_sampled: bool) -> str | None:
-        """Return why no engine runs a model's greedy calls, or sampled ones; None if one does."""
-        ...
+    Args:
+        why_plain: returns why no engine runs a model's greedy calls, or its sampled ones where the
+            second argument is true; None if one does.
+        generate: returns what a call of a model returns; ``call.plain`` where no engine may run it.
+    """
 
-    def generate(self, model: Any, call: GenerateCall) -> Any:
-        """Return what a call returns; ``call.plain`` where no engine may run it."""
-        ...
+    why_plain: Callable[[Any, bool], str | None]
+    generate: Callable[[Any, GenerateCall], Any]
 
 
 #: Returns what a call of a model asks for; None if an engine cannot do that.
@@ -131,7 +131,7 @@ class GeneratingClient:
         self,
         model: Any,
         read: ReadCall,
-        ask: AskGenerate,
+        ask: GenerateHooks,
         tokenizer: Any,
         seed: int | None = None,
     ) -> None:
@@ -145,7 +145,7 @@ class GeneratingClient:
 
     def why_plain(self, *, is_sampled: bool = False) -> str | None:
         """Return why no engine runs greedy or sampled calls of the model; None if one does."""
-        return self._ask.why_plain(self._model, is_sampled=is_sampled)
+        return self._ask.why_plain(self._model, is_sampled)
 
     def shared_call(self, kwargs: dict[str, Any]) -> GenerateCall | None:
         """Return a call of ``generate`` with these arguments; None if no engine may run it."""

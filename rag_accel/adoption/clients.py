@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rag_accel.adoption.proxies import Ask, ClientWork, ProxyClass, replaced
 from rag_accel.engine_api import Document, Engine, PrimitiveKind, RerankBatch, SearchQuery
 from rag_accel.engines.retrieval.flat_index_engine import (
     FlatIndexEngine,
@@ -17,7 +18,6 @@ from rag_accel.engines.retrieval.flat_index_engine import (
 )
 from rag_accel.engines.retrieval.flat_products import sign
 from rag_accel.engines.retrieval.vectors.search_threads import SearchThreads
-from rag_accel.recognition.proxies import Ask, ClientWork, ProxyClass, replaced
 from rag_accel.system.locks import ForkedAnew
 
 #: numbers that a search reads from which on it takes longer than asking the scheduler, about 0.5 ms
@@ -139,7 +139,7 @@ class FaissIndexClient:
             PrimitiveKind.SEARCHING,
             SearchQuery(np.array(x[0], dtype=np.float32), k),
         )
-        return self._ask(work, plain, lambda hits: self._as_faiss(hits, k))
+        return self._ask.compute(work, plain, lambda hits: self._as_faiss(hits, k))
 
     def _engine(self) -> Engine:
         return FlatIndexEngine(self._index)
@@ -186,7 +186,7 @@ class CrossEncoderClient:
             RerankBatch(queries.pop(), documents),
             len(documents),
         )
-        return self._ask(work, lambda: self._client.predict(pairs), _in_order)
+        return self._ask.compute(work, lambda: self._client.predict(pairs), _in_order)
 
 
 def cross_encoder_engine(client: Any) -> Engine:

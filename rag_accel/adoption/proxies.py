@@ -10,22 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
+from rag_accel.adoption.generation import GenerateHooks
+from rag_accel.adoption.known_classes import ClassRow, NotAdoptedError, overrides
+from rag_accel.adoption.served_models import ServerHooks
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine, PrimitiveKind
-from rag_accel.recognition.generation import AskGenerate
-from rag_accel.recognition.known_classes import (
-    ClassRow,
-    NotAdoptedError,
-    PlainMethod,
-    does_the_same,
-    full_name,
-    known_base,
-    overrides,
-)
-from rag_accel.recognition.served_models import AskServed
+from rag_accel.engines.http.endpoints import EndpointGate
+from rag_accel.system.classes import PlainMethod, does_the_same, full_name, known_base
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +43,31 @@ class ClientWork:
     size: int = 1
 
 
-class Ask(AskGenerate, AskServed, Protocol):
-    """A function that submits work to the scheduler for the run of a proxy.
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The way of one object's proxy to the scheduler in one run.
 
-    Attributes:
-        is_on_loop: whether the stand-in is made for a coroutine.
+    Args:
+        is_on_loop: whether the proxy is made for a coroutine.
+        compute: returns what the third argument reads from what an engine made of work; what the
+            second one, the plain call, returns after an internal error.
+        acompute: does so for a coroutine, which reads by itself.
+        generation: how engines continue prompts.
+        gate: returns the way of calls to their endpoint; None where they are not limited.
+        share: returns what a call returns, given a key and the call, or the answer of an equal call
+            in flight if the third argument tells that it is whole.
+        server: returns the hooks of a model on a server; None where its calls are not changed.
+        in_pool: calls off the loop, in more threads than the loop's executor has.
     """
 
     is_on_loop: bool
-
-    def __call__(
-        self, work: ClientWork, plain: Callable[[], Any], read: Callable[[Any], Any]
-    ) -> Any:
-        """Return ``read`` of what the engine made of it; ``plain()`` after an internal error."""
-        ...
-
-    async def on_loop(self, work: ClientWork, plain: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what the engine made, to a coroutine; ``plain()`` after an internal error."""
-        ...
-
-    def share(self, key: Hashable, call: Callable[[], Any], is_whole: Callable[[Any], bool]) -> Any:
-        """Return what a call returns, or the whole answer of an equal call in flight."""
-        ...
-
-    async def in_pool(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call off the loop, in more threads than the loop's executor has."""
-        ...
+    compute: Callable[[ClientWork, Callable[[], Any], Callable[[Any], Any]], Any]
+    acompute: Callable[[ClientWork, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+    generation: GenerateHooks
+    gate: Callable[[], EndpointGate | None]
+    share: Callable[[Hashable, Callable[[], Any], Callable[[Any], bool]], Any]
+    server: Callable[[], ServerHooks | None]
+    in_pool: Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)

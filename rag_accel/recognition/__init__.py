@@ -1,1 +1,0 @@
-"""Foreign objects: their kinds, and the conditions under which an owned engine does the same."""
