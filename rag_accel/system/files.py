@@ -211,3 +211,12 @@ def user_cache() -> Path:
     """Return the cache folder of the user: ``$XDG_CACHE_HOME/rag_accel``."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "rag_accel"
+
+
+def model_files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
+    with contextlib.suppress(OSError):  # whoever loads it says what is wrong
+        for entry in sorted(os.scandir(folder.expanduser()), key=lambda file: file.name):
+            if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")):
+                found = entry.stat()
+                yield entry.name, found.st_size, found.st_mtime_ns

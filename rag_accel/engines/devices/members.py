@@ -11,11 +11,11 @@ import numpy as np
 
 from rag_accel.engine_api import Engine, EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.batching import BatchLimits
-from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.errors import ConfigError, EngineOutputError
 
 if TYPE_CHECKING:
     from rag_accel.engines.embedding.checked_vectors import Vector
+    from rag_accel.engines.embedding.sentence_encoder import Role
 
 
 ROLES: tuple[Role, ...] = ("query", "document")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
@@ -13,6 +11,7 @@ from rag_accel.config import Options
 from rag_accel.engine_api import Engine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
+from rag_accel.system.files import model_files
 from rag_accel.system.locks import RenewedLock
 
 if TYPE_CHECKING:
@@ -239,15 +238,6 @@ def local_model(
         if found is None or not found.is_same:
             found = _known[key] = LocalModel(model, tokenizer, dtype, template, bounds)
         return found
-
-
-def model_files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield name, size and time of the files of a folder; nothing for a name on the hub."""
-    with contextlib.suppress(OSError):  # loading says what is wrong
-        for entry in sorted(os.scandir(folder.expanduser()), key=lambda file: file.name):
-            if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")):
-                found = entry.stat()
-                yield entry.name, found.st_size, found.st_mtime_ns
 
 
 def _again(

@@ -14,10 +14,10 @@ from weakref import WeakValueDictionary
 
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
-from rag_accel.engines.llm.local.choice import model_files
 from rag_accel.engines.llm.vllm.options import VllmOptions
 from rag_accel.engines.llm.vllm.server import VllmServer
 from rag_accel.errors import ConfigError
+from rag_accel.system.files import model_files
 from rag_accel.system.locks import RenewedLock
 
 _NAMES = tuple(field.name for field in fields(VllmOptions))

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from rag_accel.engines.llm.local.batching.rows import Runner
-from rag_accel.engines.llm.local.choice import model_files
 from rag_accel.engines.llm.local.model.families import (
     DTYPES,
     ModelShape,
@@ -28,6 +27,7 @@ from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, always
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
+from rag_accel.system.files import model_files
 from rag_accel.system.memory import return_freed_memory
 
 DEFAULT_OPTIONS = LocalOptions()

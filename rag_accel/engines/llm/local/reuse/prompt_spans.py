@@ -70,12 +70,12 @@ class EncodedUnit:
     slots: range
     position: int
     label: ChunkLabel
-    encoding: Encoding
+    encoding: SpanEncoding
     parent: bytes | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Encoding:
+class SpanEncoding:
     """A sequence that encodes units of a prompt behind its head. Equal only to itself.
 
     Args:

@@ -28,9 +28,9 @@ from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse.pending_loads import PendingLoads
 from rag_accel.engines.llm.local.reuse.prompt_spans import (
     EncodedUnit,
-    Encoding,
     PromptSpans,
     Recompute,
+    SpanEncoding,
 )
 from rag_accel.engines.llm.local.reuse.returns import TextReturns
 from rag_accel.engines.llm.local.reuse.tree_units import (
@@ -79,7 +79,7 @@ class SpanReuse:
         self._behind_others = options.kv_recipe == "neighbours"
         self._loads: PendingLoads[PromptSpans] = PendingLoads(store, clock or MonotonicClock())
         self._encoded: dict[bytes, EncodedUnit] = {}
-        self._encodings: dict[TokenSequence, Encoding] = {}
+        self._encodings: dict[TokenSequence, SpanEncoding] = {}
         self._prompts: dict[TokenSequence, PromptSpans] = {}
         #: prompts with a tree, whose parts are not looked for yet
         self._waiting: dict[TokenSequence, PromptSpans] = {}
@@ -494,7 +494,7 @@ class SpanReuse:
         sequence = TokenSequence(
             ids, 0, reader.request, reader.namespace, reader.arrived_at, reader.depth + 1
         )
-        encoding = self._encodings[sequence] = Encoding(sequence)
+        encoding = self._encodings[sequence] = SpanEncoding(sequence)
         seen = self._digests(reader, before) if seen is None else seen
         start = len(ids) - sum(len(text.ids) for text in texts)
         for key, text in zip(keys, texts, strict=True):
@@ -535,7 +535,7 @@ class SpanReuse:
         sequence.exact = head
         if part.place.slots.start > head:
             sequence.skipped = (range(head, part.place.slots.start),)
-        encoding = self._encodings[sequence] = Encoding(sequence, past=part.past, owner=tree)
+        encoding = self._encodings[sequence] = SpanEncoding(sequence, past=part.past, owner=tree)
         encoding.readers[found] = None
         for unit in self._node_units(found, tree, part.nodes, part.place.slots.start, encoding):
             encoding.units.append(unit)
@@ -550,7 +550,7 @@ class SpanReuse:
         tree: PromptTree,
         nodes: Sequence[int],
         start: int,
-        encoding: Encoding,
+        encoding: SpanEncoding,
     ) -> Iterator[EncodedUnit]:
         """Yield nodes that stand one behind the other from a slot on, as units of an encoding."""
         namespace = found.sequence.namespace
@@ -568,7 +568,7 @@ class SpanReuse:
         assert sequence.lane is not None
         if sequence.computed < slots.stop:
             return
-        units = self._node_units(found, tree, tree.nodes(), slots.start, Encoding(sequence))
+        units = self._node_units(found, tree, tree.nodes(), slots.start, SpanEncoding(sequence))
         for unit in units:
             state = self._pool.read(sequence.lane.number, unit.slots, unit.position)
             self._store.put(unit.name, state, unit.label, unit.parent)
@@ -598,7 +598,7 @@ class SpanReuse:
             states = [tree.states[tree.keys[node]] for node in filled]
             self._pool.place(lane, slot, states, [int(position(node)) for node in filled])
 
-    def _forget_encoding(self, sequence: TokenSequence) -> Encoding:
+    def _forget_encoding(self, sequence: TokenSequence) -> SpanEncoding:
         if (spliced := self._prompts.pop(sequence, None)) is not None:
             self._store.unpin(spliced.keys)
         encoding = self._encodings.pop(sequence)
