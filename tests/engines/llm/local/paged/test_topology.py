@@ -262,7 +262,7 @@ def test_the_command_lists_and_forgets(child: Child, capsys: pytest.CaptureFixtu
         traced(spec(2))
     age(next(trace.path for trace in kept_traces() if trace.refused is None), 2 * DAY_S)
     assert main(["cache", "list"]) == 0
-    _, kept, refused, total = capsys.readouterr().out.splitlines()
+    kept, refused, total = capsys.readouterr().out.splitlines()
     assert "refused: it ended with signal 11" in refused
     assert "trace, unused for 2.0 days" in kept
     assert total.startswith("2 traced models, ")
@@ -285,15 +285,11 @@ def test_the_list_is_there_for_machines(child: Child, capsys: pytest.CaptureFixt
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "left"), [(["--all"], 0), (["--traces"], 0), (["--model", "another"], 1)]
-)
-def test_traces_are_removed_by_name_or_with_all(
-    child: Child, options: list[str], left: int
-) -> None:
+@pytest.mark.parametrize("option", ["--all", "--traces"])
+def test_traces_are_removed_by_name_or_with_all(child: Child, option: str) -> None:
     traced(spec(1))
-    assert main(["cache", "purge", *options]) == 0
-    assert len(kept_traces()) == left
+    assert main(["cache", "purge", option]) == 0
+    assert kept_traces() == []
 
 
 def test_a_folder_that_others_may_write_to_is_named(
