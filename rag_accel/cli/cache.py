@@ -9,8 +9,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +134,7 @@ def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[Chun
 def _list_traces(*, as_json: bool) -> int:
     from rag_accel.engines.llm.local.paged.topology import kept_traces
 
-    with _traces_readable():
-        found = kept_traces()
+    found = kept_traces()
     for kept in reversed(found):
         name, size, unused_s = kept.path.stem, kept.size_bytes, round(kept.unused_s)
         if as_json:
@@ -154,14 +152,5 @@ def _list_traces(*, as_json: bool) -> int:
 def _purge_traces() -> int:
     from rag_accel.engines.llm.local.paged.topology import remove_traces
 
-    with _traces_readable():
-        print(f"{remove_traces()} traced models removed")
+    print(f"{remove_traces()} traced models removed")
     return 0
-
-
-@contextmanager
-def _traces_readable() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError("the traced models cannot be read", found=str(error)) from error
