@@ -35,7 +35,6 @@ from rag_accel.errors import (
     UncheckedReuseWarning,
     UncheckedWeightsWarning,
     UnreadOptionWarning,
-    WeightsFileError,
 )
 from rag_accel.graph.nodes import END, START
 from rag_accel.graph.option_inputs import Input
@@ -87,7 +86,6 @@ __all__ = [
     "UncheckedReuseWarning",
     "UncheckedWeightsWarning",
     "UnreadOptionWarning",
-    "WeightsFileError",
     "plan_of",
     "shutdown",
 ]

@@ -23,7 +23,6 @@
     |-- IndexFileError         a stored index is damaged, foreign or of a newer version
     |-- GraphFileError         a stored knowledge graph is damaged, foreign or of a newer version
     |-- ChunkFileError         a kept attention state is damaged, foreign or too new
-    |-- WeightsFileError       kept int8 weights are damaged, foreign or too new
     |-- DocumentError          a document cannot be read
     `-- ServedRequestError     a client's HTTP request cannot be served as it is
 
@@ -267,19 +266,6 @@ class ChunkFileError(RagAccelError):
     """
 
     code = "RA505"
-
-    def __init__(self, what: str, *, reason: str = "damaged", **parts: Any) -> None:
-        super().__init__(what, **parts)
-        self.reason = reason
-
-
-class WeightsFileError(RagAccelError):
-    """A file of a model's int8 weights cannot be used; ``reason`` says why in one word.
-
-    It is ``damaged``, ``foreign`` (another model's, folder's or user's) or ``newer``.
-    """
-
-    code = "RA508"
 
     def __init__(self, what: str, *, reason: str = "damaged", **parts: Any) -> None:
         super().__init__(what, **parts)

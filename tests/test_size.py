@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/engines/embedding": 3_000,
     "rag_accel/engines/http": 700,
     "rag_accel/engines/knowledge": 3_900,
-    "rag_accel/engines/llm": 12_600,
+    "rag_accel/engines/llm": 12_200,
     "rag_accel/engines/ray": 1_600,
     "rag_accel/engines/replicas": 3_100,
     "rag_accel/engines/rerank": 700,

@@ -1,4 +1,4 @@
-"""``rag-accel cache``: kept states of texts, int8 weights and traced models; listed and purged.
+"""``rag-accel cache``: kept states of texts, and models traced for OpenVINO; listed and purged.
 
 States are filled, too; what they and int8 weights change is checked.
 """
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from rag_accel.cli.check import add_check_verb
 from rag_accel.cli.fill import add_fill_verb
-from rag_accel.cli.kept_models import list_models, purge_int8_weights, purge_traces
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
     from rag_accel.kv.files import ChunkHeader
     from rag_accel.kv.folder import ChunkFolder
+
+_DAY_S = 86400
 
 
 def add_cache_command(commands: Any) -> None:
@@ -33,7 +34,7 @@ def add_cache_command(commands: Any) -> None:
         metavar="FOLDER",
         type=Path,
         nargs="?",
-        help="a kv_folder; without it int8 weights and traced models",
+        help="a kv_folder; without it traced models",
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object a line")
     listing.set_defaults(run=_list)
@@ -43,13 +44,12 @@ def add_cache_command(commands: Any) -> None:
         metavar="FOLDER",
         type=Path,
         nargs="?",
-        help="a kv_folder; without it int8 weights and traced models",
+        help="a kv_folder; without it traced models",
     )
     which = purge.add_mutually_exclusive_group(required=True)
     which.add_argument("--text", help="of this text, as it stands in prompts; - reads it")
     which.add_argument("--namespace", metavar="NAME", help="of this tenant")
-    which.add_argument("--model", metavar="NAME", help="int8 weights of this model, as listed")
-    which.add_argument("--all", action="store_true", help="of every text, or of every model")
+    which.add_argument("--all", action="store_true", help="of every text, or every traced model")
     which.add_argument("--traces", action="store_true", help="models traced for OpenVINO")
     purge.set_defaults(run=_purge)
     add_fill_verb(verbs)
@@ -65,7 +65,7 @@ def _opened(path: Path) -> ChunkFolder:
 
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.folder is None:
-        return list_models(as_json=arguments.json)
+        return _list_traces(as_json=arguments.json)
     total = count = 0
     for file, header in _opened(arguments.folder).headers():
         shown: dict[str, Any] = {
@@ -106,13 +106,7 @@ def _purge(arguments: argparse.Namespace) -> int:
     if arguments.folder is None and names_texts:
         raise _unfit("no FOLDER", "FOLDER with --text or --namespace")
     if arguments.folder is None:
-        if not arguments.traces:
-            purge_int8_weights(arguments.model)
-        if arguments.model is None:
-            purge_traces()
-        return 0
-    if arguments.model is not None:
-        raise _unfit("FOLDER with --model", "--model alone, of int8 weights")
+        return _purge_traces()
     if arguments.traces:
         raise _unfit("FOLDER with --traces", "--traces alone")
     folder = _opened(arguments.folder)
@@ -135,3 +129,28 @@ def _meant(folder: ChunkFolder, arguments: argparse.Namespace) -> Callable[[Chun
         digest = folder.namespace_digest(arguments.namespace)
         return lambda header: header.tag.namespace == digest
     return lambda header: True
+
+
+def _list_traces(*, as_json: bool) -> int:
+    from rag_accel.engines.llm.local.paged.topology import kept_traces
+
+    found = kept_traces()
+    for kept in reversed(found):
+        name, size, unused_s = kept.path.stem, kept.size_bytes, round(kept.unused_s)
+        if as_json:
+            shown = {"kind": "trace", "name": name, "refused": kept.refused}
+            print(json.dumps({**shown, "bytes": size, "unused_s": unused_s}))
+            continue
+        what = f"refused: {kept.refused}" if kept.refused else f"{size / 2**20:.1f} MiB, trace"
+        print(f"{name[:12]}  {what}, unused for {unused_s / _DAY_S:.1f} days")
+    if not as_json:
+        size = sum(kept.size_bytes for kept in found)
+        print(f"{len(found)} traced models, {size / 2**20:.1f} MiB")
+    return 0
+
+
+def _purge_traces() -> int:
+    from rag_accel.engines.llm.local.paged.topology import remove_traces
+
+    print(f"{remove_traces()} traced models removed")
+    return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import util
 from typing import TYPE_CHECKING, Any
 
+from rag_accel.errors import ConfigError
+
 if TYPE_CHECKING:
     from rag_accel.engines.llm.local.paged.topology import KeptTrace
 
@@ -28,7 +30,7 @@ def examine_local_models() -> dict[str, Any]:
     found: dict[str, Any] = {"missing": [], **_operator(), "folder": str(kept_folder())}
     try:
         return {**found, "traces": [_trace(trace) for trace in kept_traces()]}
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         return {**found, "traces": None, "unreadable": str(error)}
 
 

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from rag_accel.errors import ChunkFileError, ConfigError
 from rag_accel.kv.entry import Purges
 from rag_accel.kv.files import VERSION, ChunkHeader, read_header
-from rag_accel.system.files import lock_file, replaced_file
+from rag_accel.system.files import locked_file, replaced_file
 
 SECRET_BYTES = 32
 _SECRET = ".secret"
@@ -27,7 +27,7 @@ _LOCK = ".lock"
 _PURGED = ".purged"
 _SUFFIX = ".kv"
 _REFERENCE = ".ref"
-_NAME = re.compile(r"[0-9a-f]{64}\.kv")
+_NAME = re.compile(r"[0-9a-f]{64}(\.[a-z]+)")
 _REFERENCES = re.compile(r"[0-9a-f]{64}\.ref")
 _REFERENCE_BYTES = 128
 _LEFT = re.compile(r"\..*\.tmp")
@@ -147,8 +147,8 @@ class ChunkFolder:
                 if target is None or not self.path_of(target).exists():
                     self.remove(self.path / entry)
 
-    def files(self) -> list[ChunkFile]:
-        """Return the files of states, the least recently used first.
+    def files(self, suffix: str = _SUFFIX) -> list[ChunkFile]:
+        """Return the files of states, or of another suffix, the least recently used first.
 
         Raises:
             OSError: the folder cannot be read.
@@ -156,7 +156,8 @@ class ChunkFolder:
         found: list[ChunkFile] = []
         with os.scandir(self.path) as entries:
             for entry in entries:
-                if _NAME.fullmatch(entry.name) is None:
+                name = _NAME.fullmatch(entry.name)
+                if name is None or name[1] != suffix:
                     continue
                 with contextlib.suppress(OSError):  # gone meanwhile
                     seen = entry.stat(follow_symlinks=False)
@@ -229,13 +230,8 @@ class ChunkFolder:
         Raises:
             OSError: the lock's file cannot be made.
         """
-        flags = os.O_RDWR | os.O_CREAT | _NO_LINK
-        descriptor = os.open(self.path / _LOCK, flags, 0o600)
-        try:
-            lock_file(descriptor)
+        with locked_file(self.path / _LOCK):
             yield
-        finally:
-            os.close(descriptor)
 
     def _header(self, file: ChunkFile) -> ChunkHeader | None:
         try:
@@ -274,11 +270,11 @@ class ChunkFolder:
 
     def _unfit(self, found: str) -> ConfigError:
         return ConfigError(
-            "this folder cannot keep the state of texts",
+            "no files can be kept in this folder",
             where=str(self.path),
             found=found,
             valid="a folder of your own with mode 0700",
-            hint="name one that does not exist yet: it is made",
+            hint="remove it, or name one that does not exist yet: it is made",
         )
 
     def _read_secret(self, create: bool) -> bytes:

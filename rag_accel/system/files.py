@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -70,6 +69,24 @@ def lock_file(descriptor: int) -> None:
     with contextlib.suppress(OSError):  # a file system without locks
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Wait for the lock of a file, which is made, and hold it until the block ends.
+
+    The system releases the lock of a process that is killed.
+
+    Raises:
+        OSError: the file cannot be made, or is a link.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        lock_file(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -138,33 +155,7 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def read_regular(path: Path) -> bytes:
-    """Return what is in a file.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file: others may have no end, or no beginning.
-    """
-    descriptor = _open_regular(path, os.O_RDONLY)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read()
-
-
-def _open_regular(path: Path, flags: int) -> int:
-    kinds = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, and a file is expected: remove it")
-    descriptor = os.open(path, flags | kinds | getattr(os, "O_BINARY", 0), 0o600)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is no regular file: remove it")
-    return descriptor
-
-
-def folder_made_once(
-    folder: Path,
-    make: Callable[[Path], None],
-    is_whole: Callable[[Path], bool] = Path.is_dir,
-) -> Path:
+def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return a folder, made first if it is not there: whole or not at all, by one process.
 
     Others that want it at the same time wait for the one that makes it. A maker that raises or is
@@ -173,38 +164,25 @@ def folder_made_once(
     Args:
         folder: is to exist; its parents are made.
         make: fills a folder given to it; takes long.
-        is_whole: tells whether it is there; what is there and is not whole is replaced.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    if is_whole(folder):
+    if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     begun = folder.with_name(f".{folder.name}{_SUFFIX}")
-    locked = _open_regular(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT)
-    try:
-        lock_file(locked)
-        if not is_whole(folder):
+    with locked_file(folder.with_name(f".{folder.name}.lock")):
+        if not folder.is_dir():
             shutil.rmtree(begun, ignore_errors=True)
             begun.mkdir()
             try:
                 make(begun)
-                _remove(folder)
                 os.replace(begun, folder)
             except BaseException:
                 shutil.rmtree(begun, ignore_errors=True)
                 raise
-    finally:
-        os.close(locked)
     return folder
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def user_cache() -> Path:

@@ -22,7 +22,6 @@ from rag_accel.config import Options
 from rag_accel.engines.llm.local.choice import LocalModel, local_model
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.paged import int8_weights
-from rag_accel.engines.llm.local.paged.int8_weights import list_weights, purge_weights
 from rag_accel.fidelity import TextPrompt
 from rag_accel.fidelity.variants import path_prompts
 
@@ -32,7 +31,7 @@ INT8: dict[str, Any] = {"weights": "int8"}
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder for weights and verdicts, in place of the room's cache folder."""
+    """Return a folder for verdicts, in place of the room's cache folder."""
     give_folders(tmp_path / "cache", monkeypatch)
     return tmp_path / "cache"
 
@@ -97,7 +96,6 @@ def test_int8_weights_that_passed_are_described_by_their_figures() -> None:
 
 def test_coarser_weights_are_measured_said_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     fine = check_tiny("int8")
-    assert purge_weights() == 1
     monkeypatch.setattr(int8_weights, "_LARGEST", 40)  # so coarse that some tokens differ
     coarse = check_tiny("int8", target=1.0)
     assert coarse.kl > 2 * fine.kl
@@ -132,31 +130,11 @@ def test_the_command_checks(
     use_silently(checkpoint, **INT8)
 
 
-def test_the_lists_show_and_purge(capsys: pytest.CaptureFixture[str], checkpoint: Path) -> None:
-    with pytest.warns(UncheckedWeightsWarning):
-        use(checkpoint, **INT8)
-    assert main(["cache", "list"]) == 0
-    shown = capsys.readouterr().out
-    assert f"int8, model {checkpoint}, unused for" in shown
-    assert "\n1 models with int8 weights, " in shown
-    assert main(["cache", "list", "--json"]) == 0
-    kept = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [said["model"] for said in kept if said["kind"] == "int8"] == [str(checkpoint)]
-    assert main(["cache", "purge", "--model", "another"]) == 0
-    assert len(list_weights()) == 1
-    assert main(["cache", "purge", "--model", str(checkpoint)]) == 0
-    assert list_weights() == []
-    capsys.readouterr()
-    assert main(["cache", "list"]) == 0
-    assert capsys.readouterr().out.startswith("0 models with int8 weights, 0.0 MiB\n")
-
-
 @pytest.mark.parametrize(
     "options",
     [
         ["--text", "One."],
         ["--namespace", "mine"],
-        ["FOLDER", "--model", "tiny"],
         ["FOLDER", "--traces"],
     ],
 )

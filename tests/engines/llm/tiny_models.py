@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -109,8 +108,8 @@ def paged_runner_for(model: Any, probed: int | None = None) -> PagedRunner:
     return Compilation(model, traced_for(model), threads=2, probed=probed).runner(1 << 26)
 
 
-def traced_for(model: Any) -> Path:
-    """Return the file of a model's trace; traced once a machine."""
+def traced_for(model: Any) -> bytes:
+    """Return a model's trace; traced once a machine."""
     pytest.importorskip("openvino")
     return traced(trace_spec(model))
 

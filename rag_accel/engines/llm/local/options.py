@@ -30,8 +30,6 @@ RECOMPUTE_RATIO = 0.15
 DISK_BYTES = 4 << 30
 #: The lanes kept of ended sequences, if no number is given.
 PREFIX_LANES = 16
-#: The bytes of files of int8 weights, if none are given.
-WEIGHTS_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,6 @@ class LocalOptions:
             forward, once for the files that it is loaded from.
         weights: ``own``, the model's; ``int8``, those of products rounded to 8 bits with a scale a
             row, which is approximate and computed by the runner ``paged`` only.
-        weights_disk_bytes: most bytes of files of int8 weights in the user's cache folder, of all
-            models; 16 GiB by default, the least recently used go first; 0 keeps none.
         kv_reuse: ``exact``, every prompt is computed; ``full``, retrieved texts take the state they
             have behind the prompt's head (FusionRAG section 3.1), which is approximate; ``fused``,
             a part of their tokens is computed again in the prompt (section 4.2), approximate, too;
@@ -105,7 +101,6 @@ class LocalOptions:
     max_threads: int | None = None
     runner: RunnerName = "auto"
     weights: WeightsName = "own"
-    weights_disk_bytes: int = WEIGHTS_BYTES
     kv_reuse: KvReuse = "exact"
     recompute_ratio: float = RECOMPUTE_RATIO
     recompute_layer: int | None = None
@@ -138,13 +133,7 @@ class LocalOptions:
         for name in whole:
             check_whole(f"LocalOptions.{name}", getattr(self, name), 1)
         check_least("LocalOptions.stall_s", self.stall_s, 0.001)
-        for name in (
-            "prefix_lanes",
-            "chunk_bytes",
-            "kv_disk_bytes",
-            "recompute_layer",
-            "weights_disk_bytes",
-        ):
+        for name in ("prefix_lanes", "chunk_bytes", "kv_disk_bytes", "recompute_layer"):
             check_whole(f"LocalOptions.{name}", getattr(self, name), 0)
         check_whole("LocalOptions.least_chunk_tokens", self.least_chunk_tokens, 1)
         check_least("LocalOptions.kv_max_age_s", self.kv_max_age_s, 0)

@@ -133,7 +133,7 @@ def load(
     _check_context(source, context)
     is_same = always if watch is None else watch.is_same
     chosen = choose_runner(
-        Source(source, name, digest, is_same),
+        Source(source, digest, is_same),
         options if pool_bytes is None else replace(options, pool_bytes=pool_bytes),
         context=context,
         waits=waits,

@@ -1,8 +1,7 @@
 """Proofs that a runner gives a model's own logits, kept by the files that the model is loaded from.
 
 A proof depends on more than the weights: on what computes them, and on the processor. All that is
-its statement. The file of a proof is named by the statement's digest, keyed by the folder's secret,
-and so stands for no other: none has to be believed for what is in it.
+its statement, and the key of its file, which so stands for no other.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from rag_accel.errors import ConfigError
-from rag_accel.kv.folder import ChunkFolder
+from rag_accel.kv.cached_files import CachedFiles
 from rag_accel.kv.verdicts import default_folder
-from rag_accel.system.files import replaced_file
 
 logger = logging.getLogger("rag_accel.llm")
 
-#: Proofs of a user; the oldest go first.
-MOST_PROOFS = 256
-_SUFFIX = ".proof"
+#: The proofs of a user: empty files, whose names say all.
+PROOFS = CachedFiles(default_folder, ".proof", most=256)
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -45,23 +42,14 @@ def checkpoint_digest(folder: Path) -> str:
 def is_proved(statement: Mapping[str, Any]) -> bool:
     """Tell whether a proof of this statement, of JSON values, is kept."""
     with suppress(OSError, ConfigError):
-        folder = ChunkFolder(default_folder(), create=False)
-        file = folder.open(_path(folder, statement))
-        if file is not None:
-            file.close()
-            return True
+        return PROOFS.read(_key(statement)) is not None
     return False
 
 
 def keep_proof(statement: Mapping[str, Any]) -> None:
     """Keep a proof of this statement; if it cannot be written, the log says so."""
     try:
-        folder = ChunkFolder(default_folder())
-        with folder.locked(), replaced_file(_path(folder, statement)) as file:
-            file.write(json.dumps(statement, indent=2).encode())
-        kept = sorted(folder.path.glob(f"*{_SUFFIX}"), key=lambda path: path.lstat().st_mtime)
-        for path in kept[:-MOST_PROOFS]:
-            folder.remove(path)
+        PROOFS.write(_key(statement), b"")
     except (OSError, ConfigError) as error:
         logger.info("the proof of a runner is not kept: %s", error)
 
@@ -75,6 +63,5 @@ def _own_code() -> str:
     return digest.hexdigest()
 
 
-def _path(folder: ChunkFolder, statement: Mapping[str, Any]) -> Path:
-    said = json.dumps([_own_code(), statement], sort_keys=True).encode()
-    return folder.path / f"{folder.name(b'proof ' + said)}{_SUFFIX}"
+def _key(statement: Mapping[str, Any]) -> str:
+    return json.dumps([_own_code(), statement], sort_keys=True)

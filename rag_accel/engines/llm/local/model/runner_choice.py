@@ -37,7 +37,6 @@ from rag_accel.system.doctor import installed_version
 from rag_accel.system.processor import cpu_model, usable_cores
 
 if TYPE_CHECKING:
-    from rag_accel.engines.llm.local.paged.int8_weights import Int8Weights
     from rag_accel.engines.llm.local.paged.making import Compilation
     from rag_accel.engines.llm.local.paged.runner import PagedRunner
 
@@ -56,14 +55,12 @@ class Source:
 
     Args:
         model: must not change while the runner is used.
-        name: of the model, for lists of files.
         digest: of the files it was loaded from, by which its proof is kept; None of a model object,
             whose weights may be others.
         is_same: tells whether the model has not changed since; from any thread.
     """
 
     model: Any
-    name: str = ""
     digest: str | None = None
     is_same: Callable[[], bool] = always
 
@@ -161,6 +158,7 @@ def _on_paged(
     with _failures_named():
         _require_suited(model, leaves_choice=leaves_choice)
         from rag_accel.engines.llm.local.paged import topology
+        from rag_accel.engines.llm.local.paged.int8_weights import Int8Weights
         from rag_accel.engines.llm.local.paged.making import Compilation, trace_spec
 
         spec = trace_spec(model)
@@ -172,7 +170,7 @@ def _on_paged(
             model,
             threads=_threads(options),
             probed=options.scored_layer(ModelShape.of(model.config).layers),
-            int8=_int8(source, options),
+            int8=None if options.weights == "own" else Int8Weights.of(model),
             is_same=source.is_same,
         )
         compilation = topology.read_trace(spec, compiled)
@@ -279,12 +277,3 @@ def _computes_bfloat16() -> bool:
     """Tell whether OpenVINO computes in bfloat16 here, which takes AVX-512 or AMX."""
     openvino = importlib.import_module("openvino")
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
-def _int8(source: Source, options: LocalOptions) -> Int8Weights | None:
-    """Return the int8 weights of a model if they are asked for; read, or made and kept."""
-    if options.weights == "own":
-        return None
-    from rag_accel.engines.llm.local.paged.int8_weights import int8_weights
-
-    return int8_weights(source.model, source.name, options.weights_disk_bytes)

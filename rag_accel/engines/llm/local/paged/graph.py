@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ class AttentionShape:
 
 
 def paged_graph(
-    topology: Path,
+    topology: bytes,
     weights: Mapping[str, torch.Tensor | Int8Rows],
     shape: AttentionShape,
     probed: int | None,
@@ -66,7 +65,7 @@ def paged_graph(
     """Return an OpenVINO model whose constants are the weights; they must outlive it.
 
     Args:
-        topology: the file of the traced model.
+        topology: the traced model, as ``tracing.trace`` returns it.
         weights: by the names of its inputs, contiguous, on the processor; some may be int8.
         shape: of its attention.
         probed: the layer whose attention can be recorded; None for none.
@@ -77,7 +76,8 @@ def paged_graph(
     """
     openvino = importlib.import_module("openvino")
     try:
-        graph = openvino.Core().read_model(topology)
+        xml, _, constants = topology.partition(b"\0")
+        graph = openvino.Core().read_model(xml, constants)
         _fill(openvino, graph, weights)
         _attend(openvino, graph, shape, probed)
         graph.validate_nodes_and_infer_types()

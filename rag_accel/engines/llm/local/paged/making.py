@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,7 +77,7 @@ class Compilation:
 
     Args:
         model: of transformers, on the processor; kept, for its weights, unless some are int8.
-        topology: the file of its trace.
+        topology: its trace, as ``tracing.trace`` returns it.
         threads: the most of a forward.
         probed: the layer whose attention can be recorded; None for none.
         int8: weights that are taken in place of the model's; None for its own.
@@ -92,7 +91,7 @@ class Compilation:
     def __init__(
         self,
         model: Any,
-        topology: Path,
+        topology: bytes,
         *,
         threads: int,
         probed: int | None = None,

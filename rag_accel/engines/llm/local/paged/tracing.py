@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+#: The name of the file that is left.
+TRACE = "trace"
 #: The name of the attention among those of transformers, in the process that traces.
 NAME = "rag_accel_marked"
 #: The beginning of a mark's name.
@@ -39,7 +41,7 @@ def convert(folder: Path, spec: Mapping[str, Any]) -> None:
     """Write the traced model to a folder, once the operator has been tried.
 
     Args:
-        folder: gets ``model.xml`` and ``model.bin``.
+        folder: gets the file ``TRACE``.
         spec: as for ``trace``, and ``package``, the folder of the package.
 
     Raises:
@@ -48,13 +50,13 @@ def convert(folder: Path, spec: Mapping[str, Any]) -> None:
     # The frame has left these packages empty; what is run here is this project's own.
     for name, place in ("rag_accel", ""), ("rag_accel.engines", "engines"):
         sys.modules[name].__path__ = [os.path.join(spec["package"], place)]
-    from rag_accel.engines.compiled.child_program import GRAPH, limit_memory
+    from rag_accel.engines.compiled.child_program import limit_memory
 
     importlib.import_module("rag_accel.engines.llm.local.paged.making")  # takes address space
     warnings.simplefilter("ignore")
     limit_memory(spec["memory_bytes"])
     _try_operator(spec, folder)
-    trace(spec, folder / GRAPH)
+    (folder / TRACE).write_bytes(trace(spec, folder / "model.xml"))
 
 
 def _try_operator(spec: Mapping[str, Any], folder: Path) -> None:
@@ -78,12 +80,9 @@ def _try_operator(spec: Mapping[str, Any], folder: Path) -> None:
     torch.manual_seed(0)
     model = getattr(transformers, spec["class"])._from_config(made, dtype=torch.float32)
     model = model.to(DTYPES[spec["dtype"]]).eval()
-    path = folder / "trial.xml"
-    trace({**spec, "config": config}, path)
-    compilation = Compilation(model, path, threads=_THREADS, probed=_LAYERS - 1)
+    topology = trace({**spec, "config": config}, folder / "trial.xml")
+    compilation = Compilation(model, topology, threads=_THREADS, probed=_LAYERS - 1)
     check_runner(model, compilation.runner(_POOL_BYTES), probed=_LAYERS - 1)
-    for left in folder.glob(f"{path.stem}.*"):
-        left.unlink()
 
 
 def mark_name(layer: int, scale: float, window: int) -> str:
@@ -91,13 +90,13 @@ def mark_name(layer: int, scale: float, window: int) -> str:
     return f"{MARK}|{layer}|{scale!r}|{window}"
 
 
-def trace(spec: Mapping[str, Any], path: Path) -> None:
-    """Trace the model of a specification and save it.
+def trace(spec: Mapping[str, Any], path: Path) -> bytes:
+    """Trace the model of a specification; return it as XML, a zero byte and its constants.
 
     Args:
         spec: ``class``, ``config_class`` and ``config`` of the model, by their names in
             transformers, and the ``dtype`` of its weights.
-        path: of the file; what has no place in it goes beside it.
+        path: of the XML, which is written meanwhile, next to the constants.
     """
     torch = importlib.import_module("torch")
     model = _empty(torch, spec)
@@ -109,6 +108,7 @@ def trace(spec: Mapping[str, Any], path: Path) -> None:
     openvino.save_model(graph, path, compress_to_fp16=False)
     if spec["dtype"] == "bfloat16":
         _mark_widened(path)
+    return path.read_bytes() + b"\0" + path.with_suffix(".bin").read_bytes()
 
 
 def _empty(torch: Any, spec: Mapping[str, Any]) -> Any:

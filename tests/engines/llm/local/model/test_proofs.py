@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_the_proof_of_another_folder_is_not_believed(
 
 
 def test_the_oldest_proofs_go(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "MOST_PROOFS", 2)
+    monkeypatch.setattr(proofs, "PROOFS", replace(proofs.PROOFS, most=2))
     for number in range(4):
         proofs.keep_proof({"number": number})
     assert [proofs.is_proved({"number": number}) for number in range(4)] == [False] * 2 + [True] * 2

@@ -68,7 +68,7 @@ def _with_wrong_numbers(patch: pytest.MonkeyPatch, folder: Path) -> None:
     graph = making.paged_graph
     kept: list[Any] = []
 
-    def wrong(topology: Path, weights: dict[str, torch.Tensor], *rest: Any) -> Any:
+    def wrong(topology: bytes, weights: dict[str, torch.Tensor], *rest: Any) -> Any:
         kept.append({name: weight * 1.01 for name, weight in weights.items()})
         return graph(topology, kept[-1], *rest)
 
@@ -132,8 +132,7 @@ def test_a_trace_that_openvino_cannot_read_is_refused_by_name(
 
     def convert(program: str, folder: Path, *_: Any) -> None:
         made.append(folder)
-        for name in ("model.xml", "model.bin"):
-            (folder / name).write_text("<net")
+        (folder / "trace").write_text("<net")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(topology, "convert", convert)

@@ -126,7 +126,7 @@ class Tracing:
         child = int(self.begun.read_text())
         wait_for(lambda: not runs(child))
         wait_for(lambda: not list(self._temporary.glob("rag-accel-compile-*")))
-        names = [path.name for path in (self._cache / "rag_accel" / "paged").iterdir()]
+        names = [path.name for path in (self._cache / "rag_accel" / "traces").iterdir()]
         assert [name for name in names if not name.startswith(".")] == []
 
 
