@@ -17,8 +17,12 @@ import torch
 
 from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows
 from rag_accel.engines.llm.local.paged.sequences import MASK_INPUTS
-from rag_accel.engines.llm.local.paged.tracing import MARK, WIDENED
 
+#: The beginning of the name of a mark, which then has the layer, the scale and the window, 0 for
+#: none: what a trace has in place of an attention.
+MARK = "rag_accel.attention"
+#: The beginning of the name of a conversion of a weight to float32.
+WIDENED = "rag_accel.widened"
 #: The inputs that are said once for all layers, in the order they are made.
 SHARED = (
     "past_lens",

@@ -24,10 +24,6 @@ from typing import Any
 TRACE = "trace"
 #: The name of the attention among those of transformers, in the process that traces.
 NAME = "rag_accel_marked"
-#: The beginning of a mark's name.
-MARK = "rag_accel.attention"
-#: The beginning of the name of a conversion of a weight to float32.
-WIDENED = "rag_accel.widened"
 #: Layers and tokens of the model that is tried, the threads of a forward, and its keys and values.
 _LAYERS, _VOCABULARY, _THREADS, _POOL_BYTES = 2, 256, 2, 1 << 26
 #: Rows of the example, and those of them whose logits are asked for.
@@ -83,11 +79,6 @@ def _try_operator(spec: Mapping[str, Any], folder: Path) -> None:
     topology = trace({**spec, "config": config}, folder / "trial.xml")
     compilation = Compilation(model, topology, threads=_THREADS, probed=_LAYERS - 1)
     check_runner(model, compilation.runner(_POOL_BYTES), probed=_LAYERS - 1)
-
-
-def mark_name(layer: int, scale: float, window: int) -> str:
-    """Return the name of a mark; a window of 0 stands for none."""
-    return f"{MARK}|{layer}|{scale!r}|{window}"
 
 
 def trace(spec: Mapping[str, Any], path: Path) -> bytes:
@@ -210,6 +201,8 @@ def _attention(
 
 def _marker(heads: int) -> Any:
     """Return the conversion of an attention to a mark: the states joined, and the queries of it."""
+    from rag_accel.engines.llm.local.paged.graph import MARK
+
     numpy = importlib.import_module("numpy")
     ops = importlib.import_module("openvino.opset15")
 
@@ -220,7 +213,7 @@ def _marker(heads: int) -> Any:
         states = [context.get_input(at) for at in range(3)]
         layer, scale, window = (context.get_values_from_const_input(at) for at in (3, 4, 5))
         mark = ops.concat(states, 1)
-        mark.set_friendly_name(mark_name(int(layer), float(scale), int(window)))
+        mark.set_friendly_name(f"{MARK}|{int(layer)}|{float(scale)!r}|{int(window)}")
         queries = ops.slice(mark, constant([0]), constant([heads]), constant([1]), constant([1]))
         return [ops.transpose(queries, constant([0, 2, 1, 3])).output(0)]
 
@@ -229,6 +222,8 @@ def _marker(heads: int) -> Any:
 
 def _name(openvino: Any, graph: Any, weights: Mapping[str, Any], dtype: str) -> None:
     """Name the inputs, and give those of weights their shapes and their dtype."""
+    from rag_accel.engines.llm.local.paged.graph import WIDENED
+
     operators = importlib.import_module("openvino.opset15")
     nodes = [given.get_node() for given in graph.inputs]
     for node, name in zip(nodes[: len(_INPUTS)], _INPUTS, strict=True):
@@ -252,6 +247,8 @@ def _name(openvino: Any, graph: Any, weights: Mapping[str, Any], dtype: str) -> 
 
 def _mark_widened(path: Path) -> None:
     """Write into the file which conversions only widen a weight; Python has no call for it."""
+    from rag_accel.engines.llm.local.paged.graph import WIDENED
+
     pattern = re.compile(rf'(<layer id="\d+" name="{re.escape(WIDENED)}\|[^>]*>.*?)<input>', re.S)
     text = path.read_text(encoding="utf-8")
     path.write_text(pattern.sub(rf"\g<1>{_MARKED_WIDENED}", text), encoding="utf-8")
