@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.embedding.compiled_model import runtime_for
 from rag_accel.engines.embedding.models import (
     encode_arguments,
     has_plain_encode,
@@ -30,7 +31,6 @@ from rag_accel.engines.embedding.prepared_texts import (
     evaluate,
     is_sliceable,
 )
-from rag_accel.engines.embedding.shared_runtimes import runtime_for
 
 Role = Literal["query", "document"]
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rag_accel.engines.compiled.background_task import BackgroundTask
 from rag_accel.engines.compiled.child_program import GRAPH
 from rag_accel.engines.compiled.compile_process import (
     CompileError,
@@ -24,6 +23,7 @@ from rag_accel.engines.compiled.compile_process import (
     convert,
     private_folder,
 )
+from rag_accel.engines.compiled.compiled_forms import BackgroundTask
 from rag_accel.engines.llm.local.paged import tracing
 from rag_accel.system.files import folder_made_once, read_regular, replaced_file, user_cache
 

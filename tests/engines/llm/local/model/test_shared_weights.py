@@ -10,7 +10,8 @@ import pytest
 import torch
 from tiny_models import MODELS, fresh, ids_of, own_logits, packed_logits, part, runner_for, shared
 
-from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, packed_copy, shared_copy
+from rag_accel.engines.embedding.same_model import ModelWatch
+from rag_accel.engines.llm.local.model.shared_weights import packed_copy, shared_copy
 
 A = ids_of(30, 1)
 
@@ -105,14 +106,14 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_change_of_the_model_is_seen(change: Callable[[Any], Any]) -> None:
     model = fresh("mistral")
-    watch = SourceWatch(model)
+    watch = ModelWatch(model)
     change(model)
     assert not watch.is_same()
 
 
 def test_a_model_that_is_only_used_is_the_same() -> None:
     model = fresh("mistral")
-    watch = SourceWatch(model)
+    watch = ModelWatch(model)
     generated(model)
     packed_logits(runner_for(model), [A], Random(0))
     assert watch.is_same()
@@ -120,4 +121,4 @@ def test_a_model_that_is_only_used_is_the_same() -> None:
 
 def test_weights_off_the_cpu_are_not_read_to_be_watched() -> None:
     model = fresh("llama").to("meta")
-    assert SourceWatch(model).is_same()
+    assert ModelWatch(model).is_same()
