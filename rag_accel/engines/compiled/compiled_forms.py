@@ -225,12 +225,8 @@ class BackgroundTask:
         try:
             self._call()
         finally:
-            self._call = _nothing  # its owner may hold this task: they would keep each other
+            self._call = lambda: None  # its owner may hold this task: they would keep each other
             atexit.unregister(self._end)
-
-
-def _nothing() -> None:
-    """Do nothing, in place of a call that has run."""
 
 
 def never_free(obj: object) -> None:
@@ -242,25 +238,19 @@ def never_free(obj: object) -> None:
 FORKED = "this process was forked from one that has compiled models"
 
 
-class _Process:
-    """The state of this process."""
-
-    def __init__(self) -> None:
-        self.has_started = False
-        self.is_orphaned = False
-        #: what holds graphs that were compiled here
-        self.holders: WeakSet[Any] = WeakSet()
-
-    def note_fork(self) -> None:
-        """Keep for ever, in a child, what would wait for threads that do not exist there."""
-        self.is_orphaned = self.is_orphaned or self.has_started
-        for holder in self.holders:
-            never_free(holder)
-        self.holders = WeakSet()
+#: The process whose threads run what was compiled, once something was.
+_owners: set[int] = set()
+_holders: WeakSet[Any] = WeakSet()
 
 
-_process = _Process()
-os.register_at_fork(after_in_child=_process.note_fork)
+def _note_fork() -> None:
+    """Keep for ever, in a child, what would wait for threads that do not exist there."""
+    for holder in _holders:
+        never_free(holder)
+    _holders.clear()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def note_start() -> None:
@@ -269,11 +259,11 @@ def note_start() -> None:
     Raises:
         CompileError: this process was forked from one that has compiled graphs.
     """
-    if _process.is_orphaned:
+    _owners.add(os.getpid())
+    if len(_owners) > 1:
         raise CompileError(FORKED)
-    _process.has_started = True
 
 
 def keep_past_fork(holder: object) -> None:
     """Have an object that holds compiled graphs never freed in forked children."""
-    _process.holders.add(holder)
+    _holders.add(holder)

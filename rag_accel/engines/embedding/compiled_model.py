@@ -59,8 +59,6 @@ Tables = dict[str, NDArray[np.int64]]
 
 #: Most bytes that the weights of all forms of a model may take besides its own.
 COMPILED_LIMIT = 2**30
-#: Forms that are always made: for all threads and for one.
-_LEAST_FORMS = 2
 _SETTINGS = {
     "f32": {"INFERENCE_PRECISION_HINT": "f32"},
     "bf16": {"INFERENCE_PRECISION_HINT": "bf16"},
@@ -98,7 +96,10 @@ class CompiledTransformer:
         embedding = transformer.get_input_embeddings()
         weights = {id(w): w for w in model.parameters() if w is not embedding.weight}
         size = sum(weight.nbytes for weight in weights.values())
-        _require_small(_LEAST_FORMS * size)
+        if (least := 2 * size) > COMPILED_LIMIT:  # forms for all threads and for one
+            raise NotCompilableError(
+                f"its weights would take {least >> 20} MiB more, of at most {COMPILED_LIMIT >> 20}"
+            )
         self._model = model
         self._embedding = embedding
         # Before the conversion: what changes while it runs must show.
@@ -161,10 +162,8 @@ def _transformer_of(model: Any) -> Any:
     output = text.get("method_output_name")
     if type(first).__name__ != "Transformer" or not hasattr(first, "model"):
         raise NotCompilableError(f"its first module is {type(first).__name__}")
-    if text.get("method") != "forward" or output not in (
-        "last_hidden_state",
-        ("last_hidden_state",),
-    ):
+    known = ("last_hidden_state", ("last_hidden_state",))
+    if text.get("method") != "forward" or output not in known:
         raise NotCompilableError("its first module does not give the last hidden state")
     if first.module_output_name != "token_embeddings" or any((model.module_kwargs or {}).values()):
         raise NotCompilableError("its modules are wired in a way of its own")
@@ -181,13 +180,6 @@ def _rest_of(model: Any) -> list[Any]:
         if kind.__name__ not in _KNOWN or not kind.__module__.startswith("sentence_transformers."):
             raise NotCompilableError(f"it has a module {kind.__name__}")
     return rest
-
-
-def _require_small(size: int) -> None:
-    if size > COMPILED_LIMIT:
-        raise NotCompilableError(
-            f"its weights would take {size >> 20} MiB more, of at most {COMPILED_LIMIT >> 20}"
-        )
 
 
 def _inputs_of(model: Any) -> tuple[str, ...]:

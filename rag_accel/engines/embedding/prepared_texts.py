@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
@@ -13,21 +14,18 @@ from numpy.typing import NDArray
 from rag_accel.engines.embedding.compiled_model import CompiledTransformer, Output, Tables
 from rag_accel.engines.torch_threads import on_threads
 
+Use = Callable[[Any], Any]
+Again = Callable[[], Any]
 _is_training = attrgetter("training")
 
 
 class PreparedTexts(Protocol):
-    """Texts that are ready to run; ``lengths`` are tokens, exact or estimated."""
+    """Texts that are ready to run."""
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Return one length per text."""
-        ...
-
-    @property
-    def overlaps(self) -> bool:
-        """Tell whether a started encoding computes without the thread that started it."""
-        ...
+    #: tokens of each text, exact or estimated
+    lengths: Sequence[int]
+    #: whether a started encoding computes without the thread that started it
+    overlaps: bool
 
     def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
         """Start encoding some of the texts on so many threads; calling the result returns vectors.
@@ -99,7 +97,7 @@ class CompiledTexts:
         self,
         compiled: CompiledTransformer,
         tables: Tables,
-        finish: Callable[[Any], Any],
+        finish: Use,
         again: Callable[[Sequence[int]], PreparedSentences],
         give_up: Callable[[Exception], None],
     ) -> None:
@@ -114,23 +112,23 @@ class CompiledTexts:
         def again() -> Any:
             return self._again(rows).start(range(len(rows)), threads)()
 
-        run = self._start(self._slice(rows), threads, "sentence_embedding")
-        return again if run is None else _Run(run, self._finish, again, self._give_up)
+        tables = self._slice(rows)
+        return self._start(tables, threads, "sentence_embedding", self._finish, again)
 
     def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
         def again() -> Sequence[Any]:
             return self._again(rows).start_tokens(range(len(rows)), threads)()
 
         tables = self._slice(rows)
-        run = self._start(tables, threads, "token_embeddings")
         use = partial(_own_tokens, tables["attention_mask"])
-        return again if run is None else _Run(run, use, again, self._give_up)
+        return self._start(tables, threads, "token_embeddings", use, again)
 
-    def _start(self, tables: Tables, threads: int, output: Output) -> Callable[[], Any] | None:
+    def _start(self, tables: Tables, threads: int, output: Output, use: Use, again: Again) -> Again:
         try:
-            return self._compiled.start(tables, threads, output)
+            run = self._compiled.start(tables, threads, output)
         except Exception as error:
-            return partial(_raise, error)
+            run = partial(_raise, error)
+        return again if run is None else _Run(run, use, again, self._give_up)
 
     def _slice(self, rows: Sequence[int]) -> Tables:
         used = _used_columns(self._tables["attention_mask"][rows])
@@ -139,36 +137,28 @@ class CompiledTexts:
         }
 
 
+@dataclass(slots=True)
 class _Run:
     """One run of a compiled model; if it fails, torch computes and the model is given up."""
 
-    __slots__ = ("_again", "_give_up", "_run", "_use")
-
-    def __init__(
-        self,
-        run: Callable[[], Any],
-        use: Callable[[Any], Any],
-        again: Callable[[], Any],
-        give_up: Callable[[Exception], None],
-    ) -> None:
-        self._run = run
-        self._use = use
-        self._again = again
-        self._give_up = give_up
+    run: Callable[[], Any]
+    use: Use
+    again: Again
+    give_up: Callable[[Exception], None]
 
     def wait(self, timeout_s: float) -> bool:
         """Tell whether it has ended, at the latest after so many seconds."""
-        wait = getattr(self._run, "wait", None)
+        wait = getattr(self.run, "wait", None)
         return wait is None or wait(timeout_s)
 
     def __call__(self) -> Any:
         try:
-            found = self._run()
+            found = self.run()
         except Exception as error:
-            result = self._again()
-            self._give_up(error)
+            result = self.again()
+            self.give_up(error)
             return result
-        return self._use(found)
+        return self.use(found)
 
 
 def _own_tokens(mask: NDArray[np.int64], vectors: NDArray[np.float32]) -> Sequence[Any]:
@@ -233,7 +223,7 @@ class TorchTexts:
     def _slice(self, rows: Sequence[int]) -> dict[str, Any]:
         index, used = list(rows), _used_columns(self._mask[rows])
         return {
-            name: _moved(value[index, used] if _is_table(value) else value, self._model.device)
+            name: value[index, used].to(self._model.device) if _is_table(value) else value
             for name, value in self._features.items()
         }
 
@@ -244,10 +234,6 @@ def _raise(error: Exception) -> Any:
 
 def _is_table(value: Any) -> bool:
     return getattr(value, "ndim", 0) > 0
-
-
-def _moved(value: Any, device: Any) -> Any:
-    return value.to(device) if hasattr(value, "to") else value
 
 
 def is_sliceable(features: Mapping[str, Any], count: int) -> bool:

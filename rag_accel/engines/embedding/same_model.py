@@ -28,6 +28,7 @@ _MOST = 64
 #: Parts of a fast tokenizer that decide which tokens a text has. Of its vocabulary, which takes
 #: some thirty milliseconds to write out, only the size is compared.
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor")
+_ALL = range(3)
 _version, _forward = attrgetter("_version"), attrgetter("forward")
 
 
@@ -75,8 +76,8 @@ class ModelWatch:
         # the same objects.
         objects = [entry for entry in found if not _is_value(entry[2])]
         values = [entry for entry in found if _is_value(entry[2])]
-        self._places, self._names, self._objects = _columns(objects)
-        self._owners, self._keys, plain = _columns(values)
+        self._places, self._names, self._objects = ([entry[at] for entry in objects] for at in _ALL)
+        self._owners, self._keys, plain = ([entry[at] for entry in values] for at in _ALL)
         self._values = list(map(_copied, plain))
         self._state = self._look()
 
@@ -121,10 +122,6 @@ def _configurations(modules: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [vars(config) for config in configs.values() if hasattr(config, "__dict__")]
 
 
-def _columns(entries: list[tuple[dict[str, Any], str, Any]]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(zip(*entries, strict=True)) or ((), (), ())
-
-
 def _is_value(value: Any) -> bool:
     is_small = isinstance(value, _COLLECTIONS) and len(value) <= _MOST
     return is_small or isinstance(value, _PLAIN)
@@ -164,7 +161,7 @@ def watch_of(model: Any) -> Callable[[], Callable[[], bool]] | None:
 
     def watch() -> Callable[[], bool]:
         try:
-            seen = ModelWatch(model, tokenizer=model.tokenizer)
+            seen = ModelWatch(model, tokenizer=getattr(model, "tokenizer", None))
         except RuntimeError:  # weights that count no changes
             return lambda: False
         return lambda: has_plain_encode(model) and seen.is_same()

@@ -80,15 +80,9 @@ def negate(module: Any, args: Any, output: Any) -> Any:
 
 CHANGES: dict[str, Callable[[Any], object]] = {
     "a weight in place": lambda m: torch.nn.init.normal_(layer(m).weight, std=0.05),
-    "a weight replaced": lambda m: setattr(
-        layer(m), "weight", torch.nn.Parameter(torch.zeros_like(layer(m).weight))
-    ),
     "a word": lambda m: words(m).weight.data[m.tokenizer.vocab["bridge"]].mul_(-1),
     "all words": lambda m: words(m).weight.data.add_(torch.randn_like(words(m).weight) / 50),
     "a hook": lambda m: layer(m).register_forward_hook(negate),
-    "another layer": lambda m: setattr(
-        m[0].model.encoder.layer[1], "output", m[0].model.encoder.layer[0].output
-    ),
     "max_seq_length": lambda m: setattr(m, "max_seq_length", 6),
     "a default prompt": lambda m: (
         m.prompts.update(query="Search the river: "),
