@@ -17,7 +17,7 @@ from bench.measure import Pairs, median, rotate
 from bench.results import Row
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel_demo.command import build_chain
 from rag_accel_demo.load import SHAPES, Load, Shape, run_load, torch_threads
 from rag_accel_demo.material import Material

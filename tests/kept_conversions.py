@@ -17,9 +17,9 @@ def kept_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     import conversion_cache
 
-    from rag_accel.engines.embedding import compiled_transformer
+    from rag_accel.engines.embedding import compiled_model
 
-    conversion_cache.use(monkeypatch, compiled_transformer)
+    conversion_cache.use(monkeypatch, compiled_model)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,7 +28,10 @@ VIOLATIONS = {
     "driver": ("rag_accel/scheduler/planted_too.py", "rag_accel.scheduler.driver"),
     "adapters": ("adapters/rag_accel_adapters/planted_too.py", "rag_accel.accelerator"),
     "kv": ("rag_accel/scheduler/planted_kv.py", "rag_accel.kv.keys"),
-    "compiled": ("rag_accel/engines/compiled/planted.py", "rag_accel.engines.embedding.runtime"),
+    "compiled": (
+        "rag_accel/engines/compiled/planted.py",
+        "rag_accel.engines.embedding.compiled_model",
+    ),
     "profile": ("rag_accel/profile/planted.py", "rag_accel.engines.batching"),
 }
 

@@ -15,7 +15,7 @@ from bench.ablation.measured import STEP_TIMEOUT_S, Ablation, Arm, Gave, ablate,
 from bench.ablation.switches import Lacking, Switch
 from bench.arms import bench_accelerator
 from langchain_rag_accel import accelerate
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel_demo.command import build_chain
 from rag_accel_demo.load import Shape, run_load
 from rag_accel_demo.material import Material

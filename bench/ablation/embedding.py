@@ -28,7 +28,7 @@ from bench.ablation.switches import Lacking
 from bench.arms import bench_accelerator
 from bench.embedding.levels import EmbedQuery
 from langchain_rag_accel import accelerate
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel_demo.load import Shape, run_load
 
 RATE = "texts_per_s"

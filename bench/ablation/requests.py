@@ -37,7 +37,7 @@ from bench.ablation.switches import Lacking, Switch
 from bench.emulated.table import DeviceTable
 from bench.measure import median
 from bench.paired import in_ms
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.engines.rerank.engine import PairScorer
 from rag_accel.graph import END, START, FrozenRAGraph, RAGraph
 from rag_accel.passes.manager import RUNTIME_PASSES, STATIC_PASSES

@@ -12,7 +12,7 @@ from bench.embedding.levels import EmbedQuery, workload_of
 from bench.results import Row, median_row
 from langchain_rag_accel import accelerate
 from rag_accel.config import EmbeddingRuntime
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel_demo.load import run_load
 
 PRECISIONS: tuple[EmbeddingRuntime, ...] = ("bf16", "int8")

@@ -23,7 +23,7 @@ from bench.results import Row, median_row
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import Document
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.engines.rerank.engine import RerankEngine
 from rag_accel.engines.rerank.max_sim import MaxSimScorer
 from rag_accel.graph import END, START, RAGraph

@@ -33,7 +33,7 @@ from bench.paired import in_ms
 from bench.results import Row, median_row, row_of
 from llama_index_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.sample import GraphQuestion, chain_questions
 from rag_accel.sample.source_triples import Triple
 from rag_accel_demo import uniform_stream

@@ -20,7 +20,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from bench.arms import bench_accelerator
 from bench.serving.chain import build_chain
 from langchain_rag_accel import accelerate
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.system.files import user_cache
 from rag_accel_demo.load import run_load, torch_threads
 from rag_accel_demo.material import prepare

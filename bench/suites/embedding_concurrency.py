@@ -65,7 +65,7 @@ from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
 from bench.measure import Pairs, median
 from bench.results import Row, SuiteResult, sizes_of
 from langchain_rag_accel import accelerate
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.errors import ConfigError
 from rag_accel.sample import read_corpus
 from rag_accel.system.processor import usable_cores

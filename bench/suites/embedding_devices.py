@@ -58,8 +58,8 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.engine_api import LatencyModel
 from rag_accel.engines import SentenceTransformerEngine
 from rag_accel.engines.devices.members import EngineMember
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.engines.embedding.models import load_model
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.system.processor import usable_cores
 
 OURS, WINDVE, TUNED, CONVERGING = "device group", "windve", "windve tuned", "one queue"

@@ -86,8 +86,8 @@ from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines import KnowledgeEngine, MemoryGraph, SentenceTransformerEngine
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.engines.embedding.models import load_model
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
 from rag_accel.sample import (
     GraphQuestion,
     chain_questions,

@@ -58,7 +58,7 @@ from bench.paired import in_ms
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from llama_index_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 
 PLAIN, OURS = "plain", "accelerated"
 IN_THREADS = "plain, query in 16 threads"

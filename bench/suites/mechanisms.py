@@ -60,7 +60,7 @@ from bench.together.material import Asked, Material, real_material
 from bench.together.parts import Answers, Kept, Program, opened
 from bench.together.programs import Arm, plain_answer
 from bench.together.shares import WORTH, Times, best_single, gain, shares, worths
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.errors import ConfigError
 from rag_accel_demo.load import Load, run_load
 

@@ -35,7 +35,7 @@ from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.processes import HostedServer
 from bench.stacks import STACKS, Parts, Places, Stack, close_clients, compare, in_its_process
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 
 _logger = logging.getLogger("bench.stacks")
 _GAIN = 1.3

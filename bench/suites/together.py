@@ -40,7 +40,7 @@ from bench.together.material import Material, real_material
 from bench.together.programs import LCEL, programs
 from bench.together.reuse import first_texts
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.fidelity.prompts import TextCutter
 
 _PATIENCE_S = 120.0

@@ -111,7 +111,7 @@ from bench.workflows.parts import (
     local_parts,
     served_parts,
 )
-from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.errors import ConfigError
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.load import torch_threads

@@ -163,7 +163,7 @@ def measure_members(
         Exception: what a member raised that had taken the probes.
     """
     from rag_accel.engines.devices.joining import MemberProber, close
-    from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+    from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 
     if not (isfinite(slo_s) and slo_s > 0.0):
         raise ConfigError("a limit is no time", found=f"{slo_s:g} s", valid="seconds above 0")

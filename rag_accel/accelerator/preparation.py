@@ -78,7 +78,7 @@ def prepare_engines(
     Raises:
         Exception: what an engine raises for its sample.
     """
-    from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
+    from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 
     end = time.monotonic() + timeout_s
 

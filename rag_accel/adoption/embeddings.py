@@ -253,9 +253,9 @@ _PROMPT = frozenset({"prompt", "prompt_name"})
 
 
 def _described(model: Any, options: Options) -> str:
+    from rag_accel.engines.embedding.compiled_model import describe
     from rag_accel.engines.embedding.models import default_threads
     from rag_accel.engines.embedding.sentence_encoder import runs_on_cpu
-    from rag_accel.engines.embedding.shared_runtimes import describe
     from rag_accel.engines.helper_threads import describe_parallel
 
     runs = describe(model, "torch" if options.reproducible else options.embedding_runtime)

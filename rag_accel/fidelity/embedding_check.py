@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rag_accel.engines.embedding.compiled_model import both_vectors, is_installed
 from rag_accel.engines.embedding.models import load_named_model
 from rag_accel.engines.embedding.same_model import model_digest
-from rag_accel.engines.embedding.shared_runtimes import both_vectors, is_installed
 from rag_accel.errors import ConfigError
 from rag_accel.fidelity.divergence import mean_and_error
 from rag_accel.fidelity.prompts import TextPrompt, searched_prompts, word_search
@@ -109,7 +109,7 @@ def _compiled(model: Any) -> Callable[[list[str]], tuple[Any, Any]]:
     """Return what gives vectors of length 1 by the model and with int8 weights."""
     if not is_installed():
         raise _refused("OpenVINO is not installed", "pip install 'rag-accel[fast]'")
-    from rag_accel.engines.embedding.compiled_transformer import CompiledTransformer
+    from rag_accel.engines.embedding.compiled_model import CompiledTransformer
 
     threads = usable_cores()
     try:

@@ -335,8 +335,8 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_vectors_and_scores_on_one_thread_a_call_are_the_models_own(
     small_model: Any, runtime: Any
 ) -> None:
+    from rag_accel.engines.embedding.compiled_model import wait_until_compiled
     from rag_accel.engines.embedding.engine import SentenceTransformerEngine
-    from rag_accel.engines.embedding.shared_runtimes import wait_until_compiled
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
 
     texts = [f"{'word ' * (number % 9)}number {number}" for number in range(24)]

@@ -17,8 +17,8 @@ from check_kit import PROMPTS, save_prompts
 
 from rag_accel import ConfigError
 from rag_accel.cli import main
-from rag_accel.engines.compiled import eight_bits
-from rag_accel.engines.embedding import shared_runtimes
+from rag_accel.engines.compiled import compiled_forms
+from rag_accel.engines.embedding import compiled_model
 from rag_accel.engines.embedding.models import _packaged_model, load_model
 from rag_accel.fidelity import CheckResult, check, embedding_check
 from rag_accel.testing.clock import ManualClock
@@ -41,7 +41,7 @@ def check_int8(model: Any, **given: Any) -> CheckResult:
 
 
 def said_of(model: Any) -> str:
-    return shared_runtimes._checked(model)
+    return compiled_model._checked(model)
 
 
 def test_vectors_that_agree_are_kept_and_said(model: Any) -> None:
@@ -56,13 +56,13 @@ def test_vectors_that_agree_are_kept_and_said(model: Any) -> None:
 
 
 def test_coarser_weights_do_not_pass(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rounded = eight_bits._rounded
+    rounded = compiled_forms._rounded
 
     def coarse(weight: Any) -> Any:
         rows, scales = rounded(weight)
         return rows // 32 * 32, scales
 
-    monkeypatch.setattr(eight_bits, "_rounded", coarse)
+    monkeypatch.setattr(compiled_forms, "_rounded", coarse)
     found = check_int8(model)
     assert not found.passed
     assert 'embedding_runtime="int8" does not agree' in str(found)

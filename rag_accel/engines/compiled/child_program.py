@@ -40,10 +40,6 @@ _MOST_TRIES = 100
 _ROOM = "rag_accel.engines.compiled"
 
 
-class NotRebuiltError(Exception):
-    """The refusal of a network that its configuration does not build; the message says where."""
-
-
 def main(program: Path, folder: Path) -> int:
     """Make the graph of a folder with a program; return an exit status."""
     spec = json.loads((folder / SPEC).read_text())
@@ -58,8 +54,7 @@ def main(program: Path, folder: Path) -> int:
     except Exception as error:
         if any(word in str(error) for word in _NO_MEMORY):
             return OUT_OF_MEMORY
-        text = str(error) if isinstance(error, NotRebuiltError) else f"not traced: {error}"
-        (folder / FAILED).write_text(text)
+        (folder / FAILED).write_text(f"not traced: {error}")
         return REFUSED
     return 0
 

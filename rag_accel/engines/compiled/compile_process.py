@@ -118,8 +118,7 @@ def _forget() -> None:
     _children = _Children()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
@@ -157,7 +156,8 @@ def convert(
         ProgramFailedError: if it crashed or refused.
         CompileError: if the program did not end well for another reason.
     """
-    _require_interpreter()
+    if not has_interpreter():
+        raise CompileError("there is no Python interpreter to compile it in")
     told = {
         **spec,
         "parent": os.getpid(),
@@ -238,16 +238,6 @@ def has_interpreter() -> bool:
     """Tell whether another process can run Python: a frozen program would start itself again."""
     name = Path(sys.executable or "").name.lower()
     return not getattr(sys, "frozen", False) and name.startswith(("python", "pypy"))
-
-
-def _require_interpreter() -> None:
-    """Start nothing that would be this very program again.
-
-    Raises:
-        CompileError: in a frozen or embedding program, whose executable is no interpreter.
-    """
-    if not has_interpreter():
-        raise CompileError("there is no Python interpreter to compile it in")
 
 
 def _library_path() -> list[str]:

@@ -7,17 +7,23 @@ use the cores; for numbers between on first use.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import importlib
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
-from rag_accel.engines.compiled.background_task import BackgroundTask, never_free
-from rag_accel.engines.compiled.compile_process import require_time
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_accel.engines.compiled.compile_process import CompileError, end_all, require_time
 
 _TELEMETRY = "openvino_telemetry"
 
@@ -142,3 +148,122 @@ def openvino() -> Any:
             del sys.modules[_TELEMETRY]
         else:
             sys.modules[_TELEMETRY] = known
+
+
+#: Operators that only change the form of a weight.
+_PLAIN = ("Convert", "Reshape", "Transpose")
+
+
+def to_eight_bits(graph: Any) -> None:
+    """Replace each weight of a product by int8 with a scale for each of its rows, in place.
+
+    Symmetric: the largest component of a row becomes 127. OpenVINO then multiplies in int8, with
+    the other factor rounded when it is there.
+    """
+    operators = importlib.import_module("openvino.opset13")
+    for product in graph.get_ordered_ops():
+        if product.get_type_name() != "MatMul":
+            continue
+        constant = product.input(1).get_source_output().get_node()
+        while constant.get_type_name() in _PLAIN:
+            constant = constant.input(0).get_source_output().get_node()
+        if constant.get_type_name() != "Constant" or len(constant.shape) != 2:
+            continue
+        rows, scales = _rounded(constant.get_data().astype(np.float32))
+        whole = operators.convert(operators.constant(rows, dtype=np.int8), "f32")
+        scaled = operators.multiply(whole, operators.constant(scales))
+        for target in list(constant.output(0).get_target_inputs()):
+            target.replace_source_output(scaled.output(0))
+
+
+def _rounded(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return ``[out, in], int8`` and its scales ``[out, 1], float32``."""
+    largest = np.abs(weight).max(axis=1, keepdims=True)
+    scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
+    return np.rint(weight / scales).astype(np.int8), scales
+
+
+#: Longest wait at the end of the process, in seconds: for one call of native code. Conversions run
+#: in processes that are killed then, and between two calls a task looks whether it is to stop.
+EXIT_WAIT_S = 10.0
+
+
+class BackgroundTask:
+    """A thread that runs ``call``, and that the end of the process waits for, but not for long.
+
+    What it raises is its own to report.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._thread = threading.Thread(target=self._run, name="rag-accel-compile", daemon=True)
+
+    def start(self) -> None:
+        """Start it, once.
+
+        Raises:
+            RuntimeError: if the process cannot have another thread.
+        """
+        # A daemon that comes back from C++ after the interpreter has ended is unwound through it,
+        # which aborts the process.
+        atexit.register(self._end)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            atexit.unregister(self._end)
+            raise
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended."""
+        self._thread.join(timeout_s)
+
+    def _end(self) -> None:
+        end_all()
+        self.wait(EXIT_WAIT_S)
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        finally:
+            self._call = lambda: None  # its owner may hold this task: they would keep each other
+            atexit.unregister(self._end)
+
+
+def never_free(obj: object) -> None:
+    """Keep an object until the process ends, even past the end of the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(obj))
+
+
+#: Why nothing is compiled in a forked child of a process that has compiled graphs.
+FORKED = "this process was forked from one that has compiled models"
+
+
+#: The process whose threads run what was compiled, once something was.
+_owners: set[int] = set()
+_holders: WeakSet[Any] = WeakSet()
+
+
+def _note_fork() -> None:
+    """Keep for ever, in a child, what would wait for threads that do not exist there."""
+    for holder in _holders:
+        never_free(holder)
+    _holders.clear()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def note_start() -> None:
+    """Note that a graph is compiled in this process now.
+
+    Raises:
+        CompileError: this process was forked from one that has compiled graphs.
+    """
+    _owners.add(os.getpid())
+    if len(_owners) > 1:
+        raise CompileError(FORKED)
+
+
+def keep_past_fork(holder: object) -> None:
+    """Have an object that holds compiled graphs never freed in forked children."""
+    _holders.add(holder)

@@ -149,10 +149,15 @@ def _has_plain(model: Any, kind: str, name: str) -> bool:
         plain = getattr(getattr(importlib.import_module("sentence_transformers"), kind), name)
     except ImportError:
         return False
+    is_own = is_library_code(plain) and name not in vars(model)
+    return is_own and getattr(type(model), name, None) is plain
+
+
+def is_library_code(function: Any) -> bool:
+    """Tell whether a function is one of the libraries that models are of, and not wrapped."""
     # The outermost function: what wraps a method may bear its name and module.
-    parts = Path(getattr(getattr(plain, "__code__", None), "co_filename", "")).parts
-    is_own = "sentence_transformers" in parts or "torch" in parts
-    return is_own and getattr(type(model), name, None) is plain and name not in vars(model)
+    parts = Path(getattr(getattr(function, "__code__", None), "co_filename", "")).parts
+    return not {"sentence_transformers", "torch", "transformers"}.isdisjoint(parts)
 
 
 def prompt_of(model: Any, kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:

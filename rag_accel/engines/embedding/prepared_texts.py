@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rag_accel.engines.embedding.runtime import Compiled, Output, Tables
+from rag_accel.engines.embedding.compiled_model import CompiledTransformer, Output, Tables
 from rag_accel.engines.torch_threads import on_threads
 
-T = TypeVar("T")
+Use = Callable[[Any], Any]
+Again = Callable[[], Any]
 _is_training = attrgetter("training")
 
 
 class PreparedTexts(Protocol):
-    """Texts that are ready to run; ``lengths`` are tokens, exact or estimated."""
+    """Texts that are ready to run."""
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Return one length per text."""
-        ...
-
-    @property
-    def overlaps(self) -> bool:
-        """Tell whether a started encoding computes without the thread that started it."""
-        ...
+    #: tokens of each text, exact or estimated
+    lengths: Sequence[int]
+    #: whether a started encoding computes without the thread that started it
+    overlaps: bool
 
     def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
         """Start encoding some of the texts on so many threads; calling the result returns vectors.
@@ -89,7 +87,7 @@ class CompiledTexts:
         compiled: the model.
         tables: the result of its ``prepare``.
         finish: turns its vectors into those of ``encode``.
-        again: prepares some of the texts for torch.
+        again: prepares some of the texts for torch, where the compiled model cannot run or fails.
         give_up: called with an error of the compiled model.
     """
 
@@ -97,9 +95,9 @@ class CompiledTexts:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledTransformer,
         tables: Tables,
-        finish: Callable[[Any], Any],
+        finish: Use,
         again: Callable[[Sequence[int]], PreparedSentences],
         give_up: Callable[[Exception], None],
     ) -> None:
@@ -111,88 +109,72 @@ class CompiledTexts:
         self.lengths: Sequence[int] = tables["attention_mask"].sum(axis=1).tolist()
 
     def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
-        def use(tables: Tables, vectors: Any) -> Any:
-            return self._finish(vectors)
-
         def again() -> Any:
             return self._again(rows).start(range(len(rows)), threads)()
 
-        return self._start(rows, threads, "sentence_embedding", use, again)
+        tables = self._slice(rows)
+        return self._start(tables, threads, "sentence_embedding", self._finish, again)
 
     def start_tokens(self, rows: Sequence[int], threads: int) -> Callable[[], Sequence[Any]]:
         def again() -> Sequence[Any]:
             return self._again(rows).start_tokens(range(len(rows)), threads)()
 
-        return self._start(rows, threads, "token_embeddings", _own_tokens, again)
-
-    def _start(
-        self,
-        rows: Sequence[int],
-        threads: int,
-        output: Output,
-        use: Callable[[Tables, Any], T],
-        again: Callable[[], T],
-    ) -> Callable[[], T]:
-        """Start a slice; where the compiled model cannot run or fails, ``again`` is its result."""
         tables = self._slice(rows)
+        use = partial(_own_tokens, tables["attention_mask"])
+        return self._start(tables, threads, "token_embeddings", use, again)
+
+    def _start(self, tables: Tables, threads: int, output: Output, use: Use, again: Again) -> Again:
         try:
             run = self._compiled.start(tables, threads, output)
         except Exception as error:
             run = partial(_raise, error)
-        if run is None:
-            return again
-        return _Run(run, partial(use, tables), again, self._give_up)
+        return again if run is None else _Run(run, use, again, self._give_up)
 
     def _slice(self, rows: Sequence[int]) -> Tables:
-        mask = self._tables["attention_mask"][rows]
-        # Columns [first, last) hold a token of at least one row; the rest pads longer rows of
-        # other micro-batches, on the right or on the left.
-        used = np.flatnonzero(mask.any(axis=0))
-        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+        used = _used_columns(self._tables["attention_mask"][rows])
         return {
-            name: np.ascontiguousarray(table[rows, first:last])
-            for name, table in self._tables.items()
+            name: np.ascontiguousarray(table[rows, used]) for name, table in self._tables.items()
         }
 
 
-class _Run(Generic[T]):
+@dataclass(slots=True)
+class _Run:
     """One run of a compiled model; if it fails, torch computes and the model is given up."""
 
-    __slots__ = ("_again", "_give_up", "_run", "_use")
-
-    def __init__(
-        self,
-        run: Callable[[], Any],
-        use: Callable[[Any], T],
-        again: Callable[[], T],
-        give_up: Callable[[Exception], None],
-    ) -> None:
-        self._run = run
-        self._use = use
-        self._again = again
-        self._give_up = give_up
+    run: Callable[[], Any]
+    use: Use
+    again: Again
+    give_up: Callable[[Exception], None]
 
     def wait(self, timeout_s: float) -> bool:
         """Tell whether it has ended, at the latest after so many seconds."""
-        wait = getattr(self._run, "wait", None)
+        wait = getattr(self.run, "wait", None)
         return wait is None or wait(timeout_s)
 
-    def __call__(self) -> T:
+    def __call__(self) -> Any:
         try:
-            found = self._run()
+            found = self.run()
         except Exception as error:
-            result = self._again()
-            self._give_up(error)
+            result = self.again()
+            self.give_up(error)
             return result
-        return self._use(found)
+        return self.use(found)
 
 
-def _own_tokens(tables: Tables, vectors: Any) -> Sequence[Any]:
+def _own_tokens(mask: NDArray[np.int64], vectors: NDArray[np.float32]) -> Sequence[Any]:
     import torch
 
-    masks = torch.from_numpy(tables["attention_mask"]).bool()
-    pairs = zip(torch.from_numpy(vectors), masks, strict=True)
-    return [own[mask] for own, mask in pairs]
+    found = zip(torch.from_numpy(vectors), torch.from_numpy(mask).bool(), strict=True)
+    return [vector[own] for vector, own in found]
+
+
+def _used_columns(mask: Any) -> slice:
+    """Return the columns that hold a token of at least one row.
+
+    The rest pads longer rows of other micro-batches, on the right or on the left.
+    """
+    used = np.flatnonzero(mask.any(axis=0))
+    return slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 1)
 
 
 class TorchTexts:
@@ -210,7 +192,8 @@ class TorchTexts:
         self._model = model
         self._features = features
         self._finish = finish
-        self.lengths: Sequence[int] = features["attention_mask"].sum(dim=1).tolist()
+        self._mask = features["attention_mask"].cpu().numpy()
+        self.lengths: Sequence[int] = self._mask.sum(axis=1).tolist()
 
     def start(self, rows: Sequence[int], threads: int) -> Callable[[], Any]:
         return partial(self._vectors, self._start(rows, threads))
@@ -234,38 +217,23 @@ class TorchTexts:
 
         with torch.inference_mode():
             found = end()
-        masks = found["attention_mask"].bool()
-        return [
-            vectors[mask] for vectors, mask in zip(found["token_embeddings"], masks, strict=True)
-        ]
+        pairs = zip(found["token_embeddings"], found["attention_mask"].bool(), strict=True)
+        return [vectors[mask] for vectors, mask in pairs]
 
     def _slice(self, rows: Sequence[int]) -> dict[str, Any]:
-        import torch
-
-        device = self._model.device
-        if len(self.lengths) == 1:
-            return {name: _moved(value, device) for name, value in self._features.items()}
-        index = torch.as_tensor(rows)
-        # Columns [first, last) hold a token of at least one row; the rest pads longer rows of
-        # other micro-batches, on the right or on the left.
-        used = self._features["attention_mask"][index].any(dim=0).nonzero().flatten()
-        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+        index, used = list(rows), _used_columns(self._mask[rows])
         return {
-            name: _moved(value[index, first:last] if _is_table(value) else value, device)
+            name: value[index, used].to(self._model.device) if _is_table(value) else value
             for name, value in self._features.items()
         }
 
 
-def _raise(error: Exception) -> dict[str, Any]:
+def _raise(error: Exception) -> Any:
     raise error
 
 
 def _is_table(value: Any) -> bool:
     return getattr(value, "ndim", 0) > 0
-
-
-def _moved(value: Any, device: Any) -> Any:
-    return value.to(device) if hasattr(value, "to") else value
 
 
 def is_sliceable(features: Mapping[str, Any], count: int) -> bool:

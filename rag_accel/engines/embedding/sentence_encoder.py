@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rag_accel.config import EmbeddingRuntime
+from rag_accel.engines.embedding.compiled_model import runtime_for
 from rag_accel.engines.embedding.models import (
     encode_arguments,
     has_plain_encode,
@@ -30,7 +31,6 @@ from rag_accel.engines.embedding.prepared_texts import (
     evaluate,
     is_sliceable,
 )
-from rag_accel.engines.embedding.shared_runtimes import runtime_for
 
 Role = Literal["query", "document"]
 
@@ -99,11 +99,6 @@ class SentenceEncoder:
         guess = len(text) // _CHARACTERS_PER_TOKEN + 2
         return guess if self._max_length is None else min(guess, self._max_length)
 
-    def _give_up(self, error: Exception) -> None:
-        """Run the model on torch from now on: compiled, it failed where the model did not."""
-        if self.runtime is not None:
-            self.runtime.give_up(error)
-
     def prepare(self, texts: Sequence[str], role: Role) -> PreparedSentences:
         """Tokenise texts; errors of the model's tokenizer pass through.
 
@@ -111,15 +106,17 @@ class SentenceEncoder:
         """
         if self._runs_directly(role):
             prompt, is_known = prompt_of(self.model, self._kwargs[role])
-            compiled = self.runtime.current() if is_known and self.runtime is not None else None
-            if compiled is not None and (tables := compiled.prepare(texts, prompt)) is not None:
+            runtime = self.runtime if is_known else None
+            compiled = None if runtime is None else runtime.current()
+            tables = None if compiled is None else compiled.prepare(texts, prompt)
+            if runtime is not None and compiled is not None and tables is not None:
                 evaluate(self.model, compiled.modules)
 
                 def again(rows: Sequence[int]) -> PreparedSentences:
                     return self._prepare_plainly([texts[row] for row in rows], role)
 
                 finish = partial(self._finished, role)
-                return CompiledTexts(compiled, tables, finish, again, self._give_up)
+                return CompiledTexts(compiled, tables, finish, again, runtime.give_up)
         return self._prepare_plainly(texts, role)
 
     def _runs_directly(self, role: Role) -> bool:

@@ -17,7 +17,7 @@ PROGRAM = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from rag_accel.engines.compiled import compile_process
-from rag_accel.engines.compiled.background_task import BackgroundTask
+from rag_accel.engines.compiled.compiled_forms import BackgroundTask
 
 def compile_it():
     try:

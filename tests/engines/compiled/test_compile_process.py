@@ -40,9 +40,7 @@ def test_a_program_begins_when_its_input_is_written(tmp_path: Path) -> None:
 
 
 def test_a_program_that_refuses_is_quoted(tmp_path: Path) -> None:
-    refuse = "from rag_accel.engines.compiled.child_program import NotRebuiltError as E; raise E"
     for body, said in (
-        (f"{refuse}('it has a twist')", "^it has a twist$"),
         ("raise ValueError('no such layer')", "^not traced: no such layer$"),
         ("raise MemoryError", "had too little memory$"),
         ("raise RuntimeError('std::bad_alloc')", "had too little memory$"),
@@ -70,16 +68,8 @@ def test_a_file_that_is_no_program_is_named(tmp_path: Path, text: str | None, sa
         convert(str(path), folder, {}, 0)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "from rag_accel.engines.compiled.network_description import describe",
-        "from rag_accel.engines.compiled import network_description",
-        "import rag_accel.engines.compiled.network_description as n; n.describe",
-        "import rag_accel.engines.compiled.network_description; rag_accel.engines.compiled",
-    ],
-)
-def test_a_program_imports_this_room(tmp_path: Path, line: str) -> None:
+def test_a_program_imports_the_frame_that_runs_it(tmp_path: Path) -> None:
+    line = "from rag_accel.engines.compiled import child_program as c; assert c.main, c.GRAPH"
     with private_folder() as folder:
         convert(program(tmp_path, line), folder, {}, 0)
 
@@ -133,7 +123,7 @@ def test_the_end_of_a_process_ends_its_child_at_once(tmp_path: Path) -> None:
     text = (
         "import pathlib, time\n"
         "from rag_accel.engines.compiled import compile_process\n"
-        "from rag_accel.engines.compiled.background_task import BackgroundTask\n"
+        "from rag_accel.engines.compiled.compiled_forms import BackgroundTask\n"
         "def build():\n"
         "    with compile_process.private_folder() as folder:\n"
         f"        pathlib.Path({str(tmp_path / 'folder')!r}).write_text(str(folder))\n"

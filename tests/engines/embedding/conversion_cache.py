@@ -23,8 +23,8 @@ import pytest
 from rag_accel.engines.compiled import child_program, compile_process
 from rag_accel.engines.compiled.child_program import GRAPH
 from rag_accel.engines.compiled.compile_process import convert
-from rag_accel.engines.embedding import rebuilt_network
-from rag_accel.engines.embedding.rebuilt_network import WEIGHTS
+from rag_accel.engines.embedding import traced_network
+from rag_accel.engines.embedding.traced_network import NETWORK
 
 _PROGRAM = str(Path(__file__).with_name("conversion_server.py"))
 _kept: dict[str, Path] = {}
@@ -49,7 +49,7 @@ def _from_cache(real: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         write()
         told = json.dumps(spec, sort_keys=True, default=str).encode()
-        key = sha256(told + sha256((folder / WEIGHTS).read_bytes()).digest()).hexdigest()
+        key = sha256(told + sha256((folder / NETWORK).read_bytes()).digest()).hexdigest()
         if key not in _kept:
             real(program, folder, spec, weights_bytes)
             place = Path(tempfile.mkdtemp(prefix="rag-accel-tests-"))
@@ -67,7 +67,7 @@ Run = Callable[[str, Path, Callable[[], None], float], int]
 
 def _by_server(real: Run) -> Run:
     def run(program: str, folder: Path, fill: Callable[[], None], limit_s: float) -> int:
-        if program != rebuilt_network.__file__:
+        if program != traced_network.__file__:
             return real(program, folder, fill, limit_s)  # a test has another program
         fill()
         if os.getpid() not in _servers:
@@ -83,7 +83,7 @@ def _by_server(real: Run) -> Run:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    programs = [child_program.__file__, rebuilt_network.__file__]
+    programs = [child_program.__file__, traced_network.__file__]
     arguments = [_PROGRAM, *programs, *compile_process._library_path()]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", *arguments],

@@ -18,16 +18,16 @@ torch = pytest.importorskip("torch")
 
 from rag_accel.engines.compiled import compile_process  # noqa: E402
 from rag_accel.engines.compiled.compile_process import (  # noqa: E402
-    CompileError,
     convert,
     private_folder,
 )
-from rag_accel.engines.embedding.compiled_transformer import (  # noqa: E402
+from rag_accel.engines.embedding.compiled_model import (  # noqa: E402
+    BackgroundRuntime,
     CompiledTransformer,
     NotCompilableError,
+    prove,
 )
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
-from rag_accel.engines.embedding.runtime import BackgroundRuntime  # noqa: E402
 
 PATIENCE_S = 120.0
 TEXTS = ("a", "Who may cross the bridge in winter?")
@@ -86,9 +86,18 @@ def test_two_models_compile_at_once_and_no_trace_of_the_user_fails(small_model: 
 
 
 @pytest.mark.usefixtures("kept_conversions")
-def test_a_model_that_its_configuration_does_not_give_is_refused_by_name(model: Any) -> None:
+def test_settings_that_no_configuration_names_count(model: Any) -> None:
+    before = model.encode(list(TEXTS))
     model[0].model.encoder.layer[0].attention.output.LayerNorm.eps = 0.5
-    with pytest.raises(CompileError, match=r"eps of its module .*LayerNorm is not as configured"):
+    compiled = CompiledTransformer(model, 1)
+    assert "same vectors" in prove(model, 1, "f32", compiled)
+    assert np.abs(model.encode(list(TEXTS)) - before).max() > 1e-3
+
+
+def test_a_replaced_forward_is_refused_by_name(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.nn.LayerNorm.forward
+    monkeypatch.setattr(torch.nn.LayerNorm, "forward", lambda self, rows: 2 * real(self, rows))
+    with pytest.raises(NotCompilableError, match=r"forward of .*LayerNorm has been replaced"):
         CompiledTransformer(model, 1)
 
 

@@ -114,21 +114,6 @@ def test_weights_written_on_the_device_are_those_of_the_next_vectors(model: Any)
     assert np.abs(found - before).max() > 1e-3
 
 
-def test_a_write_past_torchs_counters_forgets_kept_vectors(model: Any) -> None:
-    own = copy.deepcopy(model)
-    engine = SentenceTransformerEngine(own)
-    try:
-        embedded(engine, TEXTS[:5])
-        for weight in own.parameters():
-            weight.data.mul_(0.9)
-        near(embedded(engine, TEXTS[:5]), own.encode(TEXTS[:5]))
-        assert engine.counts["kept_vector_hits"] == 0
-        embedded(engine, TEXTS[:5])
-        assert engine.counts["kept_vector_hits"] == 5
-    finally:
-        engine.close()
-
-
 def test_a_model_that_moves_to_another_device_is_computed_there(model: Any) -> None:
     own = copy.deepcopy(model)
     engine = SentenceTransformerEngine(own, runtime="torch")

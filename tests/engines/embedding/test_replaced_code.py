@@ -12,10 +12,8 @@ pytest.importorskip("openvino")
 torch = pytest.importorskip("torch")
 
 from rag_accel.engines.embedding.engine import SentenceTransformerEngine  # noqa: E402
-from rag_accel.engines.rerank.max_sim import MaxSimScorer  # noqa: E402
 
 TEXTS = ["a", "Who may cross the bridge in winter?", "word " * 40]
-PAIRS = [(TEXTS[1], text) for text in TEXTS]
 TOLERANCE = 1e-6
 PATIENCE_S = 60.0
 WHERE = pytest.mark.parametrize("where", ["instance", "class"])
@@ -58,17 +56,6 @@ def test_forward_of_an_inner_module(
     new = embedded(engine, TEXTS)
     assert np.abs(new - old).max() > 1e-3
     assert np.abs(new - model.encode(TEXTS)).max() <= TOLERANCE
-
-
-@WHERE
-def test_forward_under_a_reranker(
-    engine: SentenceTransformerEngine, model: Any, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    scorer, plain = MaxSimScorer(model), MaxSimScorer(model, runtime="torch")
-    old = scorer(PAIRS)
-    replace_forward(monkeypatch, intermediate(model), where)
-    assert scorer(PAIRS) == pytest.approx(plain(PAIRS), abs=TOLERANCE)
-    assert np.abs(np.subtract(plain(PAIRS), old)).max() > 1e-3
 
 
 @WHERE

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rag_accel.engines.compiled import forked
-from rag_accel.engines.embedding.runtime import MAX_BUILDS, BackgroundRuntime, Output, Tables
+from rag_accel.engines.compiled import compiled_forms
+from rag_accel.engines.embedding.compiled_model import MAX_BUILDS, BackgroundRuntime, Output, Tables
 
 PATIENCE_S = 30.0
 
@@ -179,7 +179,7 @@ def test_a_child_of_a_process_that_has_compiled_does_not() -> None:
         made = settled(FakeCompiled)
         os._exit(0 if made.state == "refused" and "forked" in made.reason else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    forked.note_start()  # nothing is refused here
+    compiled_forms.note_start()  # nothing is refused here
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")

@@ -151,7 +151,7 @@ def replace_a_letter(model: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda model: next(model.parameters()).data.mul_(2),
+        lambda model: next(model.parameters()).detach().mul_(2),
         lambda model: model.prompts.update(document="about: "),
         lambda model: setattr(model, "truncate_dim", 4),
         lambda model: setattr(model, "max_seq_length", 4),

@@ -61,7 +61,7 @@ def _collected() -> list[Any]:
 @pytest.fixture(autouse=True)
 def conversions_are_kept(request: pytest.FixtureRequest) -> None:
     """Convert each model once in this process, where models can be compiled at all."""
-    if "rag_accel.engines.embedding.compiled_transformer" in sys.modules:
+    if "rag_accel.engines.embedding.compiled_model" in sys.modules:
         request.getfixturevalue("kept_conversions")
 
 

@@ -23,10 +23,6 @@ from rag_accel.engines import LocalLLM
 from rag_accel.engines.llm.local.paged.runner import PagedForm
 
 
-def _data(model: Any) -> None:
-    model.lm_head.weight.data.mul_(-1)
-
-
 @torch.no_grad()
 def _weights(model: Any) -> None:
     model.model.layers[0].mlp.up_proj.weight.mul_(-2)
@@ -42,7 +38,6 @@ def _replaced(model: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "weights": _weights,
-    "weights past torch's counter": _data,
     "another checkpoint": _state,
     "a weight replaced": _replaced,
     "dtype": lambda model: model.to(torch.bfloat16),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
@@ -16,7 +17,6 @@ from rag_accel.system.locks import RenewedLock
 
 if TYPE_CHECKING:
     from rag_accel.engines.llm.local.model.loading import LoadedModel
-    from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
 DEFAULT_BOUNDS = LocalOptions()
 
@@ -94,13 +94,12 @@ class LocalModel:
         """
         from rag_accel.engines.llm.local.engine import LocalLLMEngine
         from rag_accel.engines.llm.local.model.loading import load
-        from rag_accel.engines.llm.local.model.used_settings import SettingsWatch
 
         loaded = load(self.model, self.tokenizer, dtype=self.dtype, options=self.bounds)
         self._runs = loaded.chosen.description()
         source = None if isinstance(self.model, str | Path) else self.model
-        settings = SettingsWatch(
-            source, loaded.tokenizer, template=self.template is None, used=loaded.settings
+        settings = partial(
+            loaded.settings.are_same, source, loaded.tokenizer, template=self.template is None
         )
         self._warn_if_unchecked(loaded)
         engine = LocalLLMEngine(
@@ -112,7 +111,7 @@ class LocalModel:
             options=self.bounds,
             check=self.check,
         )
-        self._watch(engine, loaded, settings)
+        self._watch(engine, loaded.is_same, settings)
         return engine
 
     def load_for_tokens(self, *, waits: bool) -> LoadedModel:
@@ -145,17 +144,17 @@ class LocalModel:
 
         self._warn_if_unchecked(loaded)
         engine = LocalLLMEngine(loaded.runner, None, eos=(), options=self.bounds)
-        self._watch(engine, loaded)
+        self._watch(engine, loaded.is_same)
         return engine
 
-    def _watch(
-        self, engine: Engine, loaded: LoadedModel, settings: SettingsWatch | None = None
-    ) -> None:
+    def _watch(self, engine: Engine, *checks: Callable[[], bool]) -> None:
         """Watch the model as long as the engine lives, whose runner and pool are not kept by it."""
-        watches = [watch.is_same for watch in (loaded.watch, settings) if watch is not None]
         with _lock.lock:
             living = [entry for entry in self._watches if entry[0]() is not None]
-            self._watches = (*living, *((ref(engine), watch) for watch in watches))
+            self._watches = (
+                *living,
+                *((ref(engine), check) for check in checks),
+            )
 
     def _warn_if_unchecked(self, loaded: LoadedModel) -> None:
         from rag_accel.engines.llm.local.reuse.unchecked import warn_if_unchecked

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rag_accel.engines.embedding.same_model import ModelWatch
 from rag_accel.engines.llm.local.batching.rows import Runner
 from rag_accel.engines.llm.local.model.families import (
     DTYPES,
@@ -23,7 +24,7 @@ from rag_accel.engines.llm.local.model.families import (
 )
 from rag_accel.engines.llm.local.model.proofs import checkpoint_digest
 from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner, Source, choose_runner
-from rag_accel.engines.llm.local.model.shared_weights import SourceWatch, always
+from rag_accel.engines.llm.local.model.shared_weights import always
 from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
@@ -47,7 +48,7 @@ class LoadedModel:
         name: where it came from.
         config: the model's configuration.
         settings: the used settings of it and the tokenizer, as they were then.
-        watch: of a model object, whether it is still what was copied; None if it was loaded here.
+        is_same: tells whether a model object is still what was copied; from any thread.
     """
 
     chosen: ChosenRunner
@@ -55,7 +56,7 @@ class LoadedModel:
     name: str
     config: Any
     settings: UsedSettings
-    watch: SourceWatch | None = None
+    is_same: Callable[[], bool] = always
 
     @property
     def runner(self) -> Runner:
@@ -71,10 +72,6 @@ class LoadedModel:
     def sampling(self) -> Mapping[str, Any]:
         """Return the sampling options of the model's generation configuration."""
         return self.settings.sampling
-
-    def is_same(self) -> bool:
-        """Tell whether the user's model object has not changed since its copy; from any thread."""
-        return self.watch is None or self.watch.is_same()
 
 
 def load(
@@ -118,20 +115,19 @@ def load(
     if isinstance(model, str | Path):
         folder = _folder(model, revision, local_files_only)
         before = list(model_files(folder))
-        source, name, watch = _loaded(folder, dtype, device), str(model), None
+        source, name, is_same = _loaded(folder, dtype, device), str(model), always
         digest = checkpoint_digest(folder)
         if list(model_files(folder)) != before:  # it may not be that of what was loaded
             digest = None
         tokenizer = tokenizer if tokenizer is not None else _tokenizer(folder)
     else:
-        source, watch, digest = _checked(model, dtype, device), _watched(model), None
+        source, is_same, digest = _checked(model, dtype, device), _watched(model), None
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
     if needs_tokenizer:
         _check_tokenizer(tokenizer, source.config.vocab_size)
     if options.reuses_paths:
         check_paths(source)
     _check_context(source, context)
-    is_same = always if watch is None else watch.is_same
     chosen = choose_runner(
         Source(source, digest, is_same),
         options if pool_bytes is None else replace(options, pool_bytes=pool_bytes),
@@ -140,10 +136,10 @@ def load(
     )
     settings = UsedSettings.of(source, tokenizer)
     config = source.config
-    if options.weights != "own" and watch is None:
+    if options.weights != "own" and is_same is always:
         del source  # nothing else has the model's own weights
         return_freed_memory()
-    return LoadedModel(chosen, tokenizer, name, config, settings, watch)
+    return LoadedModel(chosen, tokenizer, name, config, settings, is_same)
 
 
 def load_source(model: str | Path, dtype: str | None = None) -> tuple[Any, Any]:
@@ -201,9 +197,9 @@ def _checked(model: Any, dtype: str | None, device: str | None) -> Any:
     return model
 
 
-def _watched(model: Any) -> SourceWatch:
+def _watched(model: Any) -> Callable[[], bool]:
     try:
-        watch = SourceWatch(model)
+        is_same = ModelWatch(model).is_same
     except RuntimeError as error:
         raise refusal(
             "changes of the model's weights could not be noticed",
@@ -211,14 +207,14 @@ def _watched(model: Any) -> SourceWatch:
             valid="weights that were made outside inference mode",
             hint="load the model outside inference mode",
         ) from error
-    if not watch.is_same():  # which it is not while other code than that of its classes runs
+    if not is_same():  # which it is not while other code than that of its classes runs
         raise refusal(
             "the model runs other code than its own",
             found="hooks, or methods put over those of its modules",
             valid="a model without them",
             hint="remove them, or load the model by its path",
         )
-    return watch
+    return is_same
 
 
 def _folder(name: str | Path, revision: str | None, local_files_only: bool) -> Path:

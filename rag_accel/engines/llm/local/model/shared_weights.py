@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from rag_accel.engines.embedding.model_watch import ModelWatch
 from rag_accel.engines.llm.local.model.attention import NAME, register
 
 
@@ -36,30 +35,3 @@ def packed_copy(model: Any) -> Any:
 def always() -> bool:
     """Return True, of a model that nobody else has: it has not changed."""
     return True
-
-
-class SourceWatch:
-    """A watch for changes of a model since a copy of it was made.
-
-    Seen is what ``ModelWatch`` sees, and a setting that was changed or another configuration.
-
-    Args:
-        model: the model that was copied.
-
-    Raises:
-        RuntimeError: a weight counts no changes, as inference tensors do.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._config = model.config
-        self._settings = copy.deepcopy(vars(model.config))
-        self._watch = ModelWatch(model)
-
-    def is_same(self) -> bool:
-        """Tell whether nothing has changed; from any thread."""
-        return (
-            self._model.config is self._config
-            and vars(self._config) == self._settings
-            and self._watch.is_same()
-        )

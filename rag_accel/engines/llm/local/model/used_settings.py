@@ -1,4 +1,4 @@
-"""The settings of models and tokenizers that answers depend on, and a check of changes."""
+"""The settings of models and tokenizers that answers depend on."""
 
 from __future__ import annotations
 
@@ -38,31 +38,20 @@ class UsedSettings:
         template = copy.copy(getattr(tokenizer, "chat_template", None))
         return cls(ends, own_sampling(settings), template)
 
+    def are_same(self, model: Any, tokenizer: Any, *, template: bool) -> bool:
+        """Tell whether a model and its tokenizer still have them; from any thread.
 
-class SettingsWatch:
-    """A check of whether a model's and a tokenizer's settings are those that are used.
-
-    Args:
-        model: a model object; None for one that nobody else has.
-        tokenizer: of transformers.
-        template: whether the tokenizer's chat template is used.
-        used: the settings as they were.
-    """
-
-    def __init__(self, model: Any, tokenizer: Any, *, template: bool, used: UsedSettings) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._template = template
-        self._used = used
-
-    def is_same(self) -> bool:
-        """Tell whether nothing has changed; from any thread."""
-        if self._template and self._tokenizer.chat_template != self._used.template:
+        Args:
+            model: a model object; None for one that nobody else has.
+            tokenizer: of transformers.
+            template: whether the tokenizer's chat template is used.
+        """
+        if template and tokenizer.chat_template != self.template:
             return False
-        if self._model is None:
+        if model is None:
             return True
         try:
-            now = UsedSettings.of(self._model, self._tokenizer)
+            now = UsedSettings.of(model, tokenizer)
         except ConfigError:  # out of range: whoever loads the model as it is now is told
             return False
-        return (now.ends, now.sampling) == (self._used.ends, self._used.sampling)
+        return (now.ends, now.sampling) == (self.ends, self.sampling)

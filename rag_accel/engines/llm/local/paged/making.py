@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
-from rag_accel.engines.compiled.background_task import BackgroundTask
 from rag_accel.engines.compiled.compile_process import CompileError, require_time
-from rag_accel.engines.compiled.compiled_forms import openvino
-from rag_accel.engines.compiled.forked import keep_past_fork, note_start
+from rag_accel.engines.compiled.compiled_forms import (
+    BackgroundTask,
+    keep_past_fork,
+    note_start,
+    openvino,
+)
 from rag_accel.engines.llm.local.model.families import ModelShape
 from rag_accel.engines.llm.local.model.runner import states_identity
 from rag_accel.engines.llm.local.model.shared_weights import always

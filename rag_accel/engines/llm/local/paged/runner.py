@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rag_accel.engines.compiled.forked import keep_past_fork
+from rag_accel.engines.compiled.compiled_forms import keep_past_fork
 from rag_accel.engines.llm.local.batching.rows import Probe, SequenceRows, Subtrees
 from rag_accel.engines.llm.local.paged.block_pool import BlockPool
 from rag_accel.engines.llm.local.paged.sequences import (

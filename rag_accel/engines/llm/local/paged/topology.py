@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rag_accel.engines.compiled.background_task import BackgroundTask
 from rag_accel.engines.compiled.compile_process import (
     CompileError,
     ProgramFailedError,
     convert,
     private_folder,
 )
+from rag_accel.engines.compiled.compiled_forms import BackgroundTask
 from rag_accel.engines.llm.local.paged import tracing
 from rag_accel.errors import ConfigError
 from rag_accel.kv.cached_files import CachedFiles

@@ -12,7 +12,7 @@ import torch
 from tiny_models import fresh, ids_of, own_logits, paged_runner_for, part, shared
 
 from rag_accel.engines.compiled import compile_process
-from rag_accel.engines.compiled.background_task import BackgroundTask
+from rag_accel.engines.compiled.compiled_forms import BackgroundTask
 from rag_accel.engines.llm.local.model.runner_choice import ChosenRunner
 from rag_accel.engines.llm.local.paged import making
 from rag_accel.engines.llm.local.paged.making import Compilation, GraphForms, trace_spec
