@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from accel_harness import chain, generation_graph, opened
 
-from rag_accel import Accelerator, ConfigError, EngineOutputError, RAGraph
+from rag_accel import ConfigError, EngineOutputError, RAGraph
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.testing import FakeEngine, FakeSyncCall
 
@@ -107,12 +107,6 @@ def test_vectors_of_any_number_type_serve(vectors: Any) -> None:
         acc.run(search(), input="x")
         ((request,),) = engine.served
         assert request.payload.vector.dtype == np.float32
-
-
-def test_what_cannot_serve_as_an_engine_is_refused_and_no_thread_stays() -> None:
-    engine = FakeEngine()
-    with pytest.raises(ConfigError, match="cannot serve"):
-        Accelerator(llm=engine, index=5)
 
 
 def test_a_name_can_be_used_once() -> None:

@@ -54,21 +54,14 @@ def test_calls_beyond_the_bound_wait_for_a_thread(pool: CallPool) -> None:
     assert len(names()) == 3
 
 
-def test_what_a_call_raises_reaches_the_caller(pool: CallPool) -> None:
-    error = LookupError("no")
-
+@pytest.mark.parametrize("error", [LookupError("no"), SystemExit(1)])
+def test_what_a_call_raises_reaches_the_caller_and_ends_no_thread(
+    pool: CallPool, error: BaseException
+) -> None:
     def fail() -> None:
         raise error
 
     assert pool.submit(fail).exception(PATIENCE_S) is error
-    assert pool.submit(lambda: 5).result(PATIENCE_S) == 5
-
-
-def test_even_what_ends_programs_ends_no_thread(pool: CallPool) -> None:
-    def leave() -> None:
-        raise SystemExit(1)
-
-    assert isinstance(pool.submit(leave).exception(PATIENCE_S), SystemExit)
     assert pool.submit(lambda: 5).result(PATIENCE_S) == 5
     assert len(names()) == 1
 
@@ -124,13 +117,13 @@ async def test_a_stop_iteration_does_not_hang_the_task(pool: CallPool) -> None:
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_nothing_of_a_call_stays_with_its_thread(pool: CallPool, fails: bool) -> None:
+@pytest.mark.parametrize("way", ["succeeds", "fails", "awaited"])
+async def test_nothing_of_a_call_stays_with_its_thread(pool: CallPool, way: str) -> None:
     class Payload:
         pass
 
     def call(payload: Payload) -> None:
-        if fails:
+        if way != "succeeds":
             raise LookupError
 
     gc.collect()
@@ -138,8 +131,13 @@ def test_nothing_of_a_call_stays_with_its_thread(pool: CallPool, fails: bool) ->
     try:
         payload = Payload()
         ref = weakref.ref(payload)
-        future = pool.submit(lambda payload=payload: call(payload))
-        future.exception(PATIENCE_S)
+        if way == "awaited":
+            future = pool.start(partial(call, payload))
+            await asyncio.wait([future])
+        else:
+            future = pool.submit(partial(call, payload))
+            future.exception(PATIENCE_S)
+        assert (future.exception() is None) == (way == "succeeds")
         while pool._idle < 1:  # pyright: ignore[reportPrivateUsage]
             pass
         del payload, future
@@ -280,26 +278,3 @@ async def test_what_an_awaited_call_raises_reaches_the_task(
         await pool.run(fail)
     assert caught.value is error
     assert await pool.run(lambda: 5) == 5
-
-
-async def test_nothing_of_an_awaited_call_stays_with_its_thread(pool: CallPool) -> None:
-    class Payload:
-        pass
-
-    def call(payload: Payload) -> None:
-        raise LookupError
-
-    gc.collect()
-    gc.disable()
-    try:
-        payload = Payload()
-        ref = weakref.ref(payload)
-        future = pool.start(partial(call, payload))
-        await asyncio.wait([future])
-        assert isinstance(future.exception(), LookupError)
-        while pool._idle < 1:  # pyright: ignore[reportPrivateUsage]
-            pass
-        del payload, future
-        assert ref() is None
-    finally:
-        gc.enable()

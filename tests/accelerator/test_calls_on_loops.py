@@ -50,13 +50,6 @@ async def held_beside(acc: Accelerator, engine: EngineName, call: Callable[[], A
         acc.close_request(identity)
 
 
-def test_a_sync_call_on_a_loop_is_let_in_beyond_max_requests() -> None:
-    with opened(max_requests=1) as acc:
-        engine = acc.borrow("chat", DECODING)
-        call = partial(make_call, acc, acc.anonymous(), engine, DECODING, lambda: 1)
-        assert ends(partial(held_beside, acc, engine, call)) == 1
-
-
 @pytest.mark.parametrize("what", ["call", "compute"])
 def test_leaves_in_threads_that_a_loop_stands_still_for_are_let_in(what: str) -> None:
     """Each holds its loop up until two threads have called, ten times as many as may live."""

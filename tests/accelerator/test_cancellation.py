@@ -12,7 +12,6 @@ from accel_harness import (
     PATIENCE_S,
     Gate,
     become_idle,
-    chain,
     function_graph,
     generation_graph,
     opened,
@@ -71,23 +70,6 @@ def test_a_coroutine_that_is_cancelled_before_it_began_is_reported_all_the_same(
     with opened() as acc:
         for _ in range(20):
             asyncio.run(main())
-
-
-def test_arun_cancelled_while_a_sync_function_runs() -> None:
-    async def main() -> None:
-        graph = chain(
-            lambda g, name: g.add_function(name, lambda text: gate(), inputs="input"),
-            lambda g, name: g.add_function(name, after.append, inputs="s0"),
-        )
-        task = asyncio.ensure_future(acc.arun(graph, input="x"))
-        await asyncio.to_thread(gate.wait_until_entered)
-        await cancelled(task)
-        gate.open()
-
-    after: list[Any] = []
-    with Gate() as gate, opened() as acc:
-        asyncio.run(main())
-    assert not after
 
 
 @pytest.mark.parametrize("where", ["queued", "running", "in a function", "ended"])

@@ -59,16 +59,6 @@ def test_a_task_whose_own_coroutine_runs_is_told_and_the_coroutine_cancelled(way
     assert unwound == ["x"]
 
 
-def test_a_caller_whose_function_runs_in_its_own_thread_is_told_when_it_returns() -> None:
-    with Gate() as gate, Accelerator() as acc:
-        thread, found = in_thread(lambda: acc.run(function_graph(lambda text: gate()), input="x"))
-        gate.wait_until_entered()
-        acc.close()
-        gate.open()
-        thread.join(PATIENCE_S)
-        assert isinstance(found[0], ClosedError)
-
-
 def test_all_threads_end() -> None:
     # An accelerator of another test may await its collection still.
     before = set(threading.enumerate())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from accel_harness import PATIENCE_S, Gate, function_graph, opened
 
 from rag_accel import Accelerator, ConfigError, DeadlineError, RAGraph
+from rag_accel.scheduler.learning import FEWEST_TIMES
 
 SOON_S = 0.05
 
@@ -128,3 +130,35 @@ def test_a_function_that_was_not_started_in_time_is_never_started() -> None:
         gate.open()
         running.result(PATIENCE_S)
     assert not started
+
+
+# A stage that cannot end in time is not begun.
+TAKES_S = 0.3
+
+
+def slow(calls: list[str]) -> RAGraph:
+    """Return a graph of one function that takes a while and notes its calls."""
+
+    def work(text: str) -> str:
+        calls.append(text)
+        time.sleep(TAKES_S)
+        return text.upper()
+
+    return function_graph(work)
+
+
+def test_the_error_names_the_stage_and_both_times() -> None:
+    calls: list[str] = []
+    with opened() as acc:
+        graph = slow(calls)
+        for _ in range(FEWEST_TIMES):
+            assert acc.run(graph, input="a") == "A"
+        began = time.monotonic()
+        with pytest.raises(DeadlineError, match="not begun") as raised:
+            acc.run(graph, input="late", deadline_s=TAKES_S / 2)
+        assert time.monotonic() - began < TAKES_S / 2
+        assert "late" not in calls
+        error = raised.value
+        assert "s0" in str(error.where)
+        assert "s left" in str(error.found)
+        assert float(str(error.valid).split()[0]) == pytest.approx(TAKES_S, abs=0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,24 +12,10 @@ from accel_harness import opened
 from fake_members import FakeMember, plain_vectors
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
-from rag_accel.accelerator import Work
-from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import (
-    DeviceGroup,
     DocumentIndex,
     IndexSpec,
-    MemberLimits,
 )
-from rag_accel.errors import RemoteEngineError
-from rag_accel.scheduler.messages import EngineName
-from rag_accel.testing import FakeEngine
-
-
-def embed(acc: Accelerator, *texts: str) -> Any:
-    """Embed texts as one caller."""
-    work = Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch(texts), len(texts))
-    return acc.leaves.compute(acc.anonymous(), work)
-
 
 # What joins.
 
@@ -113,23 +98,6 @@ def test_what_embeds_nothing_cannot_be_listed() -> None:
         Accelerator(embedder=[FakeMember("a"), len])
 
 
-def test_an_engine_listed_twice_is_an_error() -> None:
-    engine = FakeEngine()
-    with pytest.raises(ConfigError, match="listed twice"):
-        Accelerator(embedder=[engine, engine])
-
-
 def test_members_of_one_name_are_told_apart() -> None:
     text = explained(FakeMember("cpu"), FakeMember("cpu"))
     assert "cpu-2: equal vectors" in text
-
-
-def test_a_group_made_by_hand_is_an_embedder_with_limits_of_its_own() -> None:
-    away, here = FakeMember("away"), FakeMember("here")
-    limits = MemberLimits(first_pause_s=3600.0, longest_pause_s=3600.0)
-    with opened(embedder=DeviceGroup([away, here], slo_s=60.0, limits=limits)) as acc:
-        away.error = RemoteEngineError("no connection")
-        for number in range(3):
-            found = embed(acc, f"text {number}")
-            np.testing.assert_array_equal(found, plain_vectors([f"text {number}"], "query"))
-        assert re.search(r"asked again in 3[56]\d\d\.", str(acc.health()))

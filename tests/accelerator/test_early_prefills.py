@@ -164,10 +164,3 @@ def test_it_can_be_switched_off(passes: str) -> None:
         acc.run(graph(), input="x", history=LONG)
         assert engine.early() == []
         assert counts(acc) == {}
-
-
-def test_a_short_beginning_is_not_begun() -> None:
-    engine = Watched()
-    with opened(llm=engine) as acc:
-        acc.run(graph(), input="x", history="short")
-    assert engine.early() == []

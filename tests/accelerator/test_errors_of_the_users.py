@@ -43,28 +43,16 @@ class Unprintable:
 
 @pytest.mark.parametrize("error", [LookupError("no"), Falsy("no")], ids=["plain", "falsy"])
 @pytest.mark.parametrize("kind", [FakeSyncCall, FakeAsyncCall], ids=["sync", "async"])
+@pytest.mark.parametrize("make", [function_graph, None], ids=["function", "borrowed engine"])
 @any_text_way
-def test_an_error_of_a_function(way: Way, kind: Any, error: Exception) -> None:
+def test_an_error_of_user_code(way: Way, make: Any, kind: Any, error: Exception) -> None:
     def fail(text: str) -> None:
         raise error
 
-    with opened() as acc:
-        with pytest.raises(type(error)) as caught:
-            way(acc, function_graph(kind(fail)), input="x")
-        assert caught.value is error
-
-
-@pytest.mark.parametrize("kind", [FakeSyncCall, FakeAsyncCall], ids=["sync", "async"])
-@any_text_way
-def test_an_error_of_a_borrowed_engine(way: Way, kind: Any) -> None:
-    error = ConnectionError("gone")
-
-    def fail(prompt: str) -> None:
-        raise error
-
+    graph = generation_graph() if make is None else make(kind(fail))
     with opened(llm=kind(fail)) as acc:
-        with pytest.raises(ConnectionError) as caught:
-            way(acc, generation_graph(), input="x")
+        with pytest.raises(type(error)) as caught:
+            way(acc, graph, input="x")
         assert caught.value is error
 
 

@@ -9,9 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from accel_harness import WAYS, become_idle, chain, function_graph, generation_graph, opened
-
-from rag_accel.testing import FakeEngine
+from accel_harness import (
+    WAYS,
+    Forgetful,
+    become_idle,
+    chain,
+    function_graph,
+    generation_graph,
+    opened,
+)
 
 Way = Callable[..., Any]
 
@@ -24,16 +30,6 @@ class Payload:
 
     def __str__(self) -> str:
         return "payload"
-
-
-class Forgetful(FakeEngine):
-    """Keep no record of what it served: it would pin all of it."""
-
-    def step(self, budget: Any) -> Any:
-        outputs = super().step(budget)
-        self.served.clear()
-        self.calls.clear()
-        return outputs
 
 
 @pytest.fixture(autouse=True)

@@ -98,16 +98,6 @@ def test_keywords_name_the_entities(written: Any) -> None:
         assert texts(acc.run(graph, input="x")) == ["Mary Somerville -> taught -> Ada Lovelace"]
 
 
-def test_a_keyword_of_a_list_may_hold_separators() -> None:
-    odd = "a, b\nc -> 'd'"
-    graph = RAGraph()
-    graph.add_function("keys", lambda text: [odd], inputs="input")
-    graph.add_graph_retrieval("facts", keywords="keys", hops=1)
-    graph.add_edge(START, "keys").add_edge("keys", "facts").add_edge("facts", END)
-    with opened(graph=MemoryGraph([(odd, "r", "x")]), embedder=embedder()) as acc:
-        assert texts(acc.run(graph, input="x")) == [f"{odd} -> r -> x"]
-
-
 def test_a_graph_without_vectors_is_a_named_error_of_that_request_alone() -> None:
     with opened(graph=MemoryGraph(TRIPLES), embedder=embedder()) as acc:
         with pytest.raises(GraphLinkError, match="no vectors"):

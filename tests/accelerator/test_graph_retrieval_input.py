@@ -135,12 +135,6 @@ def test_a_stage_without_a_graph_names_what_is_missing() -> None:
     )
 
 
-def test_a_stage_without_an_embedder_names_what_is_missing() -> None:
-    with opened(graph=MemoryGraph(TRIPLES)) as acc, pytest.raises(GraphError) as caught:
-        paths(acc)
-    assert "stage 'facts' names engine 'embedder'; valid: graph" in caught.value.offenders[0]
-
-
 @pytest.mark.parametrize("given", [5, TRIPLES, tuple(TRIPLES), {"x": MemoryGraph()}], ids=kind)
 def test_what_is_no_graph_is_refused_with_what_to_give(given: Any) -> None:
     with pytest.raises(ConfigError, match="cannot serve as an engine") as caught:

@@ -9,8 +9,8 @@ import pytest
 from accel_harness import TEXT_WAYS, WAYS, chain, generation_graph, opened, reply
 
 from rag_accel import END, START, RAGraph
-from rag_accel.engine_api import Document, PrimitiveKind, ScoredDocument, SearchQuery
-from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall, compute, vector_of
+from rag_accel.engine_api import Document, PrimitiveKind, ScoredDocument
+from rag_accel.testing import FakeAsyncCall, FakeEngine, FakeSyncCall
 
 Way = Callable[..., Any]
 anyhow = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
@@ -30,19 +30,6 @@ def hyde() -> RAGraph:
     ]:
         graph.add_edge(*edge)
     return graph
-
-
-def hyde_result(question: str) -> str:
-    passage = reply(f"Answer {question}.")
-    found = compute(SearchQuery(vector_of(passage), 2))
-    texts = "\n\n".join(f"[{n}] {one.document.text}" for n, one in enumerate(found, start=1))
-    return reply(f"{question}: {texts}")
-
-
-@any_text_way
-def test_retrieval_between_generations_on_owned_engines(way: Way) -> None:
-    with opened(llm=FakeEngine(), embedder=FakeEngine(), index=FakeEngine()) as acc:
-        assert way(acc, hyde(), input="why") == hyde_result("why")
 
 
 @anyhow

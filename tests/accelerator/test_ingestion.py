@@ -15,7 +15,6 @@ from rag_accel.errors import DocumentError, EngineOutputError, GraphError
 from rag_accel.graph.text import format
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.compute import DIM
-from rag_accel.workflows import Upload
 
 DOCUMENTS = [Document("a", "one"), ScoredDocument(Document("b", "two"), 0.5)]
 
@@ -38,14 +37,6 @@ def test_its_output_is_the_ids_and_later_searches_find_the_documents() -> None:
     found = ran(DocumentIndex(IndexSpec(DIM)), DOCUMENTS)
     assert found["ids"] == ("a", "b")
     assert [one.document.id for one in found["docs"]] == ["a", "b"]
-
-
-@pytest.mark.parametrize("passes", ["all", "none"])
-def test_it_gives_the_same_with_and_without_passes(passes: str) -> None:
-    index = DocumentIndex(IndexSpec(DIM))
-    with Accelerator(index=index, embedder=FakeEngine(), passes=passes) as accelerator:
-        docs = accelerator.run(ingesting(), input="two", documents=DOCUMENTS)
-    assert [one.document.id for one in docs][:1] == ["b"]
 
 
 def test_it_survives_as_text() -> None:
@@ -92,12 +83,6 @@ def test_documents_in_fields_that_were_unknown_can_be_filtered_afterwards() -> N
     with Accelerator(index=index, embedder=FakeEngine()) as accelerator:
         docs = accelerator.run(graph, input="?", documents=[Document("new", "new", {"y": 2})])
     assert [one.document.id for one in docs] == ["new"]
-
-
-def test_chunks_of_an_upload_are_documents() -> None:
-    chunks = Upload(chunk_words=1, overlap_words=0)([Document("d", "one two")])
-    found = ran(DocumentIndex(IndexSpec(DIM)), chunks)
-    assert found["ids"] == ("d#1", "d#2")
 
 
 async def embed_none(texts: list[str]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +16,7 @@ from rag_accel.accelerator import Work
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import DocumentIndex, IndexSpec
 from rag_accel.engines.devices.group import DeviceGroup
-from rag_accel.scheduler.messages import EngineName, RequestClosed, RequestOpened
+from rag_accel.scheduler.messages import EngineName
 from rag_accel.testing import FakeEngine, ManualClock
 
 CALLERS = 64
@@ -161,23 +160,3 @@ def test_an_engine_that_fails_to_predict_refuses_nobody(caplog: pytest.LogCaptur
     with opened(llm=NeverSure(), on_full="raise") as acc:
         assert acc.run(answering(), input="x") == "reply to: x"
     assert "failed to say whether a request would be late" in caplog.text
-
-
-def test_the_first_call_of_an_opened_program_is_refused_and_a_later_one_enters() -> None:
-    with slow_pair(on_full="raise") as (acc, members), ThreadPoolExecutor(1) as callers:
-        begun, new = acc.anonymous(), acc.anonymous()
-        driver = acc._driver  # pyright: ignore[reportPrivateUsage]
-        driver.post(RequestOpened(begun.request, "p", driver.now()))
-        work = Work(EngineName("embedder"), PrimitiveKind.EMBEDDING, TextBatch(("x",)), 1)
-        handed = [acc.leaves.submit(begun, [work])]
-        fill(acc)
-        driver.post(RequestOpened(new.request, "p", driver.now()))
-        with pytest.raises(BusyError):
-            embed(acc, "x", new)
-        handed.append(acc.leaves.submit(begun, [work]))
-        for member in members:
-            member.may_go.set()
-        for one in handed:
-            assert callers.submit(one.value, 0).result(PATIENCE_S).shape == (1, 8)
-        for identity in (begun, new):
-            driver.post(RequestClosed(identity.request, driver.now()))

@@ -155,28 +155,6 @@ def test_a_task_cancelled_while_it_waits_for_a_permit_gives_up_its_place() -> No
         asyncio.run(main())
 
 
-def test_a_task_cancelled_while_it_holds_a_permit_gives_it_back() -> None:
-    async def hold(began: asyncio.Event) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    async def main() -> None:
-        engine = acc.borrow("chat", DECODING, 1)
-        began = asyncio.Event()
-        task = asyncio.ensure_future(
-            amake_call(acc, acc.anonymous(), engine, DECODING, partial(hold, began))
-        )
-        await began.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with acc.leaves.permit(acc.anonymous(), engine, DECODING):
-            pass
-
-    with opened() as acc:
-        asyncio.run(main())
-
-
 @pytest.mark.parametrize("granted", [False, True])
 def test_a_loop_closed_under_a_permit_gives_it_back(granted: bool) -> None:
     async def hold() -> None:

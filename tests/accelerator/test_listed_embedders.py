@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accel_harness import opened
-from fake_members import FakeMember, plain_vectors
+from fake_members import FakeMember
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
@@ -18,7 +18,6 @@ from rag_accel.engines import (
     DocumentIndex,
     IndexSpec,
     ProcessMember,
-    RemoteMember,
     SentenceTransformerEngine,
 )
 from rag_accel.scheduler.messages import EngineName
@@ -63,16 +62,6 @@ def test_a_device_computes_the_model_of_the_list(minilm: Any) -> None:
         assert "cpu-2: equal vectors on all probes" in explained(acc)
 
 
-def test_a_server_that_is_down_pauses_and_other_vectors_stay_out_with_their_reasons() -> None:
-    down = RemoteMember("http://127.0.0.1:9/v1", "some-model")
-    other = FakeMember("other", vectors=lambda texts, role: -plain_vectors(texts, role))
-    with opened(embedder=[FakeMember("here"), down, other]) as acc:
-        text = explained(acc)
-    assert "remote: paused: no vectors" in text
-    assert "no connection to the server" in text
-    assert "other: stays out" in text
-
-
 # What is refused.
 
 
@@ -109,12 +98,12 @@ def test_what_was_made_for_a_list_is_closed_when_a_later_part_is_refused(
     assert [engine is given for engine in closed] == [False]
 
 
-def test_a_name_that_no_engine_and_no_device_has_is_refused() -> None:
-    with pytest.raises(Exception, match="gpu0"):
-        Accelerator(embedder=[FakeMember("here"), "gpu0"])
-
-
 def test_listing_members_imports_no_library_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "sentence_transformers", raising=False)
     with opened(embedder=[FakeMember("a"), FakeMember("b")]):
         assert "sentence_transformers" not in sys.modules
+
+
+def test_a_name_that_no_engine_and_no_device_has_is_refused() -> None:
+    with pytest.raises(Exception, match="gpu0"):
+        Accelerator(embedder=[FakeMember("here"), "gpu0"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from accel_harness import PATIENCE_S, WAYS
+from accel_harness import PATIENCE_S
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from list_harness import OFF, ON, Awaited, echo, echoing, engines, fan_out
@@ -26,19 +25,6 @@ TEXTS = {
     "cut off": '{"queries": ["one", "two", "thr',
     "repeats": "one\none\ntwo\nthree",
 }
-
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_however_many_items_come_the_result_is_that_without_the_pass(
-    way: Callable[..., Any], text: str
-) -> None:
-    results: list[Any] = []
-    for passes in (OFF, ON):
-        with engines(echoing(), passes) as acc:
-            results.append(way(acc, fan_out(3), input=text))
-    assert results[0] == results[1]
-    assert results[0][0] == read_items(text)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -57,16 +57,6 @@ def test_a_missing_item_fails_as_the_function_that_takes_it(passes: str) -> None
         acc.run(fan_out(3, spare=False), input="one\ntwo")
 
 
-def test_a_decoding_that_fails_after_some_items_ends_the_request_with_its_error() -> None:
-    error = LookupError("gone")
-    llm = echoing(faults=Faults(lambda request: error if "bad" in str(request.payload) else None))
-    with engines(llm) as acc:
-        with pytest.raises(LookupError) as caught:
-            acc.run(fan_out(), input="one\ntwo\nbad")
-        assert caught.value is error
-        assert acc.run(fan_out(), input="one\ntwo")[0] == ("one", "two")
-
-
 def test_a_search_that_fails_ends_the_decoding_too() -> None:
     error = LookupError("no index")
     index = FakeEngine(faults=Faults(lambda request: error))

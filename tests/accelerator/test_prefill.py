@@ -82,19 +82,6 @@ def test_a_prompt_is_rendered_once() -> None:
     assert len(shown) == 1
 
 
-def test_a_handle_is_released_once_its_decoding_is_done() -> None:
-    gate = Gate(is_open=True)
-    engine = Prefilling()
-    graph = chain(
-        lambda g, name: g.add_generation(name, prompt="{input}"),
-        lambda g, name: g.add_function(name, lambda text: gate() or text, inputs="s0"),
-    )
-    with opened(llm=engine, passes=APART) as acc:
-        acc.run(graph, input="x")
-    assert len(engine.released) == 1
-    assert not engine.prefilled
-
-
 def test_a_handle_of_a_final_text_is_released_and_the_text_counts() -> None:
     released: list[Any] = []
 
@@ -110,11 +97,6 @@ def test_a_handle_of_a_final_text_is_released_and_the_text_counts() -> None:
     with opened(llm=Odd(profile)) as acc:
         assert acc.run(two_generations(), input="x") == reply("then " + reply("first x"))
     assert len(released) == 2
-
-
-def test_an_engine_that_prefills_without_a_handle_still_works() -> None:
-    with opened(llm=FakeEngine()) as acc:
-        assert acc.run(two_generations(), input="x") == reply("then " + reply("first x"))
 
 
 # Prompts whose beginning is prefilled early -------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rag_accel import END, START, Accelerator, RAGraph, workflows
+from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.engine_api import Document, GenerationOutput, ScoredDocument
 from rag_accel.engines import MemoryGraph
 from rag_accel.testing import FakeEngine
@@ -153,10 +153,3 @@ def test_paths_of_a_graph_are_hinted_at() -> None:
         accelerator.run(chain(graph, "facts", "answer"), input="Whom did Ada write to?")
         assert "hints_failed" not in accelerator.metrics.snapshot()
     assert hints(llm) == [["Ada -> wrote to -> Charles"]]
-
-
-def test_a_workflow_reads_ahead_what_it_merges_and_reranks() -> None:
-    llm = FakeEngine(compute=lambda payload: GenerationOutput("One.\nTwo."))
-    graph = workflows.advanced_document_qa(num_queries=2, top_k=2, top_n=1)
-    sent = run(graph, llm)
-    assert sorted(map(len, sent)) == [1, 2, 2]

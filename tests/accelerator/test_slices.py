@@ -85,13 +85,6 @@ def test_slices_adapt_to_the_documents_there_are(way: Any, count: int) -> None:
         assert "best.reranking.3: RERANKING" in acc.explain(merging(count), "e-graph")
 
 
-@pytest.mark.parametrize("top_n", [None, 1, 16, 47, 300])
-def test_the_best_are_taken_of_all_slices(top_n: int | None) -> None:
-    parts = {"embedder": FakeEngine(), "index": FakeEngine(), "reranker": WordReranker()}
-    with opened(**parts, passes="all") as acc:
-        assert acc.run(merging(48, top_n=top_n), input="bee elk") == expected(48, top_n)
-
-
 def test_documents_that_can_be_read_once_are_read_once() -> None:
     given: list[int] = []
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from accel_harness import PATIENCE_S, opened, reply
 
-from rag_accel import END, START, Accelerator, DeadlineError, EngineError, RAGraph
+from rag_accel import END, START, Accelerator, EngineError, RAGraph
 from rag_accel.engine_api import (
     Document,
     EngineBase,
@@ -253,17 +253,6 @@ def test_a_cancelled_request_leaves_nothing() -> None:
         search.turns.release()
         assert llm.has_work.wait(PATIENCE_S)
         handle.cancel()
-        search.turns.release()
-
-
-def test_a_deadline_ends_it_with_its_request() -> None:
-    search, llm = ScriptedSearch(found("a"), found("a")), WatchedLLM(steps=1_000_000)
-    with opened(llm=llm, index=search, embedder=FakeEngine()) as acc:
-        handle = run(acc, deadline_s=0.3)
-        search.turns.release()
-        assert llm.has_work.wait(PATIENCE_S)
-        with pytest.raises(DeadlineError):
-            handle.result(PATIENCE_S)
         search.turns.release()
 
 

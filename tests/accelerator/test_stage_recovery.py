@@ -66,6 +66,19 @@ def test_a_fallback_answers_from_the_same_values_and_is_told_of() -> None:
         assert accelerator.run(whole(ask()), input="why") == found
 
 
+def overloaded() -> tuple[OpenAICompatibleEngine, list[httpx2.Request]]:
+    """An engine whose server answers every request with 503, and the requests it got."""
+    calls: list[httpx2.Request] = []
+
+    def fail(request: httpx2.Request) -> httpx2.Response:
+        calls.append(request)
+        return httpx2.Response(503, headers={"retry-after-ms": "1"})
+
+    transport = httpx2.MockTransport(fail)
+    engine = OpenAICompatibleEngine("http://server.test/v1", "m", transport=transport)
+    return engine, calls
+
+
 @pytest.mark.parametrize(
     ("retry", "num_calls"),
     [
@@ -81,28 +94,14 @@ def test_a_fallback_answers_from_the_same_values_and_is_told_of() -> None:
 def test_attempts_of_a_stage_take_the_place_of_those_of_its_client(
     retry: Any, num_calls: int
 ) -> None:
-    calls: list[httpx2.Request] = []
-
-    def fail(request: httpx2.Request) -> httpx2.Response:
-        calls.append(request)
-        return httpx2.Response(503, headers={"retry-after-ms": "1"})
-
-    transport = httpx2.MockTransport(fail)
-    engine = OpenAICompatibleEngine("http://server.test/v1", "m", transport=transport)
+    engine, calls = overloaded()
     with Accelerator(llm=engine) as accelerator, pytest.raises(RemoteEngineError, match="HTTP 503"):
         accelerator.run(whole(ask(retry=retry)), input="why")
     assert len(calls) == num_calls
 
 
 def test_a_fallback_stage_has_the_attempts_of_its_client() -> None:
-    calls: list[httpx2.Request] = []
-
-    def fail(request: httpx2.Request) -> httpx2.Response:
-        calls.append(request)
-        return httpx2.Response(503, headers={"retry-after-ms": "1"})
-
-    transport = httpx2.MockTransport(fail)
-    spare = OpenAICompatibleEngine("http://server.test/v1", "m", transport=transport)
+    spare, calls = overloaded()
     graph = whole(ask(retry=Retry(1, backoff_s=0.0), fallback="spare"))
     with (
         Accelerator(llm=dead(), engines={"spare": spare}) as accelerator,
@@ -151,16 +150,6 @@ def test_each_form_of_engine_may_replace_each_other(first: str, spare: str) -> N
         assert asyncio.run(accelerator.arun(graph, input="why")) == found
         assert list(accelerator.stream(graph, input="why")) == [found]
         assert accelerator.compile(graph).run(input="why") == found
-        assert soon_idle(accelerator)
-
-
-def test_a_constant_takes_the_place_of_a_search() -> None:
-    graph = RAGraph().add_retrieval("docs", fallback=Constant(()))
-    whole(graph.add_generation("answer", "{docs}{input}").add_edge(START, "docs"), "answer")
-    graph.add_edge("docs", "answer")
-    engines = {"embedder": dead(), "index": FakeEngine()}
-    with Accelerator(llm=lambda prompt: prompt, **engines) as accelerator:
-        assert accelerator.run(graph, input="why") == "why"
         assert soon_idle(accelerator)
 
 

@@ -19,16 +19,6 @@ from rag_accel import Accelerator, BusyError, DeadlineError
 from rag_accel.testing import FakeEngine
 
 
-def test_a_handle_tells_whether_its_request_has_ended() -> None:
-    with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
-        handle = acc.submit(generation_graph(), input="x")
-        gate.wait_until_entered()
-        assert not handle.done
-        gate.open()
-        assert handle.result(PATIENCE_S) == reply("x")
-        assert handle.done
-
-
 def test_a_result_can_be_asked_for_again_and_by_many_threads() -> None:
     with Gate() as gate, opened(llm=FakeEngine(compute=gate)) as acc:
         handle = acc.submit(generation_graph(), input="x")

@@ -34,18 +34,10 @@ def fan_out(*fns: Callable[..., Any]) -> RAGraph:
     return graph
 
 
+@pytest.mark.parametrize("make", [FakeSyncCall, FakeAsyncCall])
 @anyhow
-def test_a_function_sees_the_callers_context(way: Way) -> None:
-    fn = FakeSyncCall(context_var=user)
-    user.set("alice")
-    with opened() as acc:
-        way(acc, function_graph(fn), input="x")
-    assert fn.calls[0].context_value == "alice"
-
-
-@anyhow
-def test_an_async_function_sees_the_callers_context(way: Way) -> None:
-    fn = FakeAsyncCall(context_var=user)
+def test_a_function_sees_the_callers_context(way: Way, make: Any) -> None:
+    fn = make(context_var=user)
     user.set("alice")
     with opened() as acc:
         way(acc, function_graph(fn), input="x")
@@ -91,18 +83,6 @@ def test_run_leaves_the_threads_own_event_loop_alone() -> None:
         loop.close()
 
 
-def test_arun_awaits_async_calls_on_the_callers_loop() -> None:
-    llm = FakeAsyncCall()
-
-    async def main() -> None:
-        await acc.arun(borrowed_chain(3), input="x")
-        assert {call.loop for call in llm.calls} == {asyncio.get_running_loop()}
-
-    with opened(llm=llm) as acc:
-        asyncio.run(main())
-    assert {call.thread_id for call in llm.calls} == {threading.get_ident()}
-
-
 def test_arun_calls_sync_code_in_our_threads_not_in_the_loops_executor() -> None:
     names: list[str] = []
 
@@ -136,29 +116,20 @@ def test_no_code_of_a_callable_object_runs_on_the_schedulers_thread(way: Way) ->
     assert "rag-accel-driver" not in names
 
 
-def test_a_sync_function_that_returns_an_awaitable_is_awaited_on_the_callers_loop() -> None:
-    inner = FakeAsyncCall()
-
-    async def main() -> None:
-        await acc.arun(function_graph(lambda text: inner(text)), input="x")
-        assert inner.calls[0].loop is asyncio.get_running_loop()
-
-    with opened() as acc:
-        asyncio.run(main())
-
-
-@pytest.mark.parametrize("kind", ["partial", "method", "object"])
+@pytest.mark.parametrize("kind", ["partial", "method", "object", "sync that returns it"])
 def test_async_callables_of_every_kind_are_awaited_on_the_callers_loop(kind: str) -> None:
     call = FakeAsyncCall()
     fn: Callable[..., Any] = {
         "partial": functools.partial(call.__call__, "bound"),
         "method": call.__call__,
         "object": call,
+        "sync that returns it": lambda text: call(text),
     }[kind]
 
     async def main() -> None:
         await acc.arun(function_graph(fn), input="x")
         assert call.calls[0].loop is asyncio.get_running_loop()
+        assert call.calls[0].thread_id == threading.get_ident()
 
     with opened() as acc:
         asyncio.run(main())

@@ -25,7 +25,6 @@ from bench.graph.opponents import (
 )
 from bench.graph.trees import PathGraph, letter_pieces
 from bench.kv.first_token import Shape
-from bench.results import SuiteResult
 from bench.suites import graph_ttft
 from rag_accel.engines.llm.local.reuse.spans import SpanReuse
 from rag_accel.sample import read_library_graph
@@ -58,11 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("tiny-tokenizer")
     tokenizer().save_pretrained(path)
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def found(folder: str) -> SuiteResult:
-    return graph_ttft.run(True, TINY, folder)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +15,25 @@ import torch
 from fake_runner import tokenizer
 
 from bench.baselines import chunk_reuse
-from bench.baselines.chunk_reuse import KeptStates, answered, encoded, reuse
+from bench.baselines.cacheblend import CacheBlend
+from bench.baselines.chunk_reuse import (
+    KeptStates,
+    answered,
+    chosen,
+    encoded,
+    question_attention,
+    reuse,
+)
+from rag_accel.engines.llm.local.batching.rows import SequenceRows
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.errors import ConfigError
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
 from rag_accel.kv.segments import SegmentedPrompt
+from rag_accel.kv.selection import Asked, QuestionGuided
+
+SHARE = 0.15
 
 PROMPT = TextPrompt(
     (
@@ -138,6 +153,96 @@ def test_a_state_gone_wrong_is_what_deviates(runner: Any, prompt: SegmentedPromp
     assert found == wrong.start + 3
 
 
+@pytest.mark.parametrize("asked", ["question", "last"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_one_layer_is_the_choice_of_the_engine_at_that_layer(
+    runner: Any, prompt: SegmentedPrompt, layer: int, asked: Asked
+) -> None:
+    selector = QuestionGuided(asked)
+    options = LocalOptions(
+        kv_reuse="fused",
+        kv_recipe="alone",
+        reuse_always=True,
+        recompute_ratio=SHARE,
+        recompute_layer=layer,
+        selector=selector,
+    )
+    engine = ForcedEngine(loaded(), options, threads=1)
+    _, theirs = engine.answer(PROMPT.generation_input(3), len(prompt.ids), [7, 8, 9])
+    engine.close()
+    states = encoded(runner, prompt)
+    scores = question_attention(runner, prompt, states, [layer], asked)
+    again = chosen(scores, prompt, SHARE, selector)
+    ours = reuse(runner, prompt, states, [7, 8], again)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_attention_of_a_question_over_exact_states_is_that_of_the_model(
+    runner: Any, prompt: SegmentedPrompt
+) -> None:
+    lane = runner.pool.take(len(prompt.ids))
+    places = range(len(prompt.ids))
+    runner.run([SequenceRows(lane, prompt.ids, places, places, places[-1:])])
+    states = {one.ids: runner.pool.read(lane, range(one.start, one.end)) for one in prompt.chunks}
+    runner.pool.free(lane)
+    model = copy.deepcopy(tiny_chat.model())
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        looks = model(torch.tensor([prompt.ids]), output_attentions=True).attentions
+    end = prompt.chunks[-1].end
+    for layers in ([0], [1], range(runner.layers)):
+        scores = question_attention(runner, prompt, states, layers)
+        theirs = torch.stack([looks[layer][0].mean(0)[end:].sum(0) for layer in layers]).mean(0)
+        torch.testing.assert_close(torch.tensor(scores), theirs, atol=1e-4, rtol=1e-4)
+
+
+# CacheBlend, as it is timed
+
+
+def test_all_tokens_computed_again_are_full_attention(runner: Any, prompt: SegmentedPrompt) -> None:
+    found = CacheBlend(tiny_chat.model(), runner, 1.0).prefill(prompt)
+    torch.testing.assert_close(found, plain(prompt.ids), atol=1e-4, rtol=1e-4)
+
+
+def test_no_token_computed_again_is_full_reuse(runner: Any, prompt: SegmentedPrompt) -> None:
+    found = CacheBlend(tiny_chat.model(), runner, 0.0).prefill(prompt)
+    states = encoded(runner, prompt)
+    torch.testing.assert_close(found, reuse(runner, prompt, states), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_chosen_are_the_tokens_that_a_whole_prefill_shows_to_deviate_most(
+    runner: Any, prompt: SegmentedPrompt, share: float
+) -> None:
+    blend = CacheBlend(tiny_chat.model(), runner, share)
+    found = blend.prefill(prompt)
+    states = encoded(runner, prompt)
+    whole = answered(runner, prompt.ids, 1).state
+    assert blend.chosen == chunk_reuse.most_deviant(runner, prompt, states, share, whole)
+    again = reuse(runner, prompt, states, again=blend.chosen)
+    torch.testing.assert_close(found, again, atol=1e-4, rtol=1e-4)
+
+
+def test_texts_are_encoded_once(
+    runner: Any, prompt: SegmentedPrompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blend = CacheBlend(tiny_chat.model(), runner, 0.15)
+    blend.prefill(prompt)
+    monkeypatch.setattr("bench.baselines.cacheblend.encoded", None)
+    turned = TextPrompt(PROMPT.texts[::-1], "Which one?").segmented(tokenizer())
+    found = blend.prefill(turned)
+    assert len(found) == 1
+    assert runner.pool.held_bytes == 0
+
+
+def test_another_type_of_model_is_refused(runner: Any) -> None:
+    other = SimpleNamespace(config=SimpleNamespace(model_type="qwen2"))
+    with pytest.raises(ConfigError, match="another model"):
+        CacheBlend(other, runner, 0.15)
+
+
 def test_no_lane_is_left(runner: Any, prompt: SegmentedPrompt) -> None:
-    reuse(runner, prompt, encoded(runner, prompt))
+    states = encoded(runner, prompt)
+    reuse(runner, prompt, states)
+    question_attention(runner, prompt, states, [0])
     assert runner.pool.held_bytes == 0

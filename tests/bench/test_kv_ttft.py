@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 import tiny_chat
 from fake_runner import tokenizer
+from tiny_chat import TEXTS
 
 from bench.arms import bench_accelerator
 from bench.kv import first_token, kvboost
@@ -31,12 +32,6 @@ from bench.measure import Pairs
 from rag_accel.fidelity.prompts import TextCutter
 
 pytestmark = pytest.mark.usefixtures("loop_of_the_thread")
-
-TEXTS = (
-    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
-    "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
-    "The filter of the pump is cleaned every month, or when the water no longer comes.",
-)
 
 
 #: Speaks as the real script does, and finds every piece that it was given before.

@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 import torch
 from fake_runner import tokenizer
 from hf_callers import own_model
+from tiny_chat import TEXTS
 
 from bench.local_llm import answers, beside, first_token
 from bench.local_llm.chains import Streamed, streamed
@@ -21,12 +22,6 @@ from bench.suites.serving import INT8, Material, Sizes, _Bench
 from rag_accel import Accelerator
 from rag_accel.engines.llm.local.model import runner_choice
 from rag_accel_demo.load import Load
-
-TEXTS = (
-    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
-    "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
-    "The filter of the pump is cleaned every month, or when the water no longer comes.",
-)
 
 
 @pytest.fixture

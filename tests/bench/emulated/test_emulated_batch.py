@@ -91,30 +91,6 @@ def test_decoding_goes_on_beside_a_long_prefill() -> None:
     assert step.end_s == step_time_s(H100_LIKE_1B, 1, 1, 512)
 
 
-def test_only_streamed_sequences_report_every_token() -> None:
-    batch = ContinuousBatch(H100_LIKE_1B)
-    batch.add(make(1, 3, stream=True))
-    batch.add(make(1, 3))
-    counts = [len(updates) for _, updates in run_all(batch)]
-    assert counts == [1, 1, 2]
-
-
-def test_the_end_carries_the_output_and_its_counts() -> None:
-    batch = ContinuousBatch(H100_LIKE_1B)
-    batch.add(make(7, 2))
-    output = run_all(batch)[-1][1][0].output
-    assert output is not None
-    assert (output.text, output.prompt_tokens, output.completion_tokens) == ("w0 w1 ", 7, 2)
-
-
-def test_prefill_only_ends_without_a_token() -> None:
-    batch = ContinuousBatch(H100_LIKE_1B)
-    batch.add(make(600, 0, prefill_only=True))
-    steps = run_all(batch)
-    assert [len(updates) for _, updates in steps] == [0, 1]
-    assert batch.counters.decode_tokens == 0
-
-
 def test_at_most_max_sequences_run_and_the_rest_waits() -> None:
     batch = ContinuousBatch(replace(H100_LIKE_1B, max_sequences=2))
     for _ in range(3):
@@ -160,15 +136,6 @@ def test_a_sequence_discarded_within_its_prefill_says_nothing() -> None:
     batch.discard(gone)
     assert batch.end_step() == []
     assert batch.begin_step(1.0) is None
-
-
-def test_discarding_a_waiting_or_unknown_sequence_is_harmless() -> None:
-    batch = ContinuousBatch(H100_LIKE_1B)
-    waiting = make(0, 1)
-    batch.add(waiting)
-    batch.discard(waiting)
-    batch.discard(make(0, 1))
-    assert batch.begin_step(0.0) is None
 
 
 def test_drain_returns_what_has_not_ended() -> None:

@@ -82,25 +82,6 @@ def test_the_engine_and_other_callers_get_the_same_text(
     assert output.value == generate(device, work("a").payload)
 
 
-def test_work_submitted_together_shares_every_step(
-    engine: EmulatedEngine, device: EmulatedDevice
-) -> None:
-    engine.submit([work(f"w{number}") for number in range(64)])
-    finish(engine, *(f"w{number}" for number in range(64)))
-    assert device.batch.counters.steps == 4
-
-
-def test_prefilling_ends_with_a_handle_and_no_text(
-    engine: EmulatedEngine, device: EmulatedDevice
-) -> None:
-    engine.submit([work("p", SYSTEM, kind=PREFILLING, stream=True)])
-    (output,) = finish(engine, "p")
-    assert output.kind == "final"
-    assert output.handle is not None
-    assert output.value is None
-    assert device.batch.counters.decode_tokens == 0
-
-
 @pytest.mark.parametrize(
     "kind", [PREFILLING, PrimitiveKind.PARTIAL_PREFILLING, PrimitiveKind.FULL_PREFILLING]
 )
@@ -194,25 +175,6 @@ def test_what_respond_raises_is_the_error_of_its_item() -> None:
     assert outputs[WorkId("bad")].error is error
     assert outputs[WorkId("good")].value.text == "fine"
     engine.close()
-
-
-def test_a_step_ends_with_its_budget(endless: EmulatedEngine) -> None:
-    endless.submit([work("a")])
-    assert endless.step(StepBudget(time_s=0.01)) == []
-
-
-def test_an_interrupt_before_the_step_is_not_lost(endless: EmulatedEngine) -> None:
-    endless.submit([work("a")])
-    endless.interrupt()
-    assert endless.step(StepBudget()) == []
-
-
-def test_cancelling_frees_the_place_at_once() -> None:
-    with EmulatedDevice(ENDLESS) as device:
-        engine = EmulatedEngine(device)
-        engine.submit([work("a"), work("b")])
-        engine.cancel([WorkId("a")])
-        assert device.batch.num_running + device.batch.num_waiting == 1
 
 
 def test_closing_one_engine_leaves_a_shared_device_to_others(device: EmulatedDevice) -> None:

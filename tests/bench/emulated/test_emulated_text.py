@@ -102,34 +102,12 @@ def test_a_scripted_answer_is_cut_at_max_tokens_and_says_so() -> None:
     assert script.output().completion_tokens == 2
 
 
-def test_a_scripted_answer_without_limit_is_whole() -> None:
-    answer = " ".join(["word"] * 50)
-    assert write(ask("q"), answer) == answer
-
-
 def test_the_answer_ends_before_the_first_stop_text() -> None:
     assert write(ask("q", stop=("three", "two")), "one two three") == "one "
 
 
 def test_a_stop_text_that_is_empty_or_absent_changes_nothing() -> None:
     assert write(ask("q", stop=("", "zzz")), "one two") == "one two"
-
-
-def test_respond_sees_the_messages() -> None:
-    request = ask("ping")
-    script = write_script(request, lambda turns: turns[0].content[::-1], default_max_tokens=8)
-    assert script.output().text == "gnip"
-
-
-def test_what_respond_raises_passes_through_unchanged() -> None:
-    error = KeyError("mine")
-
-    def respond(messages: object) -> str:
-        raise error
-
-    with pytest.raises(KeyError) as caught:
-        write_script(ask("q"), respond, default_max_tokens=8)
-    assert caught.value is error
 
 
 def test_respond_must_return_text() -> None:

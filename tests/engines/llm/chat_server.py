@@ -12,8 +12,6 @@ from typing import Any, Literal
 from aiohttp import web
 from loopback_server import LoopbackServer
 
-BROKEN_JSON = '{"choices": [{"index": 0, "mess'
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -21,12 +19,12 @@ class Fault:
 
     Args:
         kind: ``status`` answers with an error status; ``drop`` breaks the connection before the
-            first byte; ``truncate`` breaks it in the middle of the answer; ``malformed`` sends
-            broken JSON; ``slow`` waits before the first byte and then answers properly.
-        after_deltas: texts that a stream sends before it is truncated or malformed.
+            first byte; ``truncate`` breaks it in the middle of the answer; ``slow`` waits
+            before the first byte and then answers properly.
+        after_deltas: texts that a stream sends before it is truncated.
     """
 
-    kind: Literal["status", "drop", "truncate", "malformed", "slow"]
+    kind: Literal["status", "drop", "truncate", "slow"]
     status: int = 500
     retry_after: str | None = None
     message: str = "scripted fault"
@@ -99,11 +97,9 @@ async def _whole(
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     if fault is None:
         return web.json_response({"choices": [choice], "usage": _usage(call)})
-    if fault.kind == "malformed":
-        return web.Response(text=BROKEN_JSON, content_type="application/json")
     response = web.StreamResponse(headers={"content-length": "1000"})
     await response.prepare(request)
-    await response.write(BROKEN_JSON.encode())
+    await response.write(b'{"choices": [{"index": 0, "mess')
     return _break_off(request, response)
 
 
@@ -115,10 +111,9 @@ async def _stream(
     last = None if fault is None else fault.after_deltas + 1  # the first one tells the role
     for chunk in [*_chunks(call)][:last]:
         await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-    if fault is not None and fault.kind == "truncate":
+    if fault is not None:
         return _break_off(request, response)
-    end = "[DONE]" if fault is None else BROKEN_JSON
-    await response.write(f"data: {end}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
     return response
 
 

@@ -53,8 +53,8 @@ def answer(engine: LocalLLMEngine, work: EngineRequest) -> GenerationOutput:
     return value(finish(engine, str(work.id)), str(work.id))
 
 
-def tokens(text: str) -> int:
-    return len(tokenizer()(text, add_special_tokens=False)["input_ids"])
+def tokens(*texts: str) -> int:
+    return sum(len(tokenizer()(text, add_special_tokens=False)["input_ids"]) for text in texts)
 
 
 ALL = tokens(A) + tokens(B) + tokens(C)

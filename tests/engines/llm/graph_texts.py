@@ -91,10 +91,6 @@ class WatchedEngine(LocalLLMEngine):
         ]
 
 
-def tokens(*texts: str) -> int:
-    return sum(len(tokenizer()(text, add_special_tokens=False)["input_ids"]) for text in texts)
-
-
 def search(query: str, k: int) -> list[Document]:
     """Find the same documents whatever is asked."""
     return list(DOCUMENTS[:k])

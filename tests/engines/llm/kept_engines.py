@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fake_runner import finish, tokenizer, value
+import chunk_prompts
+import pytest
+from chunk_prompts import asked
+from fake_runner import tokenizer
 from tiny_chat import model
 
 from rag_accel.engine_api import (
-    ChunkSpan,
-    EngineRequest,
-    GenerationInput,
     GenerationOutput,
-    Message,
-    PrimitiveKind,
-    WorkId,
 )
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.loading import load
@@ -35,29 +32,26 @@ def engine_over(folder: Path, source: Any = None, clock: Any = None, **options: 
     )
 
 
-def asked(id: str, *texts: str, **fields: Any) -> EngineRequest:
-    """Return work whose prompt holds texts and a question."""
-    content = "\n\n".join(texts) + "\n\nHow high is it?"
-    places = [content.index(text) for text in texts]
-    passages = [ChunkSpan(0, at, at + len(text)) for at, text in zip(places, texts, strict=True)]
-    payload = GenerationInput(
-        (Message("user", content),), max_tokens=6, chunk_spans=tuple(passages)
-    )
-    return EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload, **fields)
-
-
-def answer(engine: LocalLLMEngine, *texts: str, **fields: Any) -> GenerationOutput:
-    """Return what an engine answers to a prompt with texts."""
-    engine.submit([asked("one", *texts, **fields)])
-    return value(finish(engine, "one"), "one")
-
-
 def reused(output: GenerationOutput) -> int:
     """Return how many tokens of texts were not computed."""
     assert output.use is not None
     return output.use.from_chunks
 
 
-def tokens(*texts: str) -> int:
-    """Return how many tokens texts have."""
-    return sum(len(tokenizer()(one, add_special_tokens=False)["input_ids"]) for one in texts)
+def answer(engine: LocalLLMEngine, *texts: str, **fields: Any) -> GenerationOutput:
+    """Return what an engine answers to a prompt with texts."""
+    return chunk_prompts.answer(engine, asked("one", *texts, **fields))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Return a function that makes an engine over one folder; all are closed at the end."""
+    made: list[LocalLLMEngine] = []
+
+    def engine(*given: Any, **options: Any) -> LocalLLMEngine:
+        made.append(engine_over(tmp_path / "kept", *given, **options))
+        return made[-1]
+
+    yield engine
+    for one in made:
+        one.close()

@@ -133,24 +133,6 @@ def test_nothing_is_repeated_after_the_first_streamed_token(
     assert naps.seconds == []
 
 
-@pytest.mark.parametrize("after", [0, 2])
-def test_a_malformed_event_is_a_named_error(
-    remote: OpenAICompatibleEngine, server: ChatServer, after: int
-) -> None:
-    server.script(Fault("malformed", after_deltas=after))
-    error = error_of(run(remote, work(stream=True)))
-    assert "not a chat chunk" in str(error)
-    assert server.num_calls == 1
-
-
-def test_malformed_json_is_a_named_error(
-    remote: OpenAICompatibleEngine, server: ChatServer
-) -> None:
-    server.script(Fault("malformed"))
-    assert "not a chat completion" in str(error_of(run(remote, work())))
-    assert server.num_calls == 1
-
-
 def test_a_server_silent_for_too_long_is_a_named_error_and_not_asked_again(
     make_engine: MakeEngine, server: ChatServer
 ) -> None:
@@ -171,37 +153,6 @@ def test_a_server_that_is_not_there_is_a_named_error(
     assert "no connection to the server" in str(error)
     assert error.status is None
     assert len(naps.seconds) == 3
-
-
-def test_an_answer_longer_than_allowed_is_a_named_error(make_engine: MakeEngine) -> None:
-    async def respond(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, content=b"x" * 101)
-
-    options = RemoteOptions(max_response_bytes=100)
-    engine = make_engine(transport=httpx2.MockTransport(respond), options=options)
-    for id, stream in (("whole", False), ("stream", True)):
-        assert "too long" in str(error_of(run(engine, work(id, stream=stream))))
-
-
-def test_a_stream_that_ends_without_its_end_mark_is_complete_after_a_finish_reason(
-    make_engine: MakeEngine,
-) -> None:
-    async def respond(request: httpx2.Request) -> httpx2.Response:
-        event = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\n'
-        return httpx2.Response(200, content=event)
-
-    engine = make_engine(transport=httpx2.MockTransport(respond))
-    assert run(engine, work(stream=True)).value.text == "hi"
-
-
-def test_a_stream_that_ends_early_is_a_named_error(make_engine: MakeEngine) -> None:
-    async def respond(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(
-            200, content=b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
-        )
-
-    engine = make_engine(transport=httpx2.MockTransport(respond))
-    assert "broke" in str(error_of(run(engine, work(stream=True))))
 
 
 class Body(httpx2.AsyncByteStream):

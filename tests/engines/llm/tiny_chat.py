@@ -11,6 +11,12 @@ from tiny_models import LLAMA3, SIZES
 from transformers import LlamaConfig, LlamaForCausalLM
 
 TOKENS = 12
+#: To be the documents of a prompt.
+TEXTS = (
+    "The height of Mount Fuji is 3776 metres, said the guide to those who came along.",
+    "A crane lifts loads by a rope over a pulley, and lets them down by the same rope.",
+    "The filter of the pump is cleaned every month, or when the water no longer comes.",
+)
 
 
 @cache

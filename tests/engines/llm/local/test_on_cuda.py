@@ -187,46 +187,6 @@ def test_long_answers_of_a_real_model_are_what_generate_makes() -> None:
     assert found == [generated(source, real_tokenizer(), at, 32) for at in range(20)]
 
 
-def test_two_models_run_side_by_side() -> None:
-    other = copy.deepcopy(model())
-    with torch.no_grad():
-        other.lm_head.weight.mul_(-1)
-    first, second = engine(), engine(other)
-    try:
-        found = texts(first, 3, 8), texts(second, 3, 8)
-    finally:
-        first.close()
-        second.close()
-    assert found[0] == [generated(model(), tokenizer(), at, 8) for at in range(3)]
-    assert found[1] == [generated(other, tokenizer(), at, 8) for at in range(3)]
-    assert found[0] != found[1]
-
-
-def test_a_pool_too_small_for_all_gives_the_same_answers() -> None:
-    whole, small = engine(), engine(pool_bytes=1 << 18)
-    try:
-        assert texts(whole, 8, 8) == texts(small, 8, 8)
-    finally:
-        whole.close()
-        small.close()
-
-
-def test_sampled_answers_repeat_with_their_seed() -> None:
-    made = engine()
-    payload = GenerationInput(
-        turns(0), max_tokens=12, options={"temperature": 1.0, "top_p": 0.9, "seed": 7}
-    )
-
-    def sampled(id: str) -> str:
-        made.submit([EngineRequest(WorkId(id), id, PrimitiveKind.DECODING, payload)])
-        return value(finish(made, id), id).text
-
-    try:
-        assert sampled("one") == sampled("two")
-    finally:
-        made.close()
-
-
 def test_a_step_takes_no_cores_of_the_processor() -> None:
     made, named = engine(), engine(max_threads=2)
     try:
@@ -290,18 +250,6 @@ def test_reused_texts_give_on_the_device_what_they_give_on_the_processor(reuse: 
     assert found[0] == found[1]
 
 
-def test_all_tokens_computed_again_are_the_exact_answer() -> None:
-    fused = engine(kv_reuse="fused", reuse_always=True, recompute_ratio=1.0)
-    plain = engine(kv_reuse="exact")
-    try:
-        answer(fused, asked("one", A, B, C))
-        found = answer(fused, asked("two", C, A, B))
-        assert found.text == answer(plain, asked("two", C, A, B)).text
-    finally:
-        fused.close()
-        plain.close()
-
-
 def test_states_of_a_folder_are_read_to_either_device(tmp_path: Path) -> None:
     kept: dict[str, Any] = {"kv_reuse": "full", "kv_folder": str(tmp_path), "runner": "torch"}
     said: list[str] = []
@@ -315,18 +263,6 @@ def test_states_of_a_folder_are_read_to_either_device(tmp_path: Path) -> None:
             assert counts["chunk_hits_disk"] == 3
             assert counts["chunk_misses"] == 0
     assert said[0] == said[1] == said[2]
-
-
-def test_texts_that_do_not_fit_are_evicted_and_computed_again() -> None:
-    made = engine(kv_reuse="full", chunk_bytes=1 << 15)
-    many = [f"{text} Line {number}." for number in range(12) for text in (A, B, C)]
-    try:
-        for at, text in enumerate(many * 2):
-            answer(made, asked(str(at), text))
-        counts = made.counts
-    finally:
-        made.close()
-    assert counts["chunk_misses"] > len(many)
 
 
 def test_memory_of_the_device_is_given_back_by_a_closed_engine() -> None:
@@ -345,11 +281,6 @@ def test_memory_of_the_device_is_given_back_by_a_closed_engine() -> None:
 
 
 # What is refused.
-
-
-def test_half_precision_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="float16"):
-        load(model("float16"), tokenizer())
 
 
 @pytest.mark.parametrize("options", [{"runner": "paged"}, {"weights": "int8"}])

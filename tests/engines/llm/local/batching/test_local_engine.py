@@ -32,7 +32,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.llm.local.batching.forward_cost import ALONE
-from rag_accel.engines.llm.local.batching.schedule import JUST_BEGUN, LEAST_CHUNK
+from rag_accel.engines.llm.local.batching.schedule import LEAST_CHUNK
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ClosedError, ConfigError, EngineError, EngineOutputError
@@ -179,14 +179,6 @@ def test_stop_strings_end_the_text(stream: bool, runner: FakeRunner) -> None:
     assert value(outputs, "a").finish_reason == "stop"
     pieces = "".join(one.value for one in outputs if one.kind == "partial")
     assert pieces == ("the end. " if stream else "")
-
-
-def test_a_token_of_the_end_ends_the_text() -> None:
-    runner = FakeRunner(peak=lambda history: 1 if len(history) > len(prompt_ids(HEAD)) + 2 else 70)
-    engine = make(runner, eos=None)
-    engine.submit([work("a", HEAD, max_tokens=50)])
-    found = value(finish(engine, "a"), "a")
-    assert (found.completion_tokens, found.finish_reason) == (4, "stop")
 
 
 def test_seeded_texts_are_the_same_alone_and_together() -> None:
@@ -442,32 +434,6 @@ def test_a_prompt_that_others_wait_for_has_no_more_rows_however_fast(runner: Fak
 def test_pieces_of_prompts_are_not_cut_for_steps_that_are_shorter(runner: FakeRunner) -> None:
     _at_128_rows_a_second(runner, 2.0 / ALONE, StepBudget(0.02))
     assert [len(forward[0]) for forward in runner.forwards] == [512, 256]
-
-
-def test_pieces_beside_a_completion_are_as_short_as_its_tokens_may_wait(runner: FakeRunner) -> None:
-    clock = ManualClock()
-    engine = make(runner, stall_s=0.25, clock=clock)
-    runner.before = lambda: clock.advance(0.5)
-    engine.submit([work("a", "many words " * 40, max_tokens=100, stream=True)])
-    while len(runner.forwards) < 2 + JUST_BEGUN:  # its prompt, and the tokens it begins with
-        engine.step(StepBudget(0.0))
-    engine.submit([work("b", "another text " * 80)])
-    engine.step(StepBudget(0.0))
-    decoded, piece = runner.forwards[-1]
-    assert len(decoded) == 1
-    assert len(piece) == LEAST_CHUNK
-
-
-def test_the_first_tokens_of_a_completion_cut_no_prompt(runner: FakeRunner) -> None:
-    clock = ManualClock()
-    engine = make(runner, stall_s=0.25, clock=clock)
-    runner.before = lambda: clock.advance(0.5)
-    engine.submit([work("a", "many words " * 40, max_tokens=100, stream=True)])
-    engine.step(StepBudget(0.0))
-    engine.submit([work("b", "another text " * 80)])
-    engine.step(StepBudget(0.0))
-    _, piece = runner.forwards[-1]
-    assert len(piece) > LEAST_CHUNK
 
 
 def _at_128_rows_a_second(

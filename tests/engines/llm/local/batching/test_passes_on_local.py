@@ -147,16 +147,6 @@ def test_what_was_computed_during_the_search_is_not_computed_again(name: str) ->
     assert engine.held_bytes == 0
 
 
-def test_only_what_an_earlier_call_left_counts_as_taken_over() -> None:
-    engine = started_early(WORKFLOWS["one_shot"], runs=2)
-    begun, whole, _, again = map(ids_of, engine.asked)
-    uses = [engine.ended[one.id].value.use for one in (engine.asked[1], engine.asked[3])]
-    assert whole == again
-    assert uses[0] == PromptUse(computed=len(whole))
-    assert uses[1].from_prefix >= common_length(begun, whole)
-    assert uses[1].computed + uses[1].from_prefix == len(whole)
-
-
 def _joined(docs: Any) -> str:
     return " ".join(found.document.text for found in docs)
 

@@ -177,14 +177,3 @@ def test_running_leaves_torch_as_it_was(runner: PackedRunner) -> None:
     after = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_num_threads())
     assert after == before
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
-@pytest.mark.parametrize("name", MODELS)
-def test_chunks_on_an_accelerator(name: str) -> None:
-    model = fresh(name, torch.bfloat16).to("cuda")
-    found = packed_logits(runner_for(model), [A, B, C], Random(1))
-    for ids, logits in zip((A, B, C), found, strict=True):
-        expected = own_logits(model, ids)
-        assert difference(logits, expected) <= BOUNDS[torch.bfloat16] * expected.abs().max()

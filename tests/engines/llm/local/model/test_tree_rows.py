@@ -177,13 +177,6 @@ def test_rows_of_a_tree_are_proved_at_a_load(
         check_trees(model, runner)
 
 
-def test_a_model_with_a_window_is_refused_by_name() -> None:
-    options = LocalOptions(kv_reuse="dependency")
-    with pytest.raises(ConfigError, match="sliding window") as refused:
-        load(shared("mistral"), needs_tokenizer=False, options=options)
-    assert "dependency" in str(refused.value)
-
-
 @pytest.mark.parametrize("runner", ["auto", "paged"])
 def test_an_operator_without_masks_is_named(
     runner: RunnerName, monkeypatch: pytest.MonkeyPatch

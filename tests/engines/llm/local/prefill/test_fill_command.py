@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 import tiny_chat
+from chunk_prompts import A, B, C
 from fake_runner import tokenizer
 
 from rag_accel.cli import main
@@ -20,11 +21,7 @@ from rag_accel.cli.corpus import read_corpus, read_messages
 from rag_accel.engine_api import Message
 from rag_accel.errors import ConfigError
 
-TEXTS = [
-    "The height of Mount Fuji is 3776 metres.",
-    "A lane holds keys and values of one sequence.",
-    "The guide said which of the documents it is.",
-]
+TEXTS = [A, B, C]
 #: Fills a folder with texts one after the other and is killed after the second.
 KILLED = """
 import json, os, sys

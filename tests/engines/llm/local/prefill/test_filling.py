@@ -7,22 +7,19 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import chunk_prompts
 import numpy as np
 import pytest
 import torch
-from fake_runner import finish, tokenizer, value
+from chunk_prompts import SYSTEM, A, B, C, asked, tokens
+from fake_runner import tokenizer
+from kept_engines import engine_over, reused
 from tiny_chat import model
 
 from rag_accel.engine_api import (
-    ChunkSpan,
-    EngineRequest,
-    GenerationInput,
     GenerationOutput,
     Message,
-    PrimitiveKind,
-    WorkId,
 )
-from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.prefill.fill_prompt import prompt_of
@@ -33,12 +30,7 @@ from rag_accel.kv.entry import KeyValues
 from rag_accel.kv.keys import ChunkSource
 from rag_accel.kv.rotation import rotated
 
-TEXTS = [
-    "The height of Mount Fuji is 3776 metres.",
-    "A lane holds keys and values of one sequence.",
-    "The guide said which of the documents it is.",
-]
-SYSTEM = "Answer by the documents."
+TEXTS = [A, B, C]
 #: The second text is the nearest of the first, the third the farthest.
 ANGLES = [0.0, 0.4, 1.0]
 
@@ -88,30 +80,11 @@ def kept(folder: Path, text: str, *before: str) -> KeyValues:
 
 
 def answer(folder: Path, *texts: str, namespace: str = "", **options: Any) -> GenerationOutput:
-    loaded = load(model(), tokenizer(), pool_bytes=1 << 24)
-    chosen = {"kv_reuse": "full", "kv_folder": str(folder), **options}
-    engine = LocalLLMEngine(loaded.runner, loaded.tokenizer, eos=(), options=LocalOptions(**chosen))
-    content = "\n\n".join(texts) + "\n\nHow high is it?"
-    places = [content.index(text) for text in texts]
-    passages = [ChunkSpan(1, at, at + len(text)) for at, text in zip(places, texts, strict=True)]
-    messages = (Message("system", SYSTEM), Message("user", content))
-    payload = GenerationInput(messages, max_tokens=6, chunk_spans=tuple(passages))
+    engine = engine_over(folder, **options)
     try:
-        engine.submit(
-            [EngineRequest(WorkId("one"), "one", PrimitiveKind.DECODING, payload, namespace)]
-        )
-        return value(finish(engine, "one"), "one")
+        return chunk_prompts.answer(engine, asked("one", *texts, namespace=namespace))
     finally:
         engine.close()
-
-
-def reused(output: GenerationOutput) -> int:
-    assert output.use is not None
-    return output.use.from_chunks
-
-
-def tokens(*texts: str) -> int:
-    return sum(len(ids(text)) for text in texts)
 
 
 def direct(text: str, *before: str) -> KeyValues:
@@ -227,12 +200,6 @@ def test_another_tenant_finds_nothing(tmp_path: Path) -> None:
     theirs = answer(tmp_path / "kept", *TEXTS, namespace="theirs")
     mine = answer(tmp_path / "kept", *TEXTS, namespace="mine")
     assert (reused(theirs), reused(mine)) == (0, tokens(*TEXTS))
-
-
-def test_a_second_fill_computes_nothing(tmp_path: Path) -> None:
-    fill(tmp_path / "kept", neighbours=1)
-    report = fill(tmp_path / "kept", neighbours=1)
-    assert (report.encoded, report.preprocessed, report.found, report.tokens) == (0, 0, 6, 0)
 
 
 def test_a_fill_that_was_stopped_goes_on_after_its_last_batch(tmp_path: Path) -> None:

@@ -48,24 +48,6 @@ def test_texts_in_another_order_are_not_computed_again(
     assert computed == second.prompt_tokens - second.use.from_prefix - ALL
 
 
-def test_the_lane_of_a_prompt_holds_its_own_tokens(
-    engine: LocalLLMEngine, runner: FakeRunner
-) -> None:
-    answer(engine, asked("one", A, B, C))
-    again = answer(engine, asked("two", C, A, B))
-    whole = answer(make(FakeRunner()), asked("two", C, A, B))
-    assert again.text == whole.text
-
-
-def test_texts_encoded_for_this_very_prompt_are_approximate_too(engine: LocalLLMEngine) -> None:
-    first = answer(engine, asked("one", A, B, C))
-    second = answer(engine, asked("two", C, A, B))
-    for done in (first, second):
-        assert done.use is not None
-        assert done.use.approximate == ALL
-        assert not done.use.is_exact
-
-
 def test_a_head_computed_for_this_prompts_texts_is_not_left_by_an_earlier_one(
     engine: LocalLLMEngine,
 ) -> None:

@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chunk_prompts import tokens
 from fake_runner import FakeRunner, tokenizer
 from graph_texts import (
     PATIENCE_S,
     TEXTS,
     WORKFLOWS,
     WatchedEngine,
-    inputs_of,
     passage_texts,
     run_all,
     searching,
-    tokens,
     use_of,
 )
 from tiny_chat import model
 
 from rag_accel import END, START, Accelerator, RAGraph
-from rag_accel.engine_api import Document, GenerationInput, GenerationOutput, PromptUse
+from rag_accel.engine_api import Document, GenerationInput, PromptUse
 from rag_accel.engines import LocalLLM, MemoryGraph
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.options import LocalOptions
@@ -125,42 +124,25 @@ def test_names_of_special_tokens_in_a_text_change_no_prompt(text: str, reads_as_
 # Without the option, and beside each other
 
 
-class Sent(FakeEngine):
-    """An engine without any use for passages that keeps what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(compute=self._answer)
-        self.prompts: list[GenerationInput] = []
-
-    def _answer(self, payload: Any) -> GenerationOutput:
-        self.prompts.append(payload)
-        return GenerationOutput("It is high.")
-
-
 @pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS)
-def test_the_prompts_are_those_of_any_engine(make: Any) -> None:
-    """What a prompt says depends on neither the option nor the engine."""
-    graph, borrowed = make(max_tokens=6), list[str]()
-
-    def answer(prompt: str, **options: Any) -> str:
-        borrowed.append(prompt)
-        return "It is high."
-
-    sent = Sent()
-    run_all(graph, sent, passes="none")
-    run_all(graph, answer, passes="none")
-    contents = ["\n\n".join(one.content for one in asked.messages) for asked in sent.prompts]
-    assert sorted(set(contents)) == sorted(set(borrowed))
-
-
-@pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS)
-def test_the_option_changes_no_message(make: Any) -> None:
-    sent: list[list[Any]] = []
+def test_prompts_are_the_same_with_the_option_and_without_and_on_any_engine(make: Any) -> None:
+    sent: list[list[str]] = []
     for kv_reuse in ("exact", "full"):
         engine = WatchedEngine(FakeRunner(peak=_end_at_once), kv_reuse=kv_reuse)
         run_all(make(max_tokens=6), engine, passes="none")
-        sent.append(sorted(str(asked.messages) for asked, _ in engine.answers()))
-    assert sent[0] == sent[1]
+        sent.append([_joined(asked) for asked, _ in engine.answers()])
+    borrowed = list[str]()
+
+    def answer(prompt: str, **options: Any) -> str:
+        borrowed.append(prompt)
+        return ""
+
+    run_all(make(max_tokens=6), answer, passes="none")
+    assert sorted(sent[0]) == sorted(sent[1]) == sorted(borrowed)
+
+
+def _joined(asked: GenerationInput) -> str:
+    return "\n\n".join(one.content for one in asked.messages)
 
 
 def _end_at_once(history: tuple[int, ...]) -> int:
@@ -207,16 +189,3 @@ def test_a_named_model_reads_ahead_for_a_graph_only_from_a_folder(
 
 
 # A real model, from its option to its answer
-
-
-@pytest.mark.parametrize("name", ["one_shot", "naive_document_qa, refine"])
-def test_a_named_model_takes_the_documents_of_a_graph_from_kept_state(name: str) -> None:
-    graph = WORKFLOWS[name](max_tokens=4)
-    with Accelerator(llm=named(), **searching()) as accelerator:
-        handles = []
-        for _ in range(2):
-            handles.append(accelerator.submit(graph, **inputs_of(graph)))
-            handles[-1].result(PATIENCE_S)
-    first, second = (handle.usage.prompt for handle in handles)
-    assert first.approximate == second.approximate == second.from_chunks > first.from_chunks
-    assert first.approximate > 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import kept_engines
 import pytest
-from kept_engines import TEXTS, Make, answer, engine_over, reused, tokens
+from chunk_prompts import tokens
+from kept_engines import TEXTS, Make, answer, reused
 
 from rag_accel.engine_api import Capability
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
@@ -66,18 +66,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return made
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Return a function that makes an engine over one folder; all are closed at the end."""
-    made: list[LocalLLMEngine] = []
-
-    def engine(**options: Any) -> LocalLLMEngine:
-        made.append(engine_over(tmp_path / "kept", **options))
-        return made[-1]
-
-    yield engine
-    for one in made:
-        one.close()
+make = kept_engines.make
 
 
 @pytest.fixture

@@ -9,16 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import kept_engines
 import pytest
 import torch
+from chunk_prompts import asked, tokens
 from fake_runner import finish, value
-from kept_engines import TEXTS, Make, answer, asked, engine_over, reused, tokens
+from kept_engines import TEXTS, Make, answer, reused
 from llm_harness import eventually
 from tiny_chat import model
 
 from rag_accel.cli import main
 from rag_accel.engine_api import GenerationOutput, StepBudget, WorkId
-from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.engines.llm.local.reuse.pending_loads import PATIENCE_S
@@ -26,19 +27,7 @@ from rag_accel.errors import ConfigError
 from rag_accel.kv.disk import DiskStore
 from rag_accel.testing import ManualClock
 
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Return a function that makes an engine over one folder; all are closed at the end."""
-    made: list[LocalLLMEngine] = []
-
-    def engine(*given: Any, **options: Any) -> LocalLLMEngine:
-        made.append(engine_over(tmp_path / "kept", *given, **options))
-        return made[-1]
-
-    yield engine
-    for one in made:
-        one.close()
+make = kept_engines.make
 
 
 def filled(make: Make, **options: Any) -> GenerationOutput:
@@ -89,25 +78,9 @@ def test_damaged_files_are_computed_again(make: Make, tmp_path: Path) -> None:
     assert reused(answer(make(), *TEXTS)) == tokens(*TEXTS)
 
 
-def test_a_file_of_wrong_numbers_never_reaches_a_prompt(make: Make, tmp_path: Path) -> None:
-    first = filled(make)
-    for path in (tmp_path / "kept").glob("*.kv"):
-        content = bytearray(path.read_bytes())
-        content[-2] ^= 0x40
-        path.write_bytes(content)
-    assert answer(make(), *TEXTS).text == first.text
-
-
 def test_no_folder_is_made_where_every_prompt_is_computed(make: Make, tmp_path: Path) -> None:
     answer(make(kv_reuse="exact"), *TEXTS)
     assert not (tmp_path / "kept").exists()
-
-
-def test_a_folder_of_others_is_refused(make: Make, tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept").chmod(0o777)
-    with pytest.raises(ConfigError, match="0700"):
-        make()
 
 
 def test_a_folder_that_cannot_be_made_is_refused(make: Make, tmp_path: Path) -> None:

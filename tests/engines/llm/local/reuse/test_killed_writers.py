@@ -5,31 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import kept_engines
 import killed_engine
 import pytest
-from kept_engines import Make, answer, engine_over, reused, tokens
+from chunk_prompts import tokens
+from kept_engines import Make, answer, engine_over, reused
 from killed_engine import NUMBERED
-
-from rag_accel.engines.llm.local.engine import LocalLLMEngine
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Return a function that makes an engine over one folder; all are closed at the end."""
-    made: list[LocalLLMEngine] = []
-
-    def engine() -> LocalLLMEngine:
-        made.append(engine_over(tmp_path / "kept"))
-        return made[-1]
-
-    yield engine
-    for one in made:
-        one.close()
+make = kept_engines.make
 
 
 def killed(folder: Path, moment: str) -> None:

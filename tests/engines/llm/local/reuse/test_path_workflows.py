@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from chunk_prompts import tokens
 from fake_runner import finish, tokenizer, value
-from graph_texts import PATIENCE_S, tokens
+from graph_texts import PATIENCE_S
 from path_graphs import FACTS, OTHER, PROMPT, QUESTION, ask, local, over_graph, walking
 from reuse_kit import num_new_tokens
-from tiny_chat import model
 from tiny_models import SIZES, WINDOW
 from transformers import MistralConfig, MistralForCausalLM
 from tree_prompts import FUJI, LANE, RUNNERS, asked, engine_on, masked_answer
@@ -24,7 +21,7 @@ from rag_accel.cli import main
 from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, PromptUse, StepBudget
 from rag_accel.engines import MemoryGraph
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
-from rag_accel.errors import ConfigError, EngineError
+from rag_accel.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
 
@@ -203,44 +200,12 @@ def test_other_ways_of_reuse_in_one_prompt_are_refused(both: Any) -> None:
         Accelerator(kv_reuse=both)
 
 
-def test_a_tree_beyond_the_context_is_refused_by_its_reason() -> None:
-    long = [f"guide -> in -> lane {at} -> holds -> the height of Mount Fuji" for at in range(200)]
-    with (
-        Accelerator(llm=local(), **finding(*long)) as accelerator,
-        pytest.raises(EngineError, match="longer than the model's context"),
-    ):
-        ask(accelerator, over_search())
-    with walking(local()) as accelerator:
-        assert ask(accelerator, over_graph())[0]
-
-
 @pytest.mark.parametrize("runner", ["torch", "paged"])
 def test_a_model_with_a_window_is_refused_when_it_is_loaded(runner: str) -> None:
     sizes = {**SIZES, "vocab_size": len(tokenizer())}
     windowed = MistralForCausalLM(MistralConfig(**sizes, sliding_window=WINDOW)).eval()
     with pytest.raises(ConfigError, match="sliding window"):
         Accelerator(llm=local(model=windowed, runner=runner), **finding())
-
-
-@pytest.mark.parametrize("runner", ["torch", "paged"])
-def test_damaged_nodes_of_a_folder_are_computed_again(runner: str, tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    (first,) = uses(PATHS, kv_folder=str(folder), runner=runner)
-    (again,) = uses(PATHS, kv_folder=str(folder), runner=runner)
-    assert again.from_chunks == again.approximate == first.approximate
-    with Accelerator(llm=local(runner=runner), **finding(*PATHS)) as accelerator:
-        text, _ = ask(accelerator, over_search())
-    files = sorted(folder.rglob("*.kv"))
-    for file in files[:: len(files) // 3]:
-        kept = file.read_bytes()
-        file.write_bytes(kept[:-8] + bytes(byte ^ 1 for byte in kept[-8:]))
-        llm = local(kv_folder=str(folder), runner=runner)
-        with Accelerator(llm=llm, **finding(*PATHS)) as accelerator:
-            found, use = ask(accelerator, over_search())
-            engines: Any = accelerator.metrics.snapshot()["engines"]
-            assert engines["llm"]["chunk_files_refused"] == 1
-        assert found == text
-        assert 0 <= use.from_chunks < use.approximate
 
 
 @pytest.mark.parametrize("runner", ["torch", "paged"])
@@ -295,35 +260,6 @@ def test_a_purged_path_is_in_no_memory_of_a_program_that_runs(tmp_path: Path, pa
     assert found == text
     # What was not written yet when the folder was purged may go, too.
     assert use.from_chunks <= first.approximate - tokens(*PURGED[path])
-
-
-def test_a_file_of_another_node_is_not_used(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    uses(PATHS, kv_folder=str(folder))
-    files = sorted(folder.rglob("*.kv"))
-    assert len(files) > 2
-    first = files[0].read_bytes()
-    for file, other in pairwise(files):
-        file.write_bytes(other.read_bytes())
-    files[-1].write_bytes(first)
-    with Accelerator(llm=local(kv_folder=str(folder)), **finding(*PATHS)) as accelerator:
-        text, use = ask(accelerator, over_search())
-    assert use.from_chunks == 0
-    with Accelerator(llm=local(), **finding(*PATHS)) as accelerator:
-        assert ask(accelerator, over_search())[0] == text
-
-
-def test_nodes_are_of_one_model(tmp_path: Path) -> None:
-    other = copy.deepcopy(model())
-    with torch.no_grad():
-        other.lm_head.weight.mul_(1.5)
-        other.model.embed_tokens.weight.mul_(1.5)
-    used = [
-        uses(PATHS, model=chosen, kv_folder=str(tmp_path / "kept"))[0].from_chunks
-        for chosen in (model(), other, other)
-    ]
-    assert used[:2] == [0, 0]
-    assert used[2] > 0
 
 
 def test_a_recipe_of_texts_says_nothing_of_paths(tmp_path: Path) -> None:

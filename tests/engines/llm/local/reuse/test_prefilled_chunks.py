@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chunk_prompts import answer, asked
-from fake_runner import FakeRunner, error, finish, tokenizer
+from chunk_prompts import answer, asked, tokens
+from fake_runner import FakeRunner, finish, tokenizer
 from graph_texts import (
     DOCUMENTS,
     TEXTS,
@@ -16,7 +16,6 @@ from graph_texts import (
     longest_first,
     passage_texts,
     search,
-    tokens,
     use_of,
 )
 from tiny_chat import model
@@ -38,7 +37,6 @@ from rag_accel.engine_api import (
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.engines.llm.local.model.loading import load
 from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.errors import EngineError
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.fakes import FAKE_PROFILE
 
@@ -236,14 +234,6 @@ def test_a_released_prefilling_before_texts_is_no_loss_to_the_answer() -> None:
     assert engine.held_bytes == 0
     apart = answer(engine, asked("two", *TEXTS[:2]))
     assert apart.text == answer(WatchedEngine(), asked("two", *TEXTS[:2])).text
-
-
-def test_a_handle_of_another_tenant_is_refused() -> None:
-    engine = WatchedEngine()
-    engine.submit([prefilling("one", namespace="one")])
-    (prefilled,) = finish(engine, "one")
-    engine.submit([asked("two", *TEXTS[:2], namespace="two", handle=prefilled.handle)])
-    assert isinstance(error(finish(engine, "two"), "two"), EngineError)
 
 
 def test_a_prompt_that_begins_with_a_text_has_nothing_to_prefill() -> None:

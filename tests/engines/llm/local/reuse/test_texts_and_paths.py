@@ -22,7 +22,6 @@ from rag_accel.engine_api import (
     GenerationInput,
     Message,
     PrimitiveKind,
-    StepBudget,
     WorkId,
 )
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
@@ -227,18 +226,6 @@ def test_forgotten_parts_of_both_kinds_are_computed_again() -> None:
     texts = sum(len(chunk.ids) for chunk in prompt.chunks[1:])
     assert found.use.from_chunks - found.use.from_tree == texts
     assert found.use.from_tree < len(prompt.tree.ids)
-    engine.close()
-
-
-@pytest.mark.parametrize("steps", range(6))
-def test_a_cancelled_prompt_leaves_nothing(steps: int) -> None:
-    engine = engine_on("torch", step_tokens=20, prefix_lanes=0, chunk_bytes=0)
-    engine.submit([asked("one", TEXTS, PATHS)])
-    for _ in range(steps):
-        engine.step(StepBudget(threads=1, time_s=0.0))
-    engine.cancel([WorkId("one")])
-    assert engine.held_bytes == 0
-    assert answer(engine, asked("two", TEXTS, PATHS)).text
     engine.close()
 
 

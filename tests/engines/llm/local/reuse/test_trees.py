@@ -69,16 +69,6 @@ def test_a_path_of_hundreds_of_tokens_is_computed(engine: LocalLLMEngine) -> Non
     assert answer(engine, work).text == masked_answer(work)
 
 
-def test_lines_that_share_nothing_stay_as_they_are(engine: LocalLLMEngine) -> None:
-    work = asked("1", FUJI[0], LANE[0])
-    plain = engine_on("torch", kv_reuse="exact")
-    found = answer(engine, work)
-    assert found.text == answer(plain, work).text
-    assert found.use is not None
-    assert found.use.is_exact
-    plain.close()
-
-
 def waiting(engine: LocalLLMEngine, count: int) -> list[EngineRequest]:
     """Submit prompts over paths that partly meet, and return them."""
     given = (FUJI, LANE, FUJI[:2] + LANE[1:], LANE + FUJI)

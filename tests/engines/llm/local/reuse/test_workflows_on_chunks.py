@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from chunk_prompts import tokens
 from graph_texts import (
-    PATIENCE_S,
     TEXTS,
     WORKFLOWS,
     WatchedEngine,
@@ -16,7 +16,6 @@ from graph_texts import (
     passage_texts,
     run_all,
     searching,
-    tokens,
     use_of,
 )
 
@@ -27,14 +26,6 @@ def run(accelerator: Accelerator, graph: RAGraph) -> Any:
     return accelerator.run(graph, **inputs_of(graph))
 
 
-def arun(accelerator: Accelerator, graph: RAGraph) -> Any:
-    return asyncio.run(accelerator.arun(graph, **inputs_of(graph)))
-
-
-def stream(accelerator: Accelerator, graph: RAGraph) -> Any:
-    return "".join(accelerator.stream(graph, **inputs_of(graph)))
-
-
 def astream(accelerator: Accelerator, graph: RAGraph) -> Any:
     async def whole() -> str:
         return "".join([text async for text in accelerator.astream(graph, **inputs_of(graph))])
@@ -42,11 +33,7 @@ def astream(accelerator: Accelerator, graph: RAGraph) -> Any:
     return asyncio.run(whole())
 
 
-def submit(accelerator: Accelerator, graph: RAGraph) -> Any:
-    return accelerator.submit(graph, **inputs_of(graph)).result(PATIENCE_S)
-
-
-WAYS = (run, arun, stream, astream, submit)
+WAYS = (run, astream)
 
 
 def check_answers(engine: WatchedEngine, start: int) -> int:
@@ -64,7 +51,6 @@ def check_answers(engine: WatchedEngine, start: int) -> int:
     return seen
 
 
-@pytest.mark.cross_product(keep=13)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("history", [False, True], ids=["alone", "history"])
 @pytest.mark.parametrize("make", WORKFLOWS.values(), ids=WORKFLOWS)

@@ -52,13 +52,6 @@ def engine_of(family: str, **options: Any) -> LocalLLMEngine:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_alone(family: str) -> None:
-    engine = engine_of(family)
-    engine.submit([work("a", HEAD, max_tokens=TOKENS)])
-    assert value(finish(engine, "a"), "a").text == generated(family, HEAD)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("step_tokens", [40, 512])
 def test_eight_together(family: str, step_tokens: int) -> None:
     engine = engine_of(family, step_tokens=step_tokens)

@@ -123,15 +123,6 @@ def test_a_text_behind_its_own_head_gives_what_generate_chooses() -> None:
     assert again.tokens == chosen(shared("llama"), list(payload.ids), [-1])
 
 
-def test_an_engine_that_reuses_nothing_computes_texts() -> None:
-    engine = engine_with(kv_reuse="exact")
-    for payload in (prompt_of(CHUNK, OTHER), prompt_of(OTHER, CHUNK)):
-        found = value_of(payload, engine)
-        assert found.use is not None
-        assert found.use.from_chunks == 0
-        assert found.tokens == chosen(shared("llama"), list(payload.ids), [-1])
-
-
 def test_texts_that_do_not_pay_are_computed_in_the_prompt() -> None:
     engine = engine_with(kv_reuse="fused")
     payload = prompt_of(CHUNK[:6])  # two passes over the question take longer
