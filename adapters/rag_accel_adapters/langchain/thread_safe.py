@@ -43,7 +43,6 @@ _OPAQUE = frozenset[str]().union(
     _names(f"{_CORE}.callbacks.stdout", "StdOutCallbackHandler"),
     _names(f"{_CORE}.callbacks.usage", "UsageMetadataCallbackHandler"),
     _names(f"{_COMMUNITY}.callbacks.openai_info", "OpenAICallbackHandler"),
-    _names(f"{_OURS}.coverage", "LangChainMeter"),
     _names(f"{_OURS}.components.embeddings", "RagAccelEmbeddings"),
 )
 _MANAGERS = _names(

@@ -198,6 +198,7 @@ def test_a_server_that_does_not_start_is_an_error_with_its_words(
 
 ENDING = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in background
 from rag_accel.config import Options
 from rag_accel.engines import VllmLLM
 engine = VllmLLM("model", python=sys.executable).resolved({}).make(Options())

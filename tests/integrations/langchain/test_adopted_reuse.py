@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_used_leaves_other_accelerators_alone(
         for _ in range(2):
             assert made.invoke("abc") == chain(model).invoke("abc")
         assert accelerator.bypassed == {("llm", "ConfigError"): 1}
-        assert "its engine could not be made: this folder cannot keep" in explain(made)
+        assert "its engine could not be made: no files can be kept in this folder" in explain(made)
     with Accelerator(kv_reuse="full", strict=True) as accelerator:
         made = fast(chain(model), accelerator)
         made.invoke("abc")
