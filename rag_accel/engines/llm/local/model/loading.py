@@ -29,7 +29,12 @@ from rag_accel.engines.llm.local.model.used_settings import UsedSettings
 from rag_accel.engines.llm.local.options import LocalOptions
 from rag_accel.errors import ConfigError
 from rag_accel.system.files import model_files
+from rag_accel.system.locks import RenewedLock
 from rag_accel.system.memory import return_freed_memory
+
+#: transformers replaces functions of torch while it loads, for all threads: two loads at once would
+#: restore them in the wrong order, and models made later have other weights than they should
+_loading = RenewedLock()
 
 DEFAULT_OPTIONS = LocalOptions()
 #: What is fetched from the hub: no code, and no weights that can hold code.
@@ -256,14 +261,15 @@ def _loaded(folder: Path, dtype: str | None, device: str | None) -> Any:
     try:
         config = model_class.config_class.from_pretrained(folder)
         check_config(config)
-        model, report = model_class.from_pretrained(
-            folder,
-            config=config,
-            dtype=_dtype(dtype, config.dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with _loading.lock:
+            model, report = model_class.from_pretrained(
+                folder,
+                config=config,
+                dtype=_dtype(dtype, config.dtype),
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+            )
         model = model.to(device or "cpu")
     except ConfigError:
         raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rag_accel.errors import ConfigError
 
 A = ids_of(30, 1)
 SMALL = {"pool_bytes": 1 << 24}
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -82,6 +85,26 @@ def test_a_file_that_changes_later_changes_no_loaded_model(folder: Path, spoil: 
             file.write(b"\0" * (size - size // 4))
     found = loaded.runner.run([part(loaded.runner.pool.take(30), A, 0, 30)])
     assert float((found - own_logits(shared("llama"), A)).abs().max()) <= 1e-5
+
+
+def test_transformers_loads_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It replaces functions of torch meanwhile, for all threads."""
+    real, loading, most = LlamaForCausalLM.from_pretrained, list[int](), list[int]()
+
+    def load_slowly(*args: Any, **options: Any) -> Any:
+        loading.append(1)
+        most.append(len(loading))
+        time.sleep(0.05)
+        try:
+            return real(*args, **options)
+        finally:
+            loading.pop()
+
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", load_slowly)
+    with ThreadPoolExecutor(3) as pool:
+        for loaded in [pool.submit(load, folder, **SMALL) for _ in range(3)]:
+            assert loaded.result(PATIENCE_S).is_same()
+    assert max(most) == 1
 
 
 def test_a_folder_whose_files_changed_is_another_model(folder: Path) -> None:
