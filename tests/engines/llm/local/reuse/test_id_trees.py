@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from chunk_prompts import A, B
 from fake_runner import prompt_ids, tokenizer
 from tree_prompts import FUJI, LANE
 
@@ -50,6 +51,24 @@ def test_a_prompt_that_begins_with_a_token_of_its_own_keeps_it() -> None:
     ids = tuple(tokenizer()(TEXT)["input_ids"])
     assert ids[0] == tokenizer().bos_token_id
     assert found(ids, *PATHS).head[0] == ids[0]
+
+
+@pytest.mark.parametrize("texts_first", [True, False])
+def test_texts_next_to_the_paths_are_chunks(texts_first: bool) -> None:
+    paths = "\n".join(PATHS)
+    parts = [A, paths, B] if texts_first else [paths, A, B]
+    ids = tuple(prompt_ids("Facts:\n{}\n\nHow high is it?".format("\n\n".join(parts))))
+    prompt = tree_of_ids(ids, tokenizer(), documents(*PATHS, A, B), (), least_tokens=1)
+    assert prompt is not None
+    assert prompt.paths is not None
+    assert [chunk.text for chunk in prompt.chunks] == [A, B]
+    assert prompt.tree.ids.tolist() == path_tree(_segments(), encode).ids.tolist()
+    # What all are encoded behind is the same whatever was retrieved.
+    assert prompt.head == found(ids, A, B, *PATHS).head[: len(prompt.head)]
+    assert prompt.chunks[0].start >= len(prompt.head)
+    alone = tree_of_ids(ids, tokenizer(), documents(*PATHS, A, B), ())
+    assert alone is not None
+    assert alone.chunks == ()
 
 
 @pytest.mark.parametrize("texts", [(), ("Another text that is in no prompt.",), PATHS[:1]])
