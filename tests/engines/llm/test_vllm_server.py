@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.config import Options
 from rag_accel.engine_api import ChunkSpan, GenerationInput, Message, PrimitiveKind
 from rag_accel.engines import LocalLLM, VllmLLM, VllmOptions
+from rag_accel.engines.llm.vllm import server as vllm_server
 from rag_accel.engines.llm.vllm.engine import VllmServerEngine
 from rag_accel.errors import ConfigError, EngineLostError
 from rag_accel.kv.reuse_request import namespace_salt, read_reuse_request
@@ -221,6 +223,16 @@ def test_a_server_ends_with_its_program_and_not_with_a_forked_child(name: str) -
     assert ended.returncode == -getattr(signal, name), ended.stderr
     pid = int(ended.stdout)
     eventually(lambda: not is_there(pid))
+
+
+def test_a_port_on_which_another_user_listens_is_not_the_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert vllm_server._is_ours(port)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert not vllm_server._is_ours(port)
 
 
 def test_what_a_component_names_goes_over_the_object_it_holds() -> None:

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rag_accel.errors import ClosedError, ConfigError, EngineLostError
@@ -27,6 +28,8 @@ _PROBE_S = 5.0
 #: Bytes of the server's output that an error shows.
 _SHOWN = 2000
 _RESTARTS = 1
+#: Columns of the table of sockets in the system, and the state of listening sockets.
+_PLACE, _STATE, _UID, _LISTENS = 1, 3, 7, "0A"
 
 
 class VllmServer:
@@ -224,8 +227,26 @@ def _answers(port: int) -> bool:
     connection = http.client.HTTPConnection(_HOST, port, timeout=_PROBE_S)
     try:
         connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
+        return connection.getresponse().status == http.client.OK and _is_ours(port)
     except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()
+
+
+def _is_ours(port: int) -> bool:
+    """Tell whether nobody else of this machine listens on a port, as before the server does.
+
+    Another user's program there would be sent the key and the prompts.
+    """
+    try:
+        rows = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    except OSError:  # a system that does not tell
+        return True
+    sockets = [row.split() for row in rows]
+    owners = {
+        int(fields[_UID])
+        for fields in sockets
+        if fields[_PLACE].endswith(f":{port:04X}") and fields[_STATE] == _LISTENS
+    }
+    return owners <= {os.geteuid()}
