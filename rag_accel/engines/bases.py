@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Sequence
 from typing import Generic, TypeVar
 
@@ -14,7 +15,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.outbox import Outbox
-from rag_accel.errors import ClosedError, EngineError
+from rag_accel.errors import ClosedError, EngineError, ForkedError
 
 JobT = TypeVar("JobT")
 ReportT = TypeVar("ReportT")
@@ -61,16 +62,33 @@ class OwnEngine(EngineBase):
 
 
 class OutboxEngine(OwnEngine, Generic[JobT, ReportT]):
-    """A base of engines whose answers other threads put into an outbox; see ``OwnEngine``."""
+    """A base of engines whose answers other threads put into an outbox; see ``OwnEngine``.
+
+    A forked child has none of these threads: it may neither use the engine nor end its parts.
+    """
 
     def __init__(self, profile: EngineProfile, where: str) -> None:
         super().__init__(profile, where)
         self._jobs: dict[WorkId, JobT] = {}
         self._rejected: list[EngineOutput] = []
         self._outbox: Outbox[ReportT] = Outbox()
+        self._pid = os.getpid()
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _require_usable(self) -> None:
+        if self._is_forked:
+            raise ForkedError(
+                "an engine made before fork() was used in the child",
+                where=self._where or type(self).__name__,
+                hint="make it, and its accelerator, after the fork",
+            )
+        self._require_open()
 
     def submit(self, work: Sequence[EngineRequest]) -> None:
-        self._require_open()
+        self._require_usable()
         accepted: list[JobT] = []
         for request in work:
             try:

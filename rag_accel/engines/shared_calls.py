@@ -46,6 +46,8 @@ class SharedCallsEngine(OutboxEngine[Any, ReportT]):
 
     def close(self) -> None:
         """Forget everything and wait a little for the threads of calls in flight. Idempotent."""
+        if self._is_forked:
+            return
         self._closed = True
         self._jobs.clear()
         self._clear()

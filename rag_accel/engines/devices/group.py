@@ -8,7 +8,6 @@ has just ended. Members that fail, fall silent or hang are probed again, or leav
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 from collections import Counter
@@ -58,9 +57,7 @@ from rag_accel.engines.embedding.encoder_engine import payload_fault
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.vector_cache import KnownTexts, VectorCache, kept_in_front
 from rag_accel.errors import (
-    ClosedError,
     EngineLostError,
-    ForkedError,
     MemberPausedError,
     RemoteEngineError,
 )
@@ -218,7 +215,6 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
         self._wakes_at = inf
         #: guards placement, jobs and counts against the members' threads
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         with self._lock:
             self._await(joining)
 
@@ -290,7 +286,7 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
 
         In a forked child there are no threads, and the members are the parent's.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self._is_forked:
             return
         self._closed = True
         with self._lock:
@@ -573,15 +569,6 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
         self._counts.count(name, "left")
         logger.warning("member %s leaves its device group: %s", name, why.text)
         self._workers[name].stop()
-
-    def _require_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedError(
-                "a device group made before fork() was used in the child",
-                hint="make the accelerator after the fork",
-            )
-        if self._closed:
-            raise ClosedError("the engine is closed", where="DeviceGroup")
 
 
 def group_profile(joined: Sequence[Joined]) -> EngineProfile:

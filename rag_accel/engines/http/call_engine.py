@@ -65,7 +65,9 @@ class HttpCallEngine(OutboxEngine[HttpJob[CallT], _Report[CallT]], Generic[CallT
 
     def close(self) -> None:
         """Drop requests in flight, close all connections and end the thread; idempotent."""
-        if self._is_started and not self._closed:
+        if self._closed or self._is_forked:
+            return
+        if self._is_started:
             self._thread.call(self._shut_down()).result()
         self._closed = True
         self._jobs.clear()

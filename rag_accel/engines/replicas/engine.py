@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from rag_accel.engines.replicas.options import ReplicaOptions
 from rag_accel.engines.replicas.parts_engine import PartsEngine, PinnedHandle, added_up
 from rag_accel.engines.replicas.processes import HostProcess
 from rag_accel.engines.replicas.replica import HostedJob, Replica, ReplicaReport, ReplicaState
-from rag_accel.errors import ConfigError, EngineLostError, ForkedError
+from rag_accel.errors import ConfigError, EngineLostError
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,6 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
         options: ReplicaOptions,
         clock: Clock | None = None,
     ) -> None:
-        self._pid = os.getpid()
         self._options = options
         self._host = host
         self._clock = clock or MonotonicClock()
@@ -200,12 +198,8 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
     def describe_parts(self) -> Sequence[str]:
         return [_described(replica) for replica in self._present()]
 
-    def submit(self, work: Sequence[EngineRequest]) -> None:
-        self._require_own_process()
-        super().submit(work)
-
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
-        self._require_own_process()
+        self._require_usable()
         self._scale_out()
         return super().step(budget)
 
@@ -225,7 +219,7 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
 
     def close(self) -> None:
         # In a forked child the processes are the parent's.
-        if not self._closed and os.getpid() == self._pid:
+        if not self._closed and not self._is_forked:
             self._closed = True
             self._jobs.clear()
             self._waiting.clear()
@@ -235,14 +229,6 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
                 replica.begin_close()
             for replica in self._replicas:
                 replica.end_close()
-
-    def _require_own_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedError(
-                "an engine in other processes was made before fork() and used in the child",
-                where=self._name,
-                hint="make it after the fork",
-            )
 
     def _job(self, request: EngineRequest) -> HostedJob:
         self._checked_payload(request, object, self._jobs)

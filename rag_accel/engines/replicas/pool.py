@@ -179,7 +179,7 @@ class EnginePool(PartsEngine[int, PoolJob, MemberReport]):
                 engine.forget(documents, namespace)
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or self._is_forked:
             return
         self._closed = True
         self._abort(list(self._jobs.values()))

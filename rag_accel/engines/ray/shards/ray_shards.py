@@ -196,7 +196,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
 
     def close(self) -> None:
         """Drop searches, end a change under way as it stands, and end the actors; idempotent."""
-        if self._closed:
+        if self._closed or self._is_forked:
             return
         self._closed = True
         self._jobs.clear()
