@@ -12,18 +12,15 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psycopg
 from langchain_chroma import Chroma
 from langchain_core.embeddings import Embeddings
-from langchain_postgres import PGEngine, PGVectorStore
-from langchain_postgres.v2.indexes import HNSWIndex
 
 from bench.answers import too_many
 from bench.arms import bench_accelerator
@@ -31,7 +28,7 @@ from bench.loads import p99_ratio, system_rows, throughput_ratio
 from bench.measure import Pairs, rotate
 from bench.paired import time_pairs
 from bench.results import Row, SuiteResult, as_json, sizes_of
-from bench.stores.servers import chroma_server, postgres_server
+from bench.stores.servers import chroma_server
 from bench.suites.remote_stores import Sizes
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
@@ -46,13 +43,11 @@ _BATCH = 5_000
 #: threads that the plain store's callers wait for
 POOLS = (8, 16)
 OURS, OUR_TASKS = "accelerated", "accelerated, tasks"
-CHROMA, PGVECTOR = "chroma", "pgvector"
+CHROMA = "chroma"
 #: the text whose search finds what is written
 ASKED = "asked"
 
 Found = list[tuple[Any, float]]
-Stores = dict[str, Any]
-"""The same store in several settings; the first are the usual ones."""
 
 _logger = logging.getLogger("bench.remote_stores")
 
@@ -102,40 +97,12 @@ def _id(text: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, text))
 
 
-@contextmanager
-def _chroma(table: Table, client: Any) -> Iterator[Stores]:
+def _chroma(table: Table, client: Any) -> Any:
     store = Chroma(f"texts_{len(table.documents)}", table, client=client)
     for start in range(0, len(table.documents), _BATCH):
         texts = table.documents[start : start + _BATCH]
         store.add_texts(texts, ids=[_id(text) for text in texts])
-    yield {"": store}
-
-
-@contextmanager
-def _pgvector(table: Table, url: Any) -> Iterator[Stores]:
-    name = f"texts_{len(table.documents)}"
-    engines = {
-        ", 5 + 10 connections": PGEngine.from_connection_string(url),
-        ", 20 connections": PGEngine.from_connection_string(url, pool_size=20, max_overflow=0),
-    }
-    first, *_ = engines.values()
-    vectors = table.vectors(table.documents)
-    first.init_vectorstore_table(name, vectors.shape[1])
-    stores = {pool: PGVectorStore.create_sync(made, table, name) for pool, made in engines.items()}
-    login = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    columns = "langchain_id, content, embedding, langchain_metadata"
-    with psycopg.connect(login, autocommit=True) as connection:
-        # The store itself inserts row by row, which takes a minute for 20,000.
-        with connection.cursor().copy(f"COPY {name} ({columns}) FROM STDIN") as rows:
-            for text, vector in zip(table.documents, vectors.tolist(), strict=True):
-                rows.write_row((_id(text), text, str(vector), "{}"))
-        next(iter(stores.values())).apply_vector_index(HNSWIndex())
-        connection.execute(f"ANALYZE {name}")  # as the server does by itself after a minute
-    try:
-        yield stores
-    finally:
-        for engine in engines.values():
-            engine._run_as_sync(engine.close())
+    return store
 
 
 # Many callers ------------------------------------------------------------------------------------
@@ -165,24 +132,21 @@ class Arm:
         return await self.store.asimilarity_search_with_score(text, K)
 
 
-def _plain_arms(stores: Stores, callers: int, opened: ExitStack) -> dict[str, Arm]:
-    arms: dict[str, Arm] = {}
-    for setting, store in stores.items():
-        arms[f"plain, {callers} threads{setting}"] = Arm(store)
-        arms[f"plain, tasks{setting}"] = Arm(store, "tasks")
-        for count in (count for count in POOLS if count < callers):
-            pool = opened.enter_context(ThreadPoolExecutor(count))
-            arms[f"plain, {count} threads{setting}"] = Arm(store, "threads", pool)
+def _plain_arms(store: Any, callers: int, opened: ExitStack) -> dict[str, Arm]:
+    arms = {f"plain, {callers} threads": Arm(store), "plain, tasks": Arm(store, "tasks")}
+    for count in (count for count in POOLS if count < callers):
+        pool = opened.enter_context(ThreadPoolExecutor(count))
+        arms[f"plain, {count} threads"] = Arm(store, "threads", pool)
     return arms
 
 
 def _many(
-    workload: str, stores: Stores, fast: Any, table: Table, sizes: Sizes, right: Sequence[Found]
+    workload: str, store: Any, fast: Any, table: Table, sizes: Sizes, right: Sequence[Found]
 ) -> tuple[list[Row], float, float]:
     """Return rows, and the ratios of searches/s and of the 99th percentile to the best form's."""
     with ExitStack() as opened:
         ours = {OURS: Arm(fast), OUR_TASKS: Arm(fast, "tasks")}
-        arms = {**_plain_arms(stores, sizes.callers, opened), **ours}
+        arms = {**_plain_arms(store, sizes.callers, opened), **ours}
         runs = {
             name: partial(_load, arm, table.queries, sizes.callers) for name, arm in arms.items()
         }
@@ -265,42 +229,40 @@ def _search_until(
 
 
 def measure(sizes: Sizes, folder: Path) -> SuiteResult:
-    """Measure both stores in all sizes; servers keep their data in ``folder``."""
+    """Measure in all sizes; the server keeps its data in ``folder``."""
     rows, ratios = list[Row](), dict[str, float]()
-    with chroma_server(folder) as client, postgres_server(folder / PGVECTOR) as url:
+    with chroma_server(folder) as client:
         for documents in sizes.documents:
             table = Table(sizes, documents)
-            opened = {CHROMA: _chroma(table, client), PGVECTOR: _pgvector(table, url)}
-            for name, opening in opened.items():
-                with opening as stores, bench_accelerator() as accelerator:
-                    more, found = _measure(name, stores, table, sizes, accelerator)
-                rows += more
-                _logger.info("%s of %d documents: %s", name, documents, found)
-                for ratio, value in found.items():
-                    worse = min if ratio == f"{name}_64" else max
-                    ratios[ratio] = worse(value, ratios.get(ratio, value))
+            store = _chroma(table, client)
+            with bench_accelerator() as accelerator:
+                more, found = _measure(store, table, sizes, accelerator)
+            rows += more
+            _logger.info("%d documents: %s", documents, found)
+            for ratio, value in found.items():
+                worse = min if ratio == f"{CHROMA}_64" else max
+                ratios[ratio] = worse(value, ratios.get(ratio, value))
     wrong = too_many(rows, "different_answers")
     return SuiteResult("remote_stores", tuple(rows), ratios, sizes=sizes_of(sizes), wrong=wrong)
 
 
 def _measure(
-    name: str, stores: Stores, table: Table, sizes: Sizes, accelerator: Accelerator
+    plain: Any, table: Table, sizes: Sizes, accelerator: Accelerator
 ) -> tuple[list[Row], dict[str, float]]:
-    workload = f"{name}, {len(table.documents)} documents"
+    workload = f"{CHROMA}, {len(table.documents)} documents"
     many = f"{workload}, {sizes.callers} callers"
-    plain = next(iter(stores.values()))
     fast = accelerate(plain, accelerator=accelerator)
     right = [plain.similarity_search_with_score(text, K) for text in table.queries]
     retrievers = (store.as_retriever(search_kwargs={"k": K}) for store in (plain, fast))
     one_caller = f"{workload}, one caller"
     single = time_pairs(one_caller, *retrievers, table.queries, sizes.pairs, warm_up=10)
-    rows, rate, p99 = _many(many, stores, fast, table, sizes, right)
+    rows, rate, p99 = _many(many, plain, fast, table, sizes, right)
     rows += [row for one in single for row in one.rows()]
     rows += _shared(accelerator, many)
     arms = {"plain": plain, OURS: fast}
     rows += _while_written(f"{many}, a write each second", arms, table, sizes, right)
     slower = max(one.ratio for one in single)
-    return rows, {f"{name}_64": rate, f"{name}_64_p99": p99, f"{name}_1": slower}
+    return rows, {f"{CHROMA}_64": rate, f"{CHROMA}_64_p99": p99, f"{CHROMA}_1": slower}
 
 
 def main(asked: Path, result: Path) -> None:

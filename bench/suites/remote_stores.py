@@ -1,16 +1,14 @@
-"""Measure stores on servers: LangChain's ``Chroma``, and ``PGVectorStore`` of Postgres.
+"""Measure stores on servers: LangChain's ``Chroma``.
 
-Both servers run on this machine, in processes of their own; the stores and all callers in the
+The server runs on this machine, in a process of its own; the store and all callers in the
 environment of ``make test-in ENV=stores``. Vectors of 384 numbers lie around 200 centres, in an
 HNSW index of the server's; no model takes part, embeddings are looked up. Both arms search the same
-collection or table, by programs that differ in ``accelerate(store)`` only.
+collection, by programs that differ in ``accelerate(store)`` only.
 
 Many callers call ``similarity_search_with_score`` in turns of all arms, another one first each
 time. The opponent is the plain store in whichever of these forms does best: a thread for each
-caller, 8 or 16 threads that the callers wait for, or tasks of a loop; in Postgres each of them with
-the usual pool of connections (5, and 10 more) and with 20. Accelerated callers are threads, with
-the usual pool; tasks have rows of their own. One caller calls a retriever, plain and accelerated in
-turn.
+caller, 8 or 16 threads that the callers wait for, or tasks of a loop. Accelerated callers are
+threads; tasks have rows of their own. One caller calls a retriever, plain and accelerated in turn.
 
 Each answer must be the plain one's: documents, order and scores equal. So must they be while a
 document is written each second: each write is followed by a search for it, and its answers are
@@ -20,14 +18,11 @@ one row, ``missing``.
 Ratios:
     chroma_64: against the plain Chroma store in its best form: searches/s of 64 threads accelerated
         / plain; median over turns, and the lower of the sizes.
-    pgvector_64: against the plain PGVectorStore in its best form: the same.
     chroma_64_p99: against the plain Chroma store in the form whose calls end soonest: the 99th
         percentile of a call of 64 callers accelerated / plain (lower is better); median over turns,
         and the higher of the sizes.
-    pgvector_64_p99: against the plain PGVectorStore in the form whose calls end soonest: the same.
     chroma_1: against the plain Chroma store: the time of one caller's retriever accelerated / plain
         (lower is better); median over pairs, and the higher of ``invoke`` and ``ainvoke``.
-    pgvector_1: against the plain PGVectorStore: the same.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ class Ask:
         is_on_loop: whether the proxy is made for a coroutine.
         compute: returns what the third argument reads from what an engine made of work; what the
             second one, the plain call, returns after an internal error.
-        acompute: does so for a coroutine, which reads by itself.
         generation: how engines continue prompts.
         gate: returns the way of calls to their endpoint; None where they are not limited.
         share: returns what a call returns, given a key and the call, or the answer of an equal call
@@ -62,7 +61,6 @@ class Ask:
 
     is_on_loop: bool
     compute: Callable[[ClientWork, Callable[[], Any], Callable[[Any], Any]], Any]
-    acompute: Callable[[ClientWork, Callable[[], Awaitable[Any]]], Awaitable[Any]]
     generation: GenerateHooks
     gate: Callable[[], EndpointGate | None]
     share: Callable[[Hashable, Callable[[], Any], Callable[[Any], bool]], Any]

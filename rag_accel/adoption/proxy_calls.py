@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from rag_accel.adoption import local_llms, served_llms
 from rag_accel.adoption.endpoint_gates import gate_for
 from rag_accel.adoption.generation import GenerateCall, GenerateHooks
 from rag_accel.adoption.proxies import Ask, ClientWork, ProxyClass, ProxyClasses
-from rag_accel.interception.fallback import awith_fallback, start_in_pool, with_fallback
+from rag_accel.interception.fallback import start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
 from rag_accel.interception.leaf_table import (
     LeafMethod,
@@ -116,7 +116,6 @@ class _Asking:
         return Ask(
             is_on_loop=is_on_loop,
             compute=self._compute,
-            acompute=self._acompute,
             generation=GenerateHooks(self._why_plain, self._generate),
             gate=gate,
             share=self._share,
@@ -135,16 +134,6 @@ class _Asking:
             return found
 
         return with_fallback(accelerator, owned, plain, work.name)
-
-    async def _acompute(self, work: ClientWork, plain: Callable[[], Awaitable[Any]]) -> Any:
-        accelerator = self.identity.accelerator
-
-        async def owned() -> Any:
-            found = await accelerator.leaves.acompute(self.identity, self._leaf(work))
-            self._note()
-            return found
-
-        return await awith_fallback(accelerator, owned, plain, work.name)
 
     def _leaf(self, work: ClientWork) -> Work:
         accelerator = self.identity.accelerator

@@ -9,10 +9,9 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -41,8 +40,6 @@ TRY_OTHER = 64
 WORTH_SHARE = 0.9
 #: by what the number of searches at once changes until both ways are measured again
 OTHER_LOAD = 2.0
-#: most kinds of searches of which times are kept; the LRU goes
-_MAX_KINDS = 256
 
 
 class _Cost(NamedTuple):
@@ -80,65 +77,49 @@ class _Epoch:
         return _Cost(running * self.seconds / count, running)
 
 
-@dataclass(slots=True, eq=False)
-class _Learned:
-    epoch: _Epoch = field(default_factory=lambda: _Epoch(True))
-    costs: dict[bool, _Cost] = field(default_factory=dict[bool, _Cost])
-    epochs: int = 0
-    #: when a search last ended, or the first one began
-    last: float = 0.0
-
-    def note(self, running: int, now: float) -> None:
-        self.epoch.note(running, now - self.last)
-        self.last = now
-        if self.epoch.is_over:
-            self._begin_next(self.epoch.shares, self.epoch.cost())
-
-    def _begin_next(self, ended: bool, cost: _Cost) -> None:
-        self.epochs += 1
-        before, self.costs[ended] = self.costs.get(ended, cost), cost
-        if not 1 / OTHER_LOAD <= cost.running / before.running <= OTHER_LOAD:
-            self.costs.pop(not ended, None)
-        self.epoch = _Epoch(self._shares_next(ended), round(cost.running))
-
-    def _shares_next(self, ended: bool) -> bool:
-        if len(self.costs) < 2:
-            return not ended
-        shares = self.costs[False].seconds > WORTH_SHARE * self.costs[True].seconds
-        return shares != (self.epochs % TRY_OTHER == 0)
-
-
 class SharingGain:
-    """The times of a client's searches that overlap, by kind. Used from any thread.
+    """The times of a client's searches that overlap. Used from any thread.
 
-    All searches of a kind go the same way for an epoch, so that each way is measured by itself.
+    All searches go the same way for an epoch, so that each way is measured by itself.
     """
 
     def __init__(self) -> None:
         self._lock = RenewedLock()
-        self._learned: OrderedDict[Hashable, _Learned] = OrderedDict()
+        self._epoch = _Epoch(True)
+        self._costs: dict[bool, _Cost] = {}
+        self._epochs = 0
+        #: when a search last ended, or the first one began
+        self._last = 0.0
 
-    def shares(self, kind: Hashable) -> bool:
-        """Return whether a search is to share a call; those of one kind take about as long."""
-        with self._lock.lock:
-            return self._of(kind).epoch.shares
+    def shares(self) -> bool:
+        """Return whether a search is to share a call."""
+        return self._epoch.shares
 
-    def resume(self, kind: Hashable, now: float) -> None:
+    def resume(self, now: float) -> None:
         """Count no time until now, when a search begins without another."""
         with self._lock.lock:
-            self._of(kind).last = now
+            self._last = now
 
-    def note(self, kind: Hashable, running: int, now: float) -> None:
+    def note(self, running: int, now: float) -> None:
         """Learn from a search that has ended, and began as the last of ``running``."""
         with self._lock.lock:
-            self._of(kind).note(running, now)
+            self._epoch.note(running, now - self._last)
+            self._last = now
+            if self._epoch.is_over:
+                self._begin_next(self._epoch.shares, self._epoch.cost())
 
-    def _of(self, kind: Hashable) -> _Learned:
-        learned = self._learned.setdefault(kind, _Learned())
-        self._learned.move_to_end(kind)
-        if len(self._learned) > _MAX_KINDS:
-            self._learned.popitem(last=False)
-        return learned
+    def _begin_next(self, ended: bool, cost: _Cost) -> None:
+        self._epochs += 1
+        before, self._costs[ended] = self._costs.get(ended, cost), cost
+        if not 1 / OTHER_LOAD <= cost.running / before.running <= OTHER_LOAD:
+            self._costs.pop(not ended, None)
+        self._epoch = _Epoch(self._shares_next(ended), round(cost.running))
+
+    def _shares_next(self, ended: bool) -> bool:
+        if len(self._costs) < 2:
+            return not ended
+        shares = self._costs[False].seconds > WORTH_SHARE * self._costs[True].seconds
+        return shares != (self._epochs % TRY_OTHER == 0)
 
 
 #: most queries of a call, where a row says nothing else: the answer is made as a whole
@@ -153,12 +134,10 @@ class ReadSearch(NamedTuple):
     Args:
         query: the part that only this search has, such as its vector.
         key: searches of equal keys may go in one call.
-        kind: of searches that take about as long, such as those of a table.
     """
 
     query: Any
     key: Hashable
-    kind: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +216,6 @@ def remote_store_row(
     methods: tuple[str, ...],
     client: SearchedClient,
     unless: tuple[str, ...],
-    stand_in: Callable[[Any, SearchedClient, Ask], BatchedClient] | None = None,
-    version_obstacle: Callable[[Any], str | None] = lambda store: None,
 ) -> ProxyClass:
     """Return what is known of a class of stores that search by a client.
 
@@ -247,22 +224,20 @@ def remote_store_row(
         methods: of the store that search.
         client: the client's row.
         unless: what switches that off.
-        stand_in: makes what replaces a client for one call; a ``BatchedClient`` by default.
-        version_obstacle: returns why a store's code cannot run on that.
     """
     find = attrgetter(path)
 
     def proxy(store: Any, ask: Ask) -> Any:
-        return _leading(store, path, (stand_in or BatchedClient)(find(store), client, ask))
+        return _leading(store, path, BatchedClient(find(store), client, ask))
 
     def is_of_use(store: Any, ask: Ask) -> bool:
         # Its client is looked at before a search shares a call: others do not pay for that. One
         # inside of a proxy has what replaces it.
-        return version_obstacle(store) is None and not isinstance(find(store), BatchedClient)
+        return not isinstance(find(store), BatchedClient)
 
     return ProxyClass(
         methods,
-        lambda store: version_obstacle(store) or client.why_not(find(store)),
+        lambda store: client.why_not(find(store)),
         proxy,
         "store",
         "its own methods run; searches that wait at the same time go in one call",
@@ -282,7 +257,7 @@ _gains = WeakIdDict[SharingGain]()
 
 
 @contextmanager
-def turn(client: Any, row: SearchedClient, read: ReadSearch) -> Iterator[bool]:
+def _turn(client: Any, row: SearchedClient, read: ReadSearch) -> Iterator[bool]:
     """Hold while a search is made; gives whether it shares a call: others run, and it gains."""
     place = id(client), read.key
     running = _searches.begin(place)
@@ -292,21 +267,13 @@ def turn(client: Any, row: SearchedClient, read: ReadSearch) -> Iterator[bool]:
             return
         gain = _gains.get(client) or _gains.add(client, SharingGain())
         if running == 1:
-            gain.resume(read.kind, time.perf_counter())
+            gain.resume(time.perf_counter())
             yield False
         else:
-            yield gain.shares(read.kind)
-            gain.note(read.kind, running, time.perf_counter())
+            yield gain.shares()
+            gain.note(running, time.perf_counter())
     finally:
         _searches.end(place)
-
-
-def client_work(
-    client: Any, read: ReadSearch, max_queries: int, search: Callable[[list[Any]], Sequence[Any]]
-) -> ClientWork:
-    """Return the work of a search that shares a call."""
-    query = StoreQuery(read.query, read.key, search, max_queries, callers_span())
-    return ClientWork(client, "store", BatchedSearchEngine, PrimitiveKind.SEARCHING, query)
 
 
 class BatchedClient:
@@ -342,10 +309,11 @@ class BatchedClient:
             read = None
         if read is None:
             return plain()
-        with turn(client, row, read) as shares:
+        with _turn(client, row, read) as shares:
             if not shares:
                 return plain()
             search = partial(row.search_together, client, given)
-            work = client_work(client, read, row.max_queries, search)
+            query = StoreQuery(read.query, read.key, search, row.max_queries, callers_span())
+            work = ClientWork(client, "store", BatchedSearchEngine, PrimitiveKind.SEARCHING, query)
             found = ask.compute(work, plain, lambda result: result)
             return plain() if found is ASK_ALONE else found

