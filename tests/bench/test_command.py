@@ -190,22 +190,6 @@ def test_all_suites_run_in_processes_of_their_own_and_are_kept_together(
     assert [one["suite"] for one in json.loads(path.read_text())] == suite_names()
 
 
-@pytest.mark.parametrize("trouble", ["fails", "hangs"])
-def test_a_suite_that_fails_leaves_the_others_their_results(
-    monkeypatch: pytest.MonkeyPatch,
-    result: SuiteResult,
-    suite: _Suite,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    trouble: str,
-) -> None:
-    _processes(monkeypatch, result, **{trouble: "demo"})
-    path = tmp_path / "all.json"
-    assert main(["all", "--json", str(path)]) == 1
-    assert [one.suite for one in load(path)] == [name for name in suite_names() if name != "demo"]
-    assert "failed: demo" in capsys.readouterr().err
-
-
 def test_one_suite_is_run_in_several_fresh_processes(
     monkeypatch: pytest.MonkeyPatch,
     result: SuiteResult,
