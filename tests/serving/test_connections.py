@@ -255,25 +255,3 @@ def test_what_outlasts_the_time_to_drain_is_told() -> None:
         asking.join(HANG_S)
     assert [answer.status_code for answer in answers] == [503]
     assert program.num_cancelled == 1
-
-
-class Stepped(ScriptedProgram):
-    """A program that streams a word, then waits for the next step until it is cancelled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[str] = []
-        self.closed = threading.Event()
-
-    async def stream(
-        self, values: Mapping[str, Any], deadline_s: float | None
-    ) -> AsyncIterator[ServedPiece]:
-        try:
-            for word in ("one", "two"):
-                self.steps.append(word)
-                yield ServedPiece(word)
-                await asyncio.Event().wait()
-        finally:
-            self.closed.set()
-
-    stream_answer = stream
