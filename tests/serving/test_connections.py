@@ -14,7 +14,6 @@ import httpx
 import pytest
 from serving_kit import (
     HANG_S,
-    ScriptedEmbedder,
     ScriptedProgram,
     connected,
     is_closed,
@@ -22,7 +21,6 @@ from serving_kit import (
     served,
 )
 
-from rag_accel.engines.devices.remote import RemoteMember
 from rag_accel.errors import ConfigError
 from rag_accel.serving.connections import ConnectionWatch, Phase
 from rag_accel.serving.http_server import open_socket
@@ -183,16 +181,6 @@ def test_a_slow_reader_that_reads_on_is_served() -> None:
         while piece := connection.recv(1):
             answer += piece
     assert b"data: [DONE]" in answer
-
-
-def test_a_served_embedder_is_a_member_of_another_machines_group() -> None:
-    with served(ScriptedEmbedder()) as (host, port, _):
-        member = RemoteMember(f"http://{host}:{port}/v1", "bot")
-        try:
-            vectors = member.embed(["a", "bcd"], "document", 0)
-        finally:
-            member.close()
-    assert [row[0] for row in vectors.tolist()] == [1.0, 3.0]
 
 
 def test_answers_are_not_held_back_by_nagles_algorithm() -> None:

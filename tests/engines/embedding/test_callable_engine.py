@@ -101,12 +101,6 @@ def test_each_text_gets_its_own_vector_in_any_mix_of_requests(mix: Any, max_batc
         assert outputs[f"w{i}"].value.tolist() == expected
 
 
-def test_texts_of_different_requests_share_a_call() -> None:
-    calls = Calls()
-    run(CallableEmbeddingEngine(calls), [texts("a", "1", "2"), texts("b", "3")])
-    assert sorted(map(sorted, calls.calls)) == [["1", "2", "3"]]
-
-
 def test_roles_share_a_call_only_where_they_share_a_function() -> None:
     queries, documents = Calls(), Calls()
     requests = [texts("a", "1"), texts("b", "2", role="document")]
@@ -143,12 +137,6 @@ def test_a_bad_vector_is_an_output_error_for_its_own_work_only(bad: Any) -> None
     assert "text 1 of b" in str(outputs["b"].error)
     np.testing.assert_array_equal(outputs["a"].value, np.array(embed(["one", "two"])))
     np.testing.assert_array_equal(outputs["c"].value, np.array(embed(["three"])))
-
-
-def test_two_bad_vectors_of_one_work_make_one_error() -> None:
-    engine = CallableEmbeddingEngine(Calls({"x": [1.0], "y": [1.0]}), dimension=3)
-    engine.submit([texts("a", "x", "y")])
-    assert [output.kind for output in engine.step(StepBudget())] == ["error"]
 
 
 def test_a_text_that_makes_the_function_raise_fails_its_own_work_with_that_exception() -> None:
