@@ -14,11 +14,13 @@ from rag_accel.engine_api import (
     EngineRequest,
     GenerationInput,
     GenerationOutput,
+    Handle,
     Message,
     PrimitiveKind,
     StepBudget,
     WorkId,
 )
+from rag_accel.errors import EngineError
 from rag_accel.testing import EngineContract, ManualClock
 from rag_accel_demo.extractive import engine as engine_module
 from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
@@ -200,6 +202,20 @@ def test_sentences_are_streamed_as_partial_outputs() -> None:
     assert {output.kind for output in partials} == {"partial"}
     assert isinstance(final.value, GenerationOutput)
     assert "".join(output.value for output in partials) == final.value.text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kind": PrimitiveKind.EMBEDDING}, {"payload": None}, {"handle": Handle("foreign")}],
+)
+def test_work_that_is_not_for_this_engine_ends_in_an_error_of_its_own(
+    fields: dict[str, object],
+) -> None:
+    engine = ExtractiveEngine()
+    engine.submit([_request("bad", **fields), _request("good")])
+    bad, good = engine.step(StepBudget())
+    assert (bad.id, bad.kind, type(bad.error)) == ("bad", "error", EngineError)
+    assert (good.id, good.kind) == ("good", "final")
 
 
 def test_a_reader_that_raises_fails_only_its_item(monkeypatch: pytest.MonkeyPatch) -> None:

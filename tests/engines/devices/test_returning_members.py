@@ -131,6 +131,16 @@ def test_the_health_of_a_group_shows_no_text_of_a_request() -> None:
     assert "secret" not in str(found)
 
 
+def test_a_server_that_wants_to_be_asked_later_is_paused() -> None:
+    with EmbeddingsServer() as server:
+        members = RemoteMember(server.base_url, "m"), FakeMember("here", vectors=served_vectors)
+        with group(*members, slo_s=60.0) as engine:
+            server.refusals.append(Refusal(429, "60"))
+            ended(engine, request("w"))
+            assert state_of(engine, "remote").state == "paused"
+            assert "asked again in" in state_of(engine, "remote").why
+
+
 # Silence.
 
 
@@ -150,6 +160,27 @@ def test_a_text_of_a_silent_member_is_embedded_elsewhere_and_the_silent_one_prob
         silent.may_go.set()
         wait_until_ready(engine, "silent")
         assert {text for call in silent.calls for text in call} == set(probe_texts())
+
+
+def test_while_all_members_are_silent_callers_are_told_and_the_group_goes_on_afterwards() -> None:
+    limits = MemberLimits(0.01, 0.02, probe_s=0.2, second_try_s=0.05, silent_s=0.1, absent_s=20.0)
+    with EmbeddingsServer() as server, EmbeddingsServer() as other:
+        members = [
+            RemoteMember(one.base_url, "m", name=name)
+            for name, one in (("first", server), ("second", other))
+        ]
+        with group(*members, limits=limits, slo_s=0.2) as engine:
+            server.hangs = other.hangs = True
+            error = ended(engine, request("w"))
+            assert isinstance(error, RemoteEngineError)
+            assert "did not answer in time" in str(error)
+            assert engine.health().state == "paused"
+            server.hangs = False
+            wait_until_ready(engine, "first")
+            np.testing.assert_array_equal(
+                ended(engine, request("v")), served_vectors(["text v"], "query")
+            )
+            other.hangs = False
 
 
 def test_without_a_limit_too_silent_servers_are_given_up_and_asked_again() -> None:

@@ -139,6 +139,12 @@ def test_a_bad_vector_is_an_output_error_for_its_own_work_only(bad: Any) -> None
     np.testing.assert_array_equal(outputs["c"].value, np.array(embed(["three"])))
 
 
+def test_two_bad_vectors_of_one_work_make_one_error() -> None:
+    engine = CallableEmbeddingEngine(Calls({"x": [1.0], "y": [1.0]}), dimension=3)
+    engine.submit([texts("a", "x", "y")])
+    assert [output.kind for output in engine.step(StepBudget())] == ["error"]
+
+
 def test_a_text_that_makes_the_function_raise_fails_its_own_work_with_that_exception() -> None:
     fault = LookupError("no such text")
     outputs = run(

@@ -19,7 +19,7 @@ from rag_accel.engine_api import (
     PrimitiveKind,
     WorkId,
 )
-from rag_accel.engines import RemoteLLM, RemoteServer, VllmServerOptions
+from rag_accel.engines import RemoteLLM, RemoteOptions, RemoteServer, VllmServerOptions
 from rag_accel.engines.llm.remote.remote_llm import prompt_keys
 from rag_accel.errors import ConfigError, RemoteEngineError
 
@@ -114,6 +114,15 @@ def test_equal_models_share_an_engine(servers: list[NamedServer]) -> None:
     first, second = (model(servers).resolved({}) for _ in range(2))
     assert first is second
     assert model(servers, priority=True).resolved({}) is not first
+
+
+def test_a_listed_model_is_one_of_a_pool(servers: list[NamedServer]) -> None:
+    singles = [
+        RemoteLLM(server.base_url, "m", options=RemoteOptions(max_retries=0)) for server in servers
+    ]
+    servers[0].status = 503
+    with Accelerator(llm=singles) as accelerator:
+        assert ask(accelerator, *"qrs") == ["b"] * 3
 
 
 def test_servers_of_vllm_are_told_as_the_accelerator_says() -> None:
