@@ -88,14 +88,6 @@ def test_a_program_in_time_answers_as_without_a_deadline(call: Call) -> None:
         assert call(fast, {"question": "a"}) == plain
 
 
-def test_a_shorter_timeout_of_the_program_stays() -> None:
-    with LimitedServer(answer_s=SILENCE_S) as server, due(60.0) as accelerator:
-        settings: dict[str, Any] = {"timeout": 0.1, "max_retries": 0}
-        fast = accelerate(chain(server, **settings), accelerator=accelerator)
-        with pytest.raises(openai.APITimeoutError):
-            fast.invoke({"question": "a"})
-
-
 def test_the_users_object_is_as_it_was() -> None:
     with LimitedServer() as server, due(60.0) as accelerator:
         llm = model(server, timeout=77.0)

@@ -14,8 +14,7 @@ from langchain_community.graphs.networkx_graph import KnowledgeTriple, NetworkxE
 from langchain_core.runnables import RunnableLambda
 from lc_fakes import SyncRetriever
 
-from langchain_rag_accel import accelerate, activate, explain
-from langchain_rag_accel.coverage import CoverageRow, coverage
+from langchain_rag_accel import accelerate, activate
 from rag_accel import Accelerator
 from rag_accel.accelerator import current_request
 from rag_accel.leaves.retrieved_documents import MOST_RESULTS
@@ -78,17 +77,6 @@ def test_what_a_graph_knows_is_the_same_list(depth: int, accelerator: Accelerato
     assert found == graph.get_entity_knowledge("Ben", depth=max(depth, 1))
 
 
-def test_every_call_of_a_chain_is_scheduled(accelerator: Accelerator) -> None:
-    fast = accelerate(chain_over(graph_of()), accelerator=accelerator)
-    with coverage() as meter:
-        fast.invoke({"query": "who?"})
-    assert meter.rows() == [
-        CoverageRow("chat model", 2, 0, 2),
-        CoverageRow("knowledge graph", 2, 0, 2),
-    ]
-    assert meter.passed_by == 0
-
-
 def test_what_a_graph_knows_pushes_no_documents_out(accelerator: Accelerator) -> None:
     graph, retriever = graph_of(), SyncRetriever()
 
@@ -103,12 +91,6 @@ def test_what_a_graph_knows_pushes_no_documents_out(accelerator: Accelerator) ->
 
     fast = accelerate(RunnableLambda(search), accelerator=accelerator)
     assert fast.invoke("who?") == {"who?"}
-
-
-def test_the_parts_of_a_chain_are_explained(accelerator: Accelerator) -> None:
-    said = explain(accelerate(chain_over(graph_of()), accelerator=accelerator))
-    assert "program.graph: NetworkxEntityGraph: " in said
-    assert "program.qa_chain.llm: QueryWriter: " in said
 
 
 def test_an_error_of_the_graph_is_the_plain_one(accelerator: Accelerator) -> None:

@@ -20,7 +20,6 @@ from lc_fakes import (
     SyncRetriever,
 )
 from lc_programs import QUESTION, retrieval_chain, store_retriever
-from lc_recording import Recorder
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -125,22 +124,6 @@ async def test_an_accelerated_leaf_raises_the_users_exception(
     error.__traceback__ = None
 
 
-async def test_callbacks_hear_of_an_error_as_in_the_plain_program(
-    accelerator: Accelerator,
-) -> None:
-    for model in (SyncChat, AsyncChat):
-        entries = []
-        for accelerated in (False, True):
-            program: Any = QUESTION | model(error=ValueError("broken"))
-            if accelerated:
-                program = accelerate(program, accelerator=accelerator)
-            recorder = Recorder()
-            with pytest.raises(ValueError, match="broken"):
-                await program.ainvoke(INPUT, {"callbacks": [recorder]})
-            entries.append(recorder.entries)
-        assert entries[0] == entries[1]
-
-
 async def test_a_failing_request_harms_no_other_one(accelerator: Accelerator) -> None:
     class Picky(AsyncChat):
         def check(self, given: Any) -> None:
@@ -169,9 +152,3 @@ async def test_a_stop_iteration_of_a_sync_leaf_is_what_it_is_in_the_plain_progra
             await retriever.ainvoke("x")
         kinds.append((type(caught.value), type(caught.value.__cause__)))
     assert kinds[0] == kinds[1]
-
-
-def test_an_interrupt_frees_the_permit_and_passes(accelerator: Accelerator) -> None:
-    fast = accelerate(QUESTION | SyncChat(error=KeyboardInterrupt()), accelerator=accelerator)
-    with pytest.raises(KeyboardInterrupt):
-        fast.invoke(INPUT)

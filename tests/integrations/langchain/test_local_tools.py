@@ -19,7 +19,6 @@ from tool_chat import ARGUMENTS, CALL, MALFORMED, rendered, script, scripted_mod
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import Accelerator, ConfigError
-from rag_accel.engines.llm.remote.remote_llm import RemoteLLM
 
 JSON = '{"name": "Fuji", "metres": 3776}'
 
@@ -119,17 +118,6 @@ def test_a_template_without_tools_is_refused_by_name(accelerator: Accelerator) -
         plain.with_structured_output(Mountain, method="function_calling")
 
 
-def test_a_model_of_a_server_is_refused_by_name() -> None:
-    chat = ChatRagAccel(model=RemoteLLM("http://127.0.0.1:9", model="m"))
-    with pytest.raises(ConfigError, match="take no tools"):
-        chat.bind_tools([height])
-
-
-def test_tools_of_the_same_name_are_refused(chat: ChatRagAccel) -> None:
-    with pytest.raises(ConfigError, match="several times: height"):
-        chat.bind_tools([height, height])
-
-
 def test_a_tool_message_without_its_call_is_refused(chat: ChatRagAccel) -> None:
     call = {"name": "height", "args": {}, "id": "1"}
     said = [HumanMessage("a"), AIMessage("", tool_calls=[call])]
@@ -155,16 +143,6 @@ def test_structured_output_is_read_from_a_call(
     script(monkeypatch, lambda prompt: f'{{"name": "Mountain", "parameters": {JSON}}}')
     structured = chat.with_structured_output(Mountain, method="function_calling")
     assert structured.invoke("Which?") == Mountain(name="Fuji", metres=3776)
-
-
-def test_raw_output_has_the_error_of_its_parser(
-    chat: ChatRagAccel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(monkeypatch, lambda prompt: "none")
-    found: Any = chat.with_structured_output(Mountain, include_raw=True).invoke("Which?")
-    assert found["raw"].content == "none"
-    assert found["parsed"] is None
-    assert "none" in str(found["parsing_error"])
 
 
 @pytest.mark.parametrize("options", [{"method": "grammar"}, {"unheard": 1}, {"schema": None}])

@@ -51,21 +51,6 @@ def test_a_stores_twin_is_the_leaf_of_the_retriever_around_it(
     assert _kinds(meter).keys() == {"vector store", "embeddings"}
 
 
-def test_a_search_of_a_twin_before_and_after_a_plain_retriever_is_its_own(
-    accelerator: Accelerator,
-) -> None:
-    fast, plain = accelerate(_store(), accelerator=accelerator), _store().as_retriever()
-
-    def program(_: str) -> None:
-        fast.similarity_search("one")
-        plain.invoke("two")
-        fast.similarity_search("three")
-
-    with coverage() as meter:
-        RunnableLambda(program).invoke("x")
-    assert _kinds(meter)["retriever"] == (1, 1)
-
-
 def test_a_retriever_around_two_twins_is_no_leaf_either(accelerator: Accelerator) -> None:
     stores = [accelerate(_store(), accelerator=accelerator) for _ in range(2)]
 

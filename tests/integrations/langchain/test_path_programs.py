@@ -22,7 +22,7 @@ from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
-from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
+from langchain_huggingface import HuggingFacePipeline
 from lc_graphs import WordEmbeddings
 from path_kit import QUESTIONS, RelationPaths, prompt_tokens, reused
 from tiny_models import SIZES, WINDOW
@@ -138,11 +138,6 @@ def test_a_chain_over_two_retrievers_reuses_texts_and_paths() -> None:
     assert (seen["reused_tokens"], seen["reused_tree_tokens"]) == (tree + texts, tree)
 
 
-def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
-    fast = accelerate(chain(Lines()), accelerator=accelerator)
-    assert "kv_reuse is dependency" in explain(fast)
-
-
 # Models that a program has already
 
 
@@ -179,19 +174,6 @@ def test_a_model_of_the_programs_own_computes_no_path_twice(
     for question, answer in zip(QUESTIONS, answers, strict=False):
         with Accelerator(kv_reuse="dependency", strict=True) as afresh:
             assert accelerate(own_chain(held), accelerator=afresh).invoke(question) == answer
-
-
-def test_an_answer_of_the_programs_own_model_says_how_it_was_made(
-    held: Any, on_paths: Accelerator
-) -> None:
-    chat = ChatHuggingFace(llm=held, tokenizer=tokenizer(), model_id="tiny")
-    fast = accelerate(own_chain(chat), accelerator=on_paths)
-    first, second = (
-        fast.invoke(question).response_metadata["kv_reuse"] for question in QUESTIONS[:2]
-    )
-    assert first["attention"] == "dependency"
-    tree = first["tree_tokens"]
-    assert second == {**first, "reused_tokens": tree, "reused_tree_tokens": tree}
 
 
 def test_a_model_with_a_window_runs_plainly_and_says_why(on_paths: Accelerator) -> None:

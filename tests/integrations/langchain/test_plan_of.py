@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from operator import itemgetter
 from typing import Any
 
@@ -34,7 +33,7 @@ from lc_fakes import (
     TenantRetriever,
     here,
 )
-from lc_programs import PROGRAMS, QUESTION, joined, model_chain, retrieval_chain
+from lc_programs import PROGRAMS, QUESTION, joined, model_chain
 from lc_recording import plain
 from lc_runs import Runs, calls_of, compare_leaves, config_with, outcome, recorded, until
 
@@ -177,16 +176,6 @@ async def test_chains_of_langchains_own_helpers_are_declared(
     compare_leaves(program, of_program, of_plan, is_ordered=False)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_config_may_be_left_out(way: str, accelerator: Accelerator) -> None:
-    plan, expected = plan_of(retrieval_chain()), retrieval_chain().invoke(INPUT)
-    for given in ({}, {"config": None}):
-        assert await outcome(_way(accelerator, way), plan, input=INPUT, **given) == (
-            "returned",
-            expected,
-        )
-
-
 # Places, threads and contexts --------------------------------------------------------------------
 
 
@@ -210,30 +199,6 @@ async def test_every_part_sees_the_callers_context(way: str, accelerator: Accele
         assert (await outcome(_way(accelerator, way), plan, input=INPUT))[1] == "acme: question one"
     finally:
         TENANT.reset(token)
-
-
-def test_what_a_part_sets_is_seen_by_no_other(accelerator: Accelerator) -> None:
-    var: ContextVar[str] = ContextVar("var", default="unset")
-
-    def change(given: Any) -> Any:
-        before = var.get()
-        var.set("changed")
-        return [*given, before]
-
-    program = RunnableLambda(change) | change | RunnableParallel(a=change, b=change)
-    assert accelerator.run(plan_of(program), input=[]) == program.invoke([])
-    assert var.get() == "unset"
-
-
-def test_branches_run_side_by_side(accelerator: Accelerator) -> None:
-    barrier = threading.Barrier(3, timeout=10.0)
-
-    def meet(given: Any) -> int:
-        return barrier.wait()
-
-    inner = RunnablePassthrough.assign(a=meet, b=RunnablePassthrough() | meet)
-    found = accelerator.run(plan_of(RunnableParallel(x=inner, y=meet)), input=INPUT)
-    assert {found["x"]["a"], found["x"]["b"], found["y"]} == {0, 1, 2}
 
 
 def test_leaves_belong_to_one_request_of_the_plans_accelerator(accelerator: Accelerator) -> None:
@@ -300,15 +265,6 @@ async def test_an_error_is_the_same_object(way: str, accelerator: Accelerator) -
     await until(lambda: runs.open() == [])
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_an_assign_takes_dicts_only(way: str, accelerator: Accelerator) -> None:
-    program = RunnablePassthrough.assign(a=RunnableLambda(str) | len)
-    expected = await outcome(program.invoke, "no dict")
-    found = await outcome(_way(accelerator, way), plan_of(program), input="no dict")
-    assert plain(found) == plain(expected)
-    assert "must be a dict" in str(found[1])
-
-
 async def test_cancelling_ends_the_leaves(accelerator: Accelerator) -> None:
     gate = asyncio.Event()
     waiting = QUESTION | AsyncChat(gate=gate) | StrOutputParser()
@@ -371,12 +327,6 @@ def test_a_part_that_is_not_declared_is_named_with_its_place(
     assert named in str(raised.value.found)
     assert "RunnableParallel" in str(raised.value.valid)
     assert "accelerate" in str(raised.value.hint)
-
-
-@pytest.mark.parametrize("program", [None, len, object(), "text"])
-def test_what_is_no_program_is_refused(program: Any) -> None:
-    with pytest.raises(TranslationError, match="langchain_core"):
-        plan_of(program)
 
 
 def test_explain_draws_the_stages(accelerator: Accelerator) -> None:

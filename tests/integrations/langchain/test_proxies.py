@@ -21,7 +21,6 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.explanation import EXPLANATION
 from langchain_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
@@ -263,25 +262,6 @@ def test_a_store_that_searches_otherwise_has_no_stand_in(own_store: FAISS) -> No
     assert PROXIED.may_be_proxied(Same)
     assert PROXIED.may_be_proxied(type(accelerate(own_store)))
     assert not PROXIED.may_be_proxied(Other)
-
-
-async def test_each_call_is_seen_once(store: FAISS, accelerator: Accelerator) -> None:
-    retriever = accelerate(store.as_retriever(), accelerator=accelerator)
-    fast = accelerate(store, accelerator=accelerator)
-    with coverage() as meter:
-        retriever.invoke("x")
-        await retriever.ainvoke("x")
-        fast.similarity_search("x")
-        await fast.asimilarity_search("x")
-    rows = {row.kind: (row.seen, row.passed_by) for row in meter.rows()}
-    assert rows["retriever"] == (2, 0)
-    assert rows["vector store"] == (2, 0)
-    assert meter.passed_by == 0
-
-
-def test_explanation_says_how_it_is_searched(store: FAISS, accelerator: Accelerator) -> None:
-    assert "share looks at its index" in EXPLANATION.of(store, accelerator)
-    assert "share looks at its index" in EXPLANATION.of(store.as_retriever(), accelerator)
 
 
 # Cross-encoders ----------------------------------------------------------------------------------

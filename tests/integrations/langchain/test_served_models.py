@@ -20,7 +20,7 @@ from vllm_chat_server import VllmChatServer, chat_servers
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
 from rag_accel.engines.llm.remote.servers import MOST_SILENT, SERVERS, ModelServer
-from rag_accel.kv.reuse_request import question_digest, read_reuse_request
+from rag_accel.kv.reuse_request import read_reuse_request
 
 MakeServer = Callable[..., VllmChatServer]
 
@@ -101,16 +101,6 @@ def test_async_and_streams_carry_texts_too(make_server: MakeServer, reusing: Acc
         said = found.response_metadata["kv_reuse"]
         assert said == {"mode": "full", "texts": 2, "cached_tokens": 7}
     assert server.paths.count("/v1/models") == 1
-
-
-def test_fused_names_its_question(make_server: MakeServer) -> None:
-    server = make_server()
-    with Accelerator(kv_reuse="fused", strict=True) as accelerator:
-        accelerate(chain(chat(server)), accelerator=accelerator).invoke("ab is high")
-    (body,) = server.bodies
-    wanted = named(body)
-    turns = [(turn["role"], turn["content"]) for turn in body["messages"]]
-    assert (wanted.reuse, wanted.question) == ("fused", question_digest(turns))
 
 
 @pytest.mark.parametrize("options", [{}, {"kv_reuse": "dependency"}])
@@ -253,24 +243,6 @@ def test_texts_in_parts_of_a_message_are_found(
     accelerate(chain(chat(server), pictured), accelerator=reusing).invoke("ab is high")
     assert named(server.bodies[0]).texts == (TEXTS["a"], TEXTS["b"])
     assert "kv_transfer_params" not in server.bodies[1]
-
-
-def test_answers_by_a_schema_carry_texts(make_server: MakeServer, reusing: Accelerator) -> None:
-    server = make_server()
-    server.answer = '{"document": "a"}'
-    schema = {
-        "title": "Found",
-        "type": "object",
-        "properties": {"document": {"type": "string"}},
-        "required": ["document"],
-        "additionalProperties": False,
-    }
-    program = chain(chat(server).with_structured_output(schema, method="json_schema"))
-    fast = accelerate(program, accelerator=reusing)
-    assert fast.invoke("ab is high") == {"document": "a"}
-    assert asyncio.run(fast.ainvoke("ba is high")) == {"document": "a"}
-    assert [len(named(body).texts) for body in server.bodies] == [2, 2]
-    assert all(body["response_format"]["type"] == "json_schema" for body in server.bodies)
 
 
 def test_explain_says_what_the_server_is_told(

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import pytest
 from langchain_core.embeddings import Embeddings
-from langchain_core.retrievers import BaseRetriever
 from lc_fakes import FakeEmbeddings, SyncChat, SyncRetriever
 from pydantic import ConfigDict
 
@@ -117,14 +116,6 @@ def test_the_hook_of_pydantic_does_not_see_ours(accelerator: Accelerator) -> Non
     assert Noted.seen == ["NotedOne"]
 
 
-def test_the_hooks_still_see_what_a_program_makes_of_our_class(accelerator: Accelerator) -> None:
-    fast = accelerate(NotedOne(), accelerator=accelerator)
-    type("Another", (type(fast),), {"__module__": __name__})
-    assert Noted.seen.pop() == "Another"
-    with pytest.raises(TypeError, match="tag"):
-        type("Untagged", (type(accelerate(TaggedOne(), accelerator=accelerator)),), {})
-
-
 def test_a_class_keeps_its_own_hash(accelerator: Accelerator) -> None:
     class Frozen(SyncRetriever):
         model_config = ConfigDict(frozen=True)
@@ -166,9 +157,3 @@ def test_a_class_that_was_refused_is_not_kept(accelerator: Accelerator) -> None:
     del made, Local
     gc.collect()
     assert gone() is None
-
-
-def test_a_retriever_keeps_what_its_framework_found_out(accelerator: Accelerator) -> None:
-    fast: BaseRetriever = accelerate(SyncRetriever(), accelerator=accelerator)
-    assert fast._new_arg_supported == SyncRetriever()._new_arg_supported
-    assert fast._expects_other_args == SyncRetriever()._expects_other_args

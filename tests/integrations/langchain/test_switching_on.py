@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rag_accel.cli import main
-from rag_accel.cli.run import STARTUP, accelerated_environment
-
 #: what is said of a program that ends without a framework
 NOTHING = (
     "rag-accel: nothing was accelerated: this process never imported langchain_core or"
@@ -117,13 +114,6 @@ def test_a_program_that_is_not_there_is_pythons_error(tmp_path: Path) -> None:
     assert fast.returncode == 2
 
 
-def test_which_program_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run"])
-    assert ended.value.code == 2
-    assert "say which program to run" in capsys.readouterr().err
-
-
 def test_switched_off_it_runs_plainly(tmp_path: Path) -> None:
     fast = accelerated(importing(tmp_path), RAG_ACCEL="0")
     assert "scheduled: False" in fast.stdout
@@ -142,12 +132,6 @@ def test_with_a_framework_that_is_not_understood_it_runs_plainly_and_says_so(
     assert "the program runs plainly" in fast.stderr
     assert "'langchain'" in fast.stderr
     assert fast.stderr.count("\n") == 1
-
-
-def test_the_environment_keeps_what_was_there() -> None:
-    state = {"_RAG_ACCEL_RUN": f"{os.getpid()}:langchain_core,llama_index.core,neo4j_graphrag"}
-    assert accelerated_environment({"A": "1"}) == {"A": "1", "PYTHONPATH": STARTUP, **state}
-    assert accelerated_environment({"PYTHONPATH": "x"})["PYTHONPATH"] == f"{STARTUP}{os.pathsep}x"
 
 
 def importing(folder: Path) -> Path:

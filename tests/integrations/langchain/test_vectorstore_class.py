@@ -15,7 +15,7 @@ from langchain_tests.integration_tests import (
     RetrieversIntegrationTests,
     VectorStoreIntegrationTests,
 )
-from lc_fakes import AsyncEmbeddings, FakeEmbeddings, vector_of
+from lc_fakes import FakeEmbeddings, vector_of
 
 from langchain_rag_accel import (
     RagAccelEmbeddings,
@@ -101,14 +101,6 @@ async def test_a_bad_filter_is_refused_by_name(store: RagAccelVectorStore) -> No
         await store.asimilarity_search("x", filter="even")
 
 
-async def test_relevance_scores_lie_between_zero_and_one(store: RagAccelVectorStore) -> None:
-    found = store.similarity_search_with_relevance_scores("x", k=40)
-    assert all(0.0 <= score <= 1.0 for _, score in found)
-    assert found == await store.asimilarity_search_with_relevance_scores("x", k=40)
-    few = store.similarity_search_with_relevance_scores("x", k=40, score_threshold=0.98)
-    assert 0 < len(few) < 40
-
-
 def test_an_empty_store_finds_nothing(accelerator: Accelerator) -> None:
     empty = RagAccelVectorStore(FakeEmbeddings(), accelerator=accelerator)
     assert empty.similarity_search("x") == []
@@ -140,21 +132,6 @@ def test_found_documents_are_the_callers_own(store: RagAccelVectorStore) -> None
     assert [document.id for document in store.get_by_ids(["5", "none", "3"])] == ["5", "3"]
 
 
-async def test_a_store_can_be_made_from_texts_or_documents(accelerator: Accelerator) -> None:
-    documents = [Document(id=id, page_content=text) for id, text in zip(IDS, TEXTS, strict=True)]
-    made = [
-        RagAccelVectorStore.from_documents(documents, FakeEmbeddings(), accelerator=accelerator),
-        await RagAccelVectorStore.afrom_documents(
-            documents, AsyncEmbeddings(), accelerator=accelerator
-        ),
-        await RagAccelVectorStore.afrom_texts(
-            TEXTS, AsyncEmbeddings(), ids=IDS, accelerator=accelerator
-        ),
-    ]
-    found = [[document.id for document in one.similarity_search("x")] for one in made]
-    assert found[0] == found[1] == found[2]
-
-
 def test_a_saved_store_answers_as_before(
     store: RagAccelVectorStore, tmp_path: Path, accelerator: Accelerator
 ) -> None:
@@ -165,19 +142,6 @@ def test_a_saved_store_answers_as_before(
     assert loaded.similarity_search_with_score("x") == store.similarity_search_with_score("x")
     loaded.add_texts(["more"], ids=["more"])
     assert loaded.get_by_ids(["more"])[0].page_content == "more"
-
-
-def test_the_master_switch_makes_searches_plain(
-    store: RagAccelVectorStore,
-    plain: InMemoryVectorStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    with coverage() as meter:
-        assert store.similarity_search("x") == plain.similarity_search("x")
-        asyncio.run(store.aadd_texts(["more"]))
-        assert len(asyncio.run(store.asimilarity_search("x", k=50))) == 41
-    assert sum(row.scheduled for row in meter.rows()) == 0
 
 
 async def test_sync_only_embeddings_do_not_block_the_loop(accelerator: Accelerator) -> None:

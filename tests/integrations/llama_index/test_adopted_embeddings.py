@@ -18,8 +18,6 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 import langchain_rag_accel
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
-from rag_accel.interception.leaf_table import plain_method
-from rag_accel_adapters.llama_index.models import EMBEDDINGS
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -71,20 +69,6 @@ def test_vectors_are_those_of_the_plain_object(
     assert type(found[0][0]) is float
 
 
-def test_prompts_are_those_of_the_object(minilm_path: str, accelerator: Accelerator) -> None:
-    plain = HuggingFaceEmbedding(
-        model_name=minilm_path,
-        device="cpu",
-        query_instruction="query: ",
-        text_instruction="text: ",
-    )
-    fast = accelerate(plain, accelerator=accelerator)
-    found, other = fast.get_query_embedding("a"), fast.get_text_embedding("a")
-    assert np.allclose(found, plain.get_query_embedding("a"), atol=1e-6)
-    assert np.allclose(other, plain.get_text_embedding("a"), atol=1e-6)
-    assert not np.allclose(found, other, atol=1e-3)
-
-
 @pytest.mark.usefixtures("two_torch_threads")
 def test_a_model_that_two_frameworks_share_has_one_engine(
     minilm: HuggingFaceEmbedding, accelerator: Accelerator
@@ -105,14 +89,6 @@ def test_a_model_that_two_frameworks_share_has_one_engine(
     (own,) = _engines(accelerator)
     assert own["items"] == len(QUESTIONS) + len(TEXTS)
     assert own["steps"] <= 2
-
-
-def test_an_object_that_embeds_in_processes_is_borrowed(minilm: HuggingFaceEmbedding) -> None:
-    assert EMBEDDINGS.adopt(minilm, HuggingFaceEmbedding, plain_method) is not None
-    other = HuggingFaceEmbedding.model_construct(**minilm.__dict__)
-    private = {**(minilm.__pydantic_private__ or {}), "_parallel_process": True}
-    object.__setattr__(other, "__pydantic_private__", private)
-    assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding, plain_method) is None
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +100,6 @@ def test_each_part_is_named_with_how_it_runs(
         assert sum(line.startswith(one) for line in lines) == 1
 
 
-@pytest.mark.parametrize("make", [make for make, _ in PROGRAMS.values()], ids=PROGRAMS)
-def test_what_is_not_accelerated_has_the_same_parts(make: Any, accelerator: Accelerator) -> None:
-    obj = make(Parts())
-    fast = explain(accelerate(obj, accelerator=accelerator))
-    assert explain(obj).splitlines()[2:] == fast.splitlines()[2:]
-
-
-def test_the_batches_are_those_of_the_object_s_own_accelerator() -> None:
-    with Accelerator(strict=True, max_batch=7) as own:
-        assert "at most 7," in explain(accelerate(EchoLLM(), accelerator=own))
-
-
 def test_a_method_that_blocks_its_loop_is_named_with_what_is_unknown() -> None:
     with knowing() as accelerator:
         said = explain(accelerate(QUERY_ENGINES["hyde"](Parts()), accelerator=accelerator))
@@ -129,25 +116,9 @@ def test_a_method_of_named_classes_leaves_its_loop_free(monkeypatch: pytest.Monk
     assert "EchoLLM.acomplete leaves its loop free" in said
 
 
-def test_nothing_leaves_the_loop_free_where_that_is_off() -> None:
-    with knowing(EchoLLM, offload_blocking=False) as accelerator:
-        said = explain(accelerate(EchoLLM(), accelerator=accelerator))
-    assert "EchoLLM.acomplete blocks its loop: offload_blocking=False" in said
-
-
 def test_a_component_of_ours_is_named_as_one(accelerator: Accelerator) -> None:
     store = RagAccelVectorStore(accelerator=accelerator)
     assert "RagAccelVectorStore: a component of this library" in explain(store)
-
-
-def test_an_object_without_leaves_says_that_none_is_seen() -> None:
-    assert "no leaf is visible from outside" in explain(object())
-
-
-def test_no_private_name_of_llama_index_is_shown(accelerator: Accelerator) -> None:
-    said = explain(accelerate(QUERY_ENGINES["fusion"](Parts()), accelerator=accelerator))
-    paths = [line.partition(":")[0] for line in said.splitlines()[2:]]
-    assert not any(re.search(r"\._", path) for path in paths)
 
 
 def test_compatibility_names_it_for_llama_index() -> None:

@@ -22,7 +22,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
 )
 
-from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate, explain
+from llama_index_rag_accel import RagAccelVectorStore
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine, HybridSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalSnapshot
@@ -133,14 +133,6 @@ def test_top_ks_are_numbers_of_results_and_depths(
     assert len(expected) == found
 
 
-def test_a_store_has_settings_of_its_own(accelerator: Accelerator) -> None:
-    spec = HybridSpec(dense_depth=4, lexical_depth=3, lexical_weight=2.0, rank_constant=1)
-    store = RagAccelVectorStore(hybrid=spec, accelerator=accelerator)
-    store.add(nodes())
-    assert ask(store) == by_stage(store, spec)
-    assert ask(RagAccelVectorStore(store.client, hybrid=spec)) == by_stage(store, spec)
-
-
 def only(key: str, value: Any, operator: FilterOperator = FilterOperator.EQ) -> MetadataFilters:
     return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
 
@@ -195,11 +187,6 @@ def test_what_means_nothing_is_refused_by_name(
         run_in_loop(store.aquery(query)) if way == "aquery" else store.query(query)
 
 
-def test_a_retriever_refuses_a_mode_that_nobody_knows(store: RagAccelVectorStore) -> None:
-    with pytest.raises(ConfigError, match=r"vector_store_query_mode.*'hybird'.*'hybrid'"):
-        RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybird")
-
-
 def test_words_are_ranked_once_for_all_accelerators(
     store: RagAccelVectorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,21 +231,3 @@ def test_copies_and_files_answer_as_before(store: RagAccelVectorStore, tmp_path:
         made.clear()
         assert ask(made) == []
     assert ask(own) == expected
-
-
-def test_an_explanation_names_the_store_and_its_engines(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore()
-    store.add(nodes())
-    retriever = RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybrid")
-    fast = accelerate(retriever, accelerator=accelerator)
-    assert "engine of its own, made with the first of them, for hybrid ones" in explain(fast)
-    fast.retrieve(QUESTION)
-    (name,) = [name for name in _engines(accelerator) if name.startswith("hybrid#")]
-    (line,) = [line for line in explain(fast).splitlines() if "for hybrid ones" in line]
-    assert "RagAccelVectorStore: a component of this library: engine of its own" in line
-    assert f"engine {name}, for hybrid ones" in line
-
-
-def _engines(accelerator: Accelerator) -> list[str]:
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    return list(engines)

@@ -21,7 +21,6 @@ from program_models import program_model
 
 from llama_index_rag_accel import RagAccelEmbedding, accelerate, explain
 from rag_accel import Accelerator
-from rag_accel.engines import SentenceTransformerEngine
 
 PATIENCE_S = 20.0
 TEXTS = [f"text number {number} " + "word " * (number % 30) for number in range(64)]
@@ -73,16 +72,6 @@ def test_a_device_takes_the_programs_model_with_its_prompts(model: Any) -> None:
         close_to(fast.get_query_embedding("a question"), plain.get_query_embedding("a question"))
         assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS) + 1
         assert "on the listed devices: cpu: the first member" in explain(fast)
-
-
-def test_a_list_of_the_bare_model_honours_its_prompts(model: Any) -> None:
-    plain = program(model)
-    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
-        fast = placed(accelerate(plain, accelerator=acc), acc)
-        close_to(fast.get_text_embedding_batch(TEXTS), plain.get_text_embedding_batch(TEXTS))
-        found = asyncio.run(fast.aget_query_embedding("a question"))
-        close_to(found, plain.get_query_embedding("a question"))
-        assert engines(acc)["embedder"]["cpu_texts"] == len(TEXTS) + 1
 
 
 def test_a_component_lists_devices_of_its_own(model: Any) -> None:

@@ -13,13 +13,11 @@ pytest.importorskip("transformers")
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))
 
 from fake_runner import tokenizer
-from li_programs import TEXTS, HashEmbedding, recording, run_in_loop
-from llama_index.core import Document, VectorStoreIndex
+from li_programs import run_in_loop
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
 from tiny_chat import TOKENS, generated, model
 
-from llama_index_rag_accel import RagAccelLLM, accelerate
-from llama_index_rag_accel.coverage import coverage
+from llama_index_rag_accel import RagAccelLLM
 from rag_accel import Accelerator, ConfigError
 
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(8)]
@@ -81,24 +79,6 @@ def test_streams_give_the_same_text_in_pieces(llm: RagAccelLLM) -> None:
         assert found[-1].additional_kwargs["completion_tokens"] == TOKENS
 
 
-def test_a_query_engine_answers_with_it(llm: RagAccelLLM, accelerator: Accelerator) -> None:
-    documents = [Document(text=text, id_=str(at)) for at, text in enumerate(TEXTS)]
-    index = VectorStoreIndex.from_documents(documents, embed_model=HashEmbedding())
-    engine = index.as_query_engine(llm=llm, similarity_top_k=1)
-    fast = accelerate(engine, accelerator=accelerator)
-    with coverage() as meter, recording() as (events, _):
-        answer = str(fast.query("Which?"))
-    assert answer == str(engine.query("Which?"))
-    assert meter.passed_by == 0
-    assert events["LLMChatStartEvent"] == events["LLMChatEndEvent"] == 1
-
-
-def test_its_limits_are_those_of_the_model(llm: RagAccelLLM) -> None:
-    assert llm.metadata.context_window == model().config.max_position_embeddings
-    assert llm.metadata.num_output == TOKENS
-    assert llm.metadata.is_chat_model
-
-
 @pytest.mark.parametrize(
     ("message", "found"),
     [
@@ -111,11 +91,6 @@ def test_messages_it_cannot_take_are_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=found):
         llm.chat([message])
-
-
-def test_tools_are_refused_by_name(llm: RagAccelLLM) -> None:
-    with pytest.raises(ConfigError, match="tools"):
-        llm.chat(_user("a"), tools=[{"name": "f"}])
 
 
 BAD = [

@@ -9,11 +9,8 @@ import pytest
 from idle_accelerators import soon_idle
 from li_off_loop import (
     AT_ONCE,
-    ENGINES,
-    QUESTION,
     ask,
     every_engine,
-    guideline,
     knowing_fakes,
     llm_of,
     meeting,
@@ -22,10 +19,8 @@ from li_off_loop import (
 )
 from li_programs import (
     Parts,
-    run_in_loop,
     shown,
 )
-from llama_index.core.schema import QueryBundle
 
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -52,22 +47,6 @@ def test_what_is_shown_is_what_the_plain_engine_shows(
     assert soon_idle(accelerator)
 
 
-def test_a_transform_is_moved_from_asynthesize_too(accelerator: Accelerator) -> None:
-    def synthesized(engine: Any) -> Any:
-        async def call() -> Any:
-            return await engine.asynthesize(bundle, nodes)
-
-        return run_in_loop(call())
-
-    bundle, bare = QueryBundle(QUESTION), parts_of()
-    nodes = bare.index().as_retriever().retrieve(QUESTION)
-    parts, plain_engine = parts_of(), ENGINES["hyde"](bare)
-    plain = shown(lambda: synthesized(plain_engine))
-    engine = accelerate(ENGINES["hyde"](parts), accelerator=accelerator)
-    assert shown(lambda: synthesized(engine)) == plain
-    assert len({thread for thread, _ in parts.llm.seen}) == 2
-
-
 # The loop is free -------------------------------------------------------------------------------
 
 
@@ -79,10 +58,3 @@ def test_sixteen_queries_are_under_way_at_once(
     plain = [str(one) for one in ask(make(parts_of(llm=llm_of(make))), AT_ONCE)]
     found = ask(accelerate(make(parts), accelerator=accelerator), AT_ONCE)
     assert [str(one) for one in found] == plain
-
-
-def test_the_users_transformer_keeps_the_last_evaluation(accelerator: Accelerator) -> None:
-    plain, engine = (guideline(parts_of()) for _ in range(2))
-    ask(plain)
-    ask(accelerate(engine, accelerator=accelerator))
-    assert engine.query_transformer.evaluation == plain.query_transformer.evaluation

@@ -87,18 +87,6 @@ def test_a_program_accelerated_before_exports_the_same(
     assert (given, exported(exporter)) == plain
 
 
-@pytest.mark.cross_product(keep=4)
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_a_program_accelerated_after_exports_the_same(
-    program: Program, accelerator: Accelerator
-) -> None:
-    plain = plainly(program)
-    made = program.made()
-    with instrumented() as exporter:
-        given = program.run(accelerate(made, accelerator=accelerator))
-    assert (given, exported(exporter)) == plain
-
-
 @pytest.mark.parametrize("program", OF_EACH_FORM.values(), ids=OF_EACH_FORM)
 def test_an_activated_program_exports_the_same(program: Program, accelerator: Accelerator) -> None:
     plain = plainly(program)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from weakref import ref
 
 import pytest
 from hypothesis import given, settings
@@ -112,14 +110,6 @@ def test_callers_on_one_loop_share_steps(accelerator: Accelerator, name: str, de
     warm(fast)
     assert together(fast, QUESTIONS) == plain
     assert shared(accelerator, AT_ONCE * depth)
-
-
-def test_a_lone_caller_takes_no_step(accelerator: Accelerator) -> None:
-    fast = accelerate(context(filled(SimplePropertyGraphStore())), accelerator=accelerator)
-    for _ in range(4):
-        fast.retrieve(QUESTIONS[0])
-        together(fast, QUESTIONS[:1])
-    assert steps(accelerator) == (0, 0)
 
 
 Edge = tuple[int, int, int]
@@ -408,19 +398,6 @@ def test_a_method_replaced_in_the_class_is_called(
     assert "one of its methods was replaced" in explain(fast)
 
 
-def test_small_stores_are_left_to_themselves(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    program = PGRetriever([context(filled(SimplePropertyGraphStore()))])
-    plain = alone(program)
-    fast = accelerate(program, accelerator=accelerator)
-    warm(fast)
-    assert together(fast, QUESTIONS) == plain
-    assert steps(accelerator) == (0, 0)
-    assert f"a step is faster from {graph_stores.MIN_SHARED_TRIPLETS} on" in explain(fast)
-
-
 def test_a_cancelled_caller_leaves_the_others_their_step(accelerator: Accelerator) -> None:
     program = PGRetriever([context(filled(SimplePropertyGraphStore()))])
     plain = alone(program)
@@ -472,18 +449,3 @@ def test_tenants_share_no_step(accelerator: Accelerator) -> None:
         assert given == [*plain, *plain]
         assert shared(accelerator, 2 * AT_ONCE)
         assert shared(other, 2 * AT_ONCE)
-
-
-def test_an_engine_goes_with_its_graph(accelerator: Accelerator) -> None:
-    program = PGRetriever([context(filled(SimplePropertyGraphStore()))])
-    fast = accelerate(program, accelerator=accelerator)
-    warm(fast)
-    together(fast, QUESTIONS)
-    graph = program.sub_retrievers[0]._graph_store.graph
-    known = graph_stores._graphs.get(graph)
-    assert accelerator.engine_of(known) is not None
-    gone = ref(graph)
-    del program, fast, graph
-    gc.collect()
-    assert gone() is None
-    assert accelerator.engine_of(known) is None
