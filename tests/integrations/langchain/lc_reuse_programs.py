@@ -123,10 +123,6 @@ def with_numbers(model: Any) -> Program:
     return {"context": Orders() | numbered, "input": RunnablePassthrough()} | PROMPT | model
 
 
-def with_indented_lines(model: Any) -> Program:
-    return {"context": Orders() | indented, "input": RunnablePassthrough()} | PROMPT | model
-
-
 class State(TypedDict, total=False):
     input: str
     context: str

@@ -89,17 +89,6 @@ def test_texts_are_found_and_not_computed_again(
     assert reused(reusing) == tokens(*"abc")
 
 
-def test_a_text_behind_its_own_head_changes_no_answer(
-    llm: HuggingFacePipeline, reusing: Accelerator
-) -> None:
-    made = fast(chain(llm), reusing)
-    for query in ("a", "b", "c"):
-        assert made.invoke(query) == chain(llm).invoke(query)
-    for query in ("a one", "b two", "c three"):  # other questions of the same texts
-        assert made.invoke(query) == chain(llm).invoke(query)
-    assert reused(reusing) == tokens(*"abc")
-
-
 def test_all_ways_of_calling_reuse_texts(llm: HuggingFacePipeline, reusing: Accelerator) -> None:
     made = fast(chain(llm), reusing)
     made.invoke("abc")

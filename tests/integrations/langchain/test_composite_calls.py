@@ -229,31 +229,11 @@ def test_the_deadline_of_the_request_holds_for_each_call() -> None:
     assert 1 < len(asked) <= MAX_AT_ONCE
 
 
-def test_switched_off_calls_are_one_by_one(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def switch_off(given: Any) -> Any:
-        monkeypatch.setenv("RAG_ACCEL", "0")
-        return given
-
-    fast = accelerate(RunnableLambda(switch_off) | queries(4, found), accelerator=accelerator)
-    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
-    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
-
-
 async def test_a_blocked_loop_keeps_its_thread(accelerator: Accelerator) -> None:
     retriever = queries(4, found)
     fast = accelerate(retriever, accelerator=accelerator)
     assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
     assert all(call.loop is not None for call in retriever.retriever.journal.calls)
-
-
-def test_what_is_part_of_a_leaf_stays_within_its_permit(accelerator: Accelerator) -> None:
-    inner = queries(4, found)
-    program = accelerate(RunnableLambda(str) | inner, accelerator=accelerator)
-    outer = accelerate(Told(find=lambda query: inner.invoke(query)), accelerator=accelerator)
-    assert _helpers(accelerator, lambda: program.invoke(QUESTION)) == 3
-    assert _helpers(accelerator, lambda: outer.invoke(QUESTION)) == 0
 
 
 def test_a_version_that_is_not_known_runs_as_it_is(accelerator: Accelerator) -> None:

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from lc_fakes import AsyncChat, SyncChat
 from lc_programs import QUESTION, model_chain, retrieval_chain
-from lc_recording import Recorder
+from lc_runs import Runs
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -28,7 +28,7 @@ def fast(accelerator: Accelerator) -> Any:
 
 async def test_a_run_id_given_by_the_user_is_the_roots(fast: Any) -> None:
     for run in (fast.invoke, fast.ainvoke, fast.stream, fast.astream):
-        recorder, run_id = Recorder(), uuid.uuid4()
+        recorder, run_id = Runs(), uuid.uuid4()
         result = run(INPUT, {"run_id": run_id, "callbacks": [recorder]})
         if hasattr(result, "__await__"):
             await result
@@ -36,8 +36,9 @@ async def test_a_run_id_given_by_the_user_is_the_roots(fast: Any) -> None:
             _ = [chunk async for chunk in result]
         else:
             list(result)
-        assert recorder.run_ids[0] == run_id
-        assert run_id not in recorder.run_ids[1:]
+        began = [run for event, run in recorder.order if event.endswith("_start")]
+        assert began[0] == run_id
+        assert run_id not in began[1:]
 
 
 async def test_each_input_of_a_batch_has_its_config(fast: Any) -> None:
@@ -45,7 +46,7 @@ async def test_each_input_of_a_batch_has_its_config(fast: Any) -> None:
     for program_batch, plain_batch in ((fast.batch, bare.batch), (fast.abatch, bare.abatch)):
         seen: list[Any] = []
         for batch in (program_batch, plain_batch):
-            recorders = [Recorder() for _ in INPUTS]
+            recorders = [Runs() for _ in INPUTS]
             configs = [
                 {"callbacks": [recorder], "tags": [f"tag{number}"], "run_name": f"run{number}"}
                 for number, recorder in enumerate(recorders)
@@ -53,7 +54,7 @@ async def test_each_input_of_a_batch_has_its_config(fast: Any) -> None:
             result = batch(INPUTS, configs)
             if hasattr(result, "__await__"):
                 result = await result
-            seen.append((result, [recorder.entries for recorder in recorders]))
+            seen.append((result, [recorder.log for recorder in recorders]))
         assert seen[0] == seen[1]
 
 
@@ -122,9 +123,9 @@ async def test_configurable_values_reach_the_programs_functions(accelerator: Acc
 
 
 def test_the_identity_appears_in_no_metadata_event_or_callback(fast: Any) -> None:
-    recorder = Recorder()
+    recorder = Runs()
     fast.invoke(INPUT, {"callbacks": [recorder], "configurable": {"seen": 1}})
-    assert "rag_accel" not in repr(recorder.entries)
+    assert "rag_accel" not in repr(recorder.log)
 
 
 @pytest.mark.filterwarnings("ignore:astream_log is deprecated")

@@ -61,7 +61,7 @@ def test_a_chain_gives_and_tells_what_the_plain_one_does(
     )
     for run in ways:
         bare, *others = run_three_ways(lambda: chain_over(graph_of()), run, accelerator)
-        assert [entry[0] for entry in bare[1]].count("text") == 5
+        assert [entry[0] for entry in bare[1]].count("on_text") == 5
         assert others == [bare, bare]
 
 

@@ -20,6 +20,7 @@ from lc_fakes import (
     SyncRetriever,
 )
 from lc_programs import QUESTION, retrieval_chain, store_retriever
+from lc_runs import WAYS, come
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -60,29 +61,6 @@ def _raising(error: Exception) -> Callable[[Any], Any]:
     return raise_it
 
 
-async def _settled(call: Callable[[Any], Any], program: Any) -> Any:
-    result = call(program)
-    return await result if hasattr(result, "__await__") else result
-
-
-async def _consume(stream: Any) -> Any:
-    return [chunk async for chunk in stream]
-
-
-WAYS: dict[str, Callable[[Any], Any]] = {
-    "invoke": lambda program: program.invoke(INPUT),
-    "ainvoke": lambda program: program.ainvoke(INPUT),
-    "stream": lambda program: list(program.stream(INPUT)),
-    "astream": lambda program: _consume(program.astream(INPUT)),
-    "batch": lambda program: program.batch([INPUT]),
-    "abatch": lambda program: program.abatch([INPUT]),
-    "batch_as_completed": lambda program: list(program.batch_as_completed([INPUT])),
-    "abatch_as_completed": lambda program: _consume(program.abatch_as_completed([INPUT])),
-    "transform": lambda program: list(program.transform(iter([INPUT]))),
-    "astream_events": lambda program: _consume(program.astream_events(INPUT, version="v2")),
-}
-
-
 @pytest.mark.cross_product(keep=30)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("leaf", failing_leaves())
@@ -91,9 +69,7 @@ async def test_the_users_exception_arrives_as_the_same_object(
 ) -> None:
     error = UsersError("the user's own")
     fast = accelerate(failing_leaves()[leaf](error), accelerator=accelerator)
-    with pytest.raises(UsersError) as caught:
-        await _settled(WAYS[way], fast)
-    assert caught.value is error
+    assert await come(way, fast, [INPUT], {}) == ("raised", error)
     assert error.__cause__ is None
     error.__traceback__ = None
 

@@ -10,12 +10,11 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_tests.integration_tests import (
-    RetrieversIntegrationTests,
     VectorStoreIntegrationTests,
 )
 from lc_fakes import FakeEmbeddings, vector_of
 
-from langchain_rag_accel import RagAccelVectorStore, accelerate, explain
+from langchain_rag_accel import RagAccelVectorStore
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
@@ -61,20 +60,6 @@ class TestStandardStore(VectorStoreIntegrationTests):
         return RagAccelVectorStore(
             self.get_embeddings(), accelerator=accelerator, hybrid=SPECS["flat"]
         )
-
-
-class TestStandardRetriever(RetrieversIntegrationTests):
-    @pytest.fixture(autouse=True)
-    def made(self, store: RagAccelVectorStore) -> None:
-        self.store = store
-
-    @property
-    def retriever_constructor(self) -> Any:
-        return lambda k=4: self.store.as_retriever(search_type="hybrid", search_kwargs={"k": k})
-
-    @property
-    def retriever_query_example(self) -> str:
-        return "bee fox"
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -187,17 +172,3 @@ def test_two_tenants_search_one_store_on_engines_of_their_own() -> None:
     with Accelerator(namespace="x", strict=True) as mine, Accelerator(namespace="y") as theirs:
         found = [store.scheduled_by(one).search("bee", "hybrid") for one in (mine, theirs)]
         assert found[0] == found[1]
-
-
-def test_an_explanation_names_the_engines(store: RagAccelVectorStore) -> None:
-    accelerator = store._accelerator
-    assert accelerator is not None
-    fast = accelerate(store.as_retriever(search_type="hybrid"), accelerator=accelerator)
-    assert "made with its first search; hybrid searches: engine one more" in explain(fast)
-    fast.invoke("x")
-    store.similarity_search("x")
-    (line,) = [line for line in explain(fast).splitlines() if "RagAccelVectorStore" in line]
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    (alone,) = [name for name in engines if name.startswith("retrieval")]
-    (hybrid,) = [name for name in engines if name.startswith("hybrid")]
-    assert f"engine {alone}; hybrid searches: engine {hybrid};" in line

@@ -51,15 +51,6 @@ def test_the_option_switches_it_off() -> None:
         assert graph.invoke({})["seen"] == {"a": None, "b": None}
 
 
-def test_the_outer_plan_counts_where_plans_are_nested() -> None:
-    with Accelerator(strict=True) as accelerator:
-        inner = accelerate(line("x", "y"), accelerator=accelerator)
-        outer = line("a", "call", "c", call=lambda state: inner.invoke(state))
-        found = accelerate(outer, accelerator=accelerator).invoke({})["seen"]
-        assert found == {"a": 3, "x": 2, "y": 1, "c": 0}
-        assert inner.invoke({})["seen"] == {"x": 1, "y": 0}
-
-
 def test_a_graph_that_cannot_be_read_runs_without_a_plan(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

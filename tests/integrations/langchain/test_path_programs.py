@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("langchain_huggingface")
 
-import real_model
 import tiny_chat
 from fake_runner import tokenizer
 from graph_facts import facts
@@ -192,32 +191,3 @@ def test_a_model_with_a_window_runs_plainly_and_says_why(on_paths: Accelerator) 
         other = accelerate(own_chain(model), accelerator=exact)
         assert other.invoke(QUESTIONS[0]) == plain
         assert "owned engine (exact)" in explain(other)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", ["torch", "paged"])
-def test_a_real_model_answers_a_second_question_by_kept_paths(runner: Any) -> None:
-    bounds = LocalLLM(real_model.folder(), runner=runner, kv_reuse="dependency")
-
-    def ask(program: Any, question: str) -> Any:
-        return program.invoke(f"{question} Answer with a name.")
-
-    def answering(accelerator: Accelerator) -> Any:
-        model = ChatRagAccel(model=bounds, max_tokens=16)
-        program = {"context": Lines() | numbered, "question": RunnablePassthrough()}
-        return accelerate(program | PROMPT | model, accelerator=accelerator)
-
-    with Accelerator(strict=True) as accelerator:
-        program = answering(accelerator)
-        first, second = (
-            ask(program, question)
-            for question in ("Whom did Mary Somerville teach?", "Who wrote to Charles Babbage?")
-        )
-    with Accelerator(strict=True) as afresh:
-        alone = ask(answering(afresh), "Who wrote to Charles Babbage?")
-    assert second.content == alone.content
-    assert first.content
-    assert second.content
-    report = second.response_metadata["kv_reuse"]
-    assert report["reused_tokens"] == report["tree_tokens"] > 0
-    assert alone.response_metadata["kv_reuse"]["reused_tokens"] == 0

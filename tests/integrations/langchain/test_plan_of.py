@@ -18,17 +18,14 @@ from langchain_core.runnables import (
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
-    RunnablePick,
 )
 from langchain_core.runnables.router import RouterRunnable
-from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 from lc_composites import CHAINS, HISTORY
 from lc_fakes import (
     TENANT,
     AsyncChat,
     AsyncRetriever,
-    StreamingChat,
     SyncChat,
     TenantRetriever,
     here,
@@ -64,22 +61,10 @@ class AskingRetriever(AsyncRetriever):
         return await super()._aget_relevant_documents(asked.text, run_manager=run_manager)
 
 
-def bindings() -> Runnable[Any, Any]:
-    model = AsyncChat().bind(stop=["to"]).with_config(tags=["model-tag"], metadata={"m": 1})
-    chain = (QUESTION | model).with_config(tags=["x"], metadata={"deep": 2}, run_name="bound")
-    both = RunnableParallel(a=chain, b=chain.bind().with_config(tags=["y"]))
-    return both.with_config(run_name="both", configurable={"k": "v"}) | RunnablePick("a")
-
-
 def kwargs_for_the_first_step() -> Runnable[Any, Any]:
     chain = RunnableLambda(str.upper) | AsyncChat()
     first = (AsyncChat() | StrOutputParser()).bind(stop=["to"])
     return itemgetter("input") | RunnableParallel(a=first, b=first.bind(stop=["answer"]), c=chain)
-
-
-def tapped() -> Runnable[Any, Any]:
-    tap: Any = RunnablePassthrough(lambda value: None)
-    return QUESTION | tap | StreamingChat() | RunnablePassthrough() | StrOutputParser()
 
 
 def nothing_side_by_side() -> Runnable[Any, Any]:
@@ -98,34 +83,17 @@ def inherited_callbacks() -> Runnable[Any, Any]:
     return inner | joined | RunnableParallel(a=AskingRetriever(model=AsyncChat()), b=len)
 
 
-def assigns_in_assigns() -> Runnable[Any, Any]:
-    inner = RunnablePassthrough.assign(x=model_chain()) | RunnablePassthrough.assign(y=len)
-    return RunnablePassthrough.assign(inner=inner, z=RunnablePick("input")).pick(["inner", "z"])
-
-
 def routed() -> Runnable[Any, Any]:
     routes: Any = RouterRunnable({"a": model_chain(), "b": RunnableLambda(len)})
     return RunnableParallel(key=lambda _: "a", input=RunnablePassthrough()) | routes
 
 
-@tool
-def doubled(text: str) -> str:
-    """Return a text twice."""
-    return text * 2
-
-
 MORE: dict[str, Callable[[], Runnable[Any, Any]]] = {
-    "bindings": bindings,
     "keyword arguments for the first step": kwargs_for_the_first_step,
-    "tapped": tapped,
     "nothing side by side": nothing_side_by_side,
     "odd keys": odd_keys,
     "inherited callbacks": inherited_callbacks,
-    "assigns in assigns": assigns_in_assigns,
     "router": routed,
-    "tool": lambda: RunnableParallel(text=itemgetter("input")) | doubled,
-    "a model alone": lambda: RunnableLambda(itemgetter("input")) | AsyncChat(),
-    "a function alone": lambda: RunnableLambda(len),
     "usage": lambda: (
         itemgetter("input")
         | RunnableLambda(
@@ -155,7 +123,7 @@ async def test_results_and_leaves_are_those_of_the_program(
         of_plan, found = await recorded(*calls_of(plan, accelerator), way, INPUT)
     assert expected[0] == "returned", expected
     assert plain(found) == plain(expected)
-    compare_leaves(program, of_program, of_plan, is_ordered=name not in ("ensemble", "compression"))
+    compare_leaves(program, of_program, of_plan)
     assert of_plan.open() == []
     assert meter.passed_by == 0, str(meter)
 

@@ -6,7 +6,6 @@ import asyncio
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import faiss
@@ -284,16 +283,6 @@ async def test_a_reranker_chooses_what_it_chose(model: Any, accelerator: Acceler
     (engine,) = measured(accelerator, "rerank#").values()
     assert engine["items"] == (16 + 16 + 2) * 12
     assert "share batches" in EXPLANATION.of(reranker, accelerator)
-
-
-def test_a_model_with_several_scores_a_pair_is_asked_plainly(
-    tmp_path: Path, accelerator: Accelerator
-) -> None:
-    reranker = reranker_of(cross_encoder(tmp_path / "two", labels=2))
-    plain = reranked(reranker, [1])
-    with activate(accelerator):
-        assert reranked(reranker, [1]) == plain
-    assert measured(accelerator, "rerank#") == {}
 
 
 def test_no_documents_and_bad_ones_end_as_plainly(model: Any, accelerator: Accelerator) -> None:

@@ -59,17 +59,6 @@ def test_without_an_accelerated_run_nothing_is_known_of_texts(
     assert reused(accelerator) == 0
 
 
-def test_lines_that_a_template_indents_are_found(
-    accelerator: Accelerator, located: list[list[str]]
-) -> None:
-    fast = accelerate(programs.with_indented_lines(chat(accelerator)), accelerator=accelerator)
-    fast.invoke("abc")
-    fast.invoke("cab")
-    lines = [line for text in TEXTS.values() for line in text.split("\n")]
-    assert [set(one) for one in located] == [set(lines)] * 2
-    assert reused(accelerator) > 0
-
-
 def test_texts_that_a_compressor_wrote_are_found(
     accelerator: Accelerator, located: list[list[str]]
 ) -> None:
@@ -87,16 +76,6 @@ def test_texts_that_a_function_retrieved_are_found(
         fast.invoke("bca")
     assert [set(one) for one in located] == [set(TEXTS.values())] * 2
     assert reused(accelerator) == tokens(*"abc")
-
-
-def test_a_chain_knows_what_the_chain_around_it_retrieved(
-    accelerator: Accelerator, located: list[list[str]]
-) -> None:
-    model = chat(accelerator)
-    inner = accelerate(programs.PROMPT | model, accelerator=accelerator)
-    outer = {"context": programs.Orders() | programs.joined, "input": lambda query: query} | inner
-    accelerate(outer, accelerator=accelerator).invoke("ab")
-    assert located == [[TEXTS["a"], TEXTS["b"]]]
 
 
 class TestReusedTexts(ReusedTexts):

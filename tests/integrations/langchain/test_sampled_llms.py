@@ -180,15 +180,6 @@ def test_tokens_come_as_often_as_generate_draws_them(
         assert chance(drawn, probabilities(constant_model, **wrong)) < LEAST_CHANCE
 
 
-def test_by_default_the_draws_are_transformers_own(
-    llm: HuggingFacePipeline, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = seeded(llm)
-    sizes = count_owned(monkeypatch)
-    assert seeded(accelerate(llm, accelerator=accelerator)) == plain
-    assert sizes == []
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_option_that_would_share_is_named(dtype: str, accelerator: Accelerator) -> None:
     made = own_model(getattr(torch, dtype))

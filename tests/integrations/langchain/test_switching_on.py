@@ -153,19 +153,6 @@ def test_nothing_is_said_of_a_process_where_that_is_off(tmp_path: Path) -> None:
     assert accelerated("-c", "", RAG_ACCEL_SUMMARY="0").stderr == ""
 
 
-def test_it_is_switched_on_once_and_off_again() -> None:
-    from langchain_rag_accel.switch import switch_off, switch_on
-    from rag_accel.interception.identity import open_blocks
-
-    before = open_blocks()
-    switch_on()
-    switch_on()
-    assert len(open_blocks()) == len(before) + 1
-    switch_off()
-    switch_off()
-    assert open_blocks() == before
-
-
 @pytest.mark.parametrize(
     ("gone", "named"),
     [

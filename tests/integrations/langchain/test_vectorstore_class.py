@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
-from idle_accelerators import soon_idle
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import (
@@ -18,7 +16,6 @@ from langchain_tests.integration_tests import (
 from lc_fakes import FakeEmbeddings, vector_of
 
 from langchain_rag_accel import (
-    RagAccelEmbeddings,
     RagAccelRetriever,
     RagAccelVectorStore,
     accelerate,
@@ -154,19 +151,6 @@ async def test_sync_only_embeddings_do_not_block_the_loop(accelerator: Accelerat
     assert {call.thread for call in embeddings.journal.calls} & {threading.get_ident()} == set()
 
 
-async def test_with_our_embeddings_both_halves_of_a_search_are_batched(
-    embeddings: RagAccelEmbeddings, accelerator: Accelerator
-) -> None:
-    store = RagAccelVectorStore(embeddings, accelerator=accelerator)
-    store.add_texts(TEXTS[:10])
-    await asyncio.gather(*(store.asimilarity_search(f"query {n}") for n in range(16)))
-    assert soon_idle(accelerator)
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    kinds = {name.split("#")[0]: engine for name, engine in engines.items()}
-    assert sorted(kinds) == ["embedding", "retrieval"]
-    assert kinds["embedding"]["batch_size"]["max"] > 1
-
-
 def test_an_error_of_the_embeddings_is_the_users_own(accelerator: Accelerator) -> None:
     error = ValueError("the user's own")
     store = RagAccelVectorStore(FakeEmbeddings(error), accelerator=accelerator)
@@ -211,13 +195,3 @@ async def test_any_store_is_scheduled(plain: InMemoryVectorStore, accelerator: A
         assert retriever.invoke("x") == expected
         assert await retriever.ainvoke("x") == expected
     assert meter.passed_by == 0
-
-
-def test_another_store_may_be_put_in_its_place(
-    store: RagAccelVectorStore, plain: InMemoryVectorStore
-) -> None:
-    retriever = RagAccelRetriever(store=store)
-    retriever.invoke("x")
-    plain.delete(["0"])
-    retriever.store = plain
-    assert retriever.invoke("x", k=50) == plain.similarity_search("x", k=50)

@@ -273,23 +273,6 @@ def test_what_are_no_nodes_raise_what_they_raise_upstream(
 # What stays as upstream ---------------------------------------------------------------------------
 
 
-def test_a_model_that_is_not_known_keeps_the_number_of_workers() -> None:
-    with Accelerator(strict=True) as accelerator, activate(accelerator):
-        assert _most_at_once(simple) == OWN_WORKERS
-        assert _most_at_once(lambda llm: simple(llm, num_workers=1)) == 1
-
-
-def test_a_node_given_twice_is_extracted_from_as_upstream(accelerator: Accelerator) -> None:
-    def twice() -> list[Any]:
-        nodes = text_nodes()
-        return [*nodes, nodes[0]]
-
-    plain = built_of(simple(model())(twice()))
-    with activate(accelerator):
-        assert _most_at_once(simple, twice()) == OWN_WORKERS
-        assert built_of(simple(model())(twice())) == plain
-
-
 @pytest.mark.parametrize("name", EXTRACTORS)
 @pytest.mark.parametrize("workers", [1, OWN_WORKERS - 1, OWN_WORKERS])
 def test_fewer_workers_than_the_class_has_are_a_limit_that_is_kept(

@@ -31,12 +31,6 @@ QUESTION = "When was the bridge opened?"
 each_form = pytest.mark.parametrize("program", OF_EACH_FORM.values(), ids=OF_EACH_FORM)
 
 
-async def used(program: Program, obj: Any) -> Any:
-    """Return what a program gives where the caller's loop runs."""
-    given = program.use(obj)
-    return await given if asyncio.iscoroutine(given) else given
-
-
 @each_form
 def test_eight_threads_get_and_show_the_same(program: Program, accelerator: Accelerator) -> None:
     def in_threads(obj: Any) -> list[Any]:
@@ -46,21 +40,6 @@ def test_eight_threads_get_and_show_the_same(program: Program, accelerator: Acce
     bare, fast = program.made(), accelerate(program.made(), accelerator=accelerator)
     assert evidence(lambda: in_threads(fast)) == evidence(lambda: in_threads(bare))
     assert soon_idle(accelerator)
-
-
-@each_form
-def test_a_loop_in_debug_mode_finds_nothing(
-    program: Program, accelerator: Accelerator, caplog: pytest.LogCaptureFixture
-) -> None:
-    def in_debug_mode(obj: Any) -> Any:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, used(program, obj), debug=True).result()
-
-    plain = in_debug_mode(program.made())
-    caplog.clear()
-    assert in_debug_mode(accelerate(program.made(), accelerator=accelerator)) == plain
-    found = [one.getMessage() for one in caplog.records if one.name == "asyncio"]
-    assert [text for text in found if "never" in text or "destroyed" in text] == []
 
 
 async def becomes_idle(accelerator: Accelerator) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from li_off_loop import knowing
-from li_programs import CHAT_ENGINES, QUERY_ENGINES, EchoLLM, HashEmbedding, Parts
+from li_programs import CHAT_ENGINES, QUERY_ENGINES, Parts
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.tools import QueryEngineTool
@@ -106,22 +104,6 @@ def test_a_method_that_blocks_its_loop_is_named_with_what_is_unknown() -> None:
     assert "TransformQueryEngine._aquery blocks its loop: li_programs.EchoLLM is not" in said
 
 
-def test_a_method_of_named_classes_leaves_its_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_index.core import Settings
-
-    monkeypatch.setattr(Settings, "_llm", MockLLM())
-    with knowing(EchoLLM, HashEmbedding) as accelerator:
-        said = explain(accelerate(QUERY_ENGINES["hyde"](Parts()), accelerator=accelerator))
-    assert "TransformQueryEngine._aquery leaves its loop free" in said
-    assert "EchoLLM.acomplete leaves its loop free" in said
-
-
 def test_a_component_of_ours_is_named_as_one(accelerator: Accelerator) -> None:
     store = RagAccelVectorStore(accelerator=accelerator)
     assert "RagAccelVectorStore: a component of this library" in explain(store)
-
-
-def test_compatibility_names_it_for_llama_index() -> None:
-    text = (Path(__file__).parents[3] / "COMPATIBILITY.md").read_text()
-    _, _, section = text.partition("## LlamaIndex\n")
-    assert "`explain(" in section.partition("\n## ")[0].partition("\n### ")[0]

@@ -93,21 +93,6 @@ def test_messages_it_cannot_take_are_refused_by_name(
         llm.chat([message])
 
 
-BAD = [
-    {"pool_bytes": 0},
-    {"max_tokens": True},
-    {"temperature": True},
-    {"seed": "7"},
-]
-
-
-@pytest.mark.parametrize("bad", BAD, ids=str)
-def test_options_that_are_no_numbers_or_out_of_range_are_named(bad: dict[str, Any]) -> None:
-    (name,) = bad
-    with pytest.raises(ValueError, match=name):
-        RagAccelLLM("some/model", **bad)
-
-
 def test_a_single_text_is_one_stop_string_however_it_is_given(
     llm: RagAccelLLM, accelerator: Accelerator
 ) -> None:
@@ -120,11 +105,3 @@ def test_a_single_text_is_one_stop_string_however_it_is_given(
     assert llm.complete(QUESTIONS[3], stop=word).text == expected
     assert llm.chat(_user(QUESTIONS[3]), stop=word).message.content == expected
     assert own.complete(QUESTIONS[3]).text == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("stop", [None]), ("max_tokens", 2.5), ("max_tokens", True)]
-)
-def test_options_of_a_wrong_type_are_refused(llm: RagAccelLLM, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=name):
-        llm.complete(QUESTIONS[3], **{name: value})

@@ -171,16 +171,6 @@ def test_the_context_is_left_as_by_the_plain_program(name: str, accelerator: Acc
     assert fast == plain != "before"
 
 
-def test_programs_in_programs_end_with_one_thread() -> None:
-    def nested(parts: Any) -> Any:
-        return sub_questions(parts, sub_questions(parts, number=3), number=3)
-
-    plain = plainly(nested(parts_of()).query(QUESTION))
-    with knowing(*OWN, call_threads=1) as accelerator:
-        program = accelerate(nested(parts_of()), accelerator=accelerator)
-        assert plainly(program.query(QUESTION)) == plain
-
-
 def test_upstream_is_what_is_known(accelerator: Accelerator) -> None:
     parts = parts_of()
     methods = [
