@@ -15,7 +15,6 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import (
     ConfigurableField,
     Runnable,
-    RunnableBranch,
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
@@ -71,20 +70,6 @@ def parallel_chain() -> Runnable[Any, Any]:
         first=itemgetter("input") | SyncRetriever(prefix="a"),
         second=itemgetter("input") | AsyncRetriever(prefix="b"),
     )
-
-
-def branching() -> Runnable[Any, Any]:
-    return RunnableBranch(
-        (lambda given: "two" in given["input"], QUESTION | AsyncChat(name="two")),
-        (lambda given: "one" in given["input"], QUESTION | SyncChat(name="one")),
-        QUESTION | StreamingChat(name="other"),
-    )
-
-
-def retrying() -> Runnable[Any, Any]:
-    flaky = AsyncChat(error=ConnectionError("try again"), flaky=True)
-    steady = flaky.with_retry(stop_after_attempt=3, wait_exponential_jitter=False)
-    return QUESTION | steady | StrOutputParser()
 
 
 def returning_a_runnable() -> Runnable[Any, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from textwrap import indent
 from typing import Any, TypedDict
 
 from langchain_classic.chains import create_retrieval_chain
@@ -15,8 +14,6 @@ from langchain_classic.retrievers import (
     ParentDocumentRetriever,
 )
 from langchain_classic.retrievers.document_compressors import (
-    DocumentCompressorPipeline,
-    EmbeddingsFilter,
     LLMChainExtractor,
 )
 from langchain_classic.storage import InMemoryStore
@@ -74,10 +71,6 @@ def joined(documents: list[Document]) -> str:
 
 def numbered(documents: list[Document]) -> str:
     return "\n".join(f"[{at}] {one.page_content.strip()}" for at, one in enumerate(documents, 1))
-
-
-def indented(documents: list[Document]) -> str:
-    return "\n".join(indent(one.page_content, "  > ") for one in documents)
 
 
 def over(retriever: Any, prompt: ChatPromptTemplate, model: Any) -> Program:
@@ -152,17 +145,6 @@ def reranked(model: Any) -> Program:
     return over(retriever, PROMPT, model)
 
 
-def filtered(model: Any) -> Program:
-    keeps_all = EmbeddingsFilter(
-        embeddings=DeterministicFakeEmbedding(size=8), similarity_threshold=-1.0, k=None
-    )
-    retriever = ContextualCompressionRetriever(
-        base_compressor=DocumentCompressorPipeline(transformers=[keeps_all]),
-        base_retriever=Orders(),
-    )
-    return over(retriever, PROMPT, model)
-
-
 def extracted(model: Any) -> Program:
     """Return a program whose compressor writes texts of its own."""
     llm = FakeListLLM(responses=["Its height is in metres, as it says."])
@@ -208,7 +190,6 @@ PROGRAMS: list[Callable[[Any], Program]] = [
     with_numbers,
     graph_with_a_tool,
     reranked,
-    filtered,
     many_queries,
     parents,
 ]

@@ -256,10 +256,3 @@ def test_a_stream_whose_engine_fails_goes_on_plainly(
     monkeypatch.setattr(PackedRunner, "run", failing)
     with Accelerator() as accelerator:
         assert "".join(accelerate(llm, accelerator=accelerator).stream(QUESTIONS[1])) == plain
-
-
-def test_the_explanation_says_what_runs_it(
-    llm: HuggingFacePipeline, accelerator: Accelerator
-) -> None:
-    for held in (llm, chat_of(llm)):
-        assert "owned engine (exact)" in explain(accelerate(held, accelerator=accelerator))

@@ -79,16 +79,6 @@ async def test_leaves_without_callbacks_are_scheduled(
     assert meter.passed_by == 0
 
 
-@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
-async def test_a_compressor_is_scheduled(way: str, accelerator: Accelerator) -> None:
-    compressor = FirstCompressor()
-    fast = accelerate(compression(compressor), accelerator=accelerator)
-    with coverage() as meter:
-        await outcome(getattr(fast, way), "a b")
-    rows = {row.kind: row.scheduled for row in meter.rows()}
-    assert rows["compressor"] == len(compressor.journal.calls) == 1
-
-
 # Errors ----------------------------------------------------------------------------------------
 
 

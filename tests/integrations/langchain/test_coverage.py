@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
@@ -39,22 +38,6 @@ def test_blocks_of_one_view_add_up_and_leave_no_patch(accelerator: Accelerator) 
             model.invoke("x")
     assert seen.passed_by == 2
     assert SyncChat._generate is before
-
-
-def test_threads_with_views_of_their_own_do_not_mix(accelerator: Accelerator) -> None:
-    fast = accelerate(model_chain(), accelerator=accelerator)
-    together = threading.Barrier(4)
-
-    def count(number: int) -> int:
-        with coverage(fast) as seen:
-            together.wait(60)
-            for _ in range(number):
-                fast.invoke(INPUT)
-            together.wait(60)
-        return seen.borrowed
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(count, range(1, 5))) == [1, 2, 3, 4]
 
 
 class Asked(TypedDict):
@@ -96,14 +79,6 @@ def test_blocks_of_two_programs_count_the_calls_of_their_own(accelerator: Accele
     with coverage(ada) as of_ada, coverage(bob) as of_bob:
         ask(ada, bob)
     assert (counts(of_ada), counts(of_bob)) == ((0, 4, 0), (0, 2, 0))
-
-
-def test_calls_after_a_block_count_no_more(accelerator: Accelerator) -> None:
-    fast = accelerate(model_chain(), accelerator=accelerator)
-    with coverage(fast) as seen:
-        pass
-    ask(fast)
-    assert str(seen).startswith("calls: 0 scheduled (queued on an owned engine), 0 borrowed")
 
 
 def test_options_are_seen_before_a_run() -> None:

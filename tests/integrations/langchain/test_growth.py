@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lc_fakes import AsyncChat, SyncChat, SyncRetriever
+from lc_fakes import SyncChat, SyncRetriever
 from lc_programs import model_chain
 
-from langchain_rag_accel import accelerate, activate
+from langchain_rag_accel import accelerate
 from rag_accel import Accelerator, shutdown
 from rag_accel.engine_api import PrimitiveKind
 
@@ -125,15 +125,6 @@ def test_twins(number: int, bounded: Accelerator) -> None:
         assert accelerate(SyncChat(), accelerator=bounded).invoke("x").content
         if each % 10 == 0:
             assert accelerate(SyncRetriever(), accelerator=bounded).invoke("x")
-
-    check_growth(number, bounded, use)
-
-
-@STORES
-def test_blocks(number: int, bounded: Accelerator) -> None:
-    def use(each: int) -> None:
-        with activate(bounded):
-            assert AsyncChat().invoke("x").content
 
     check_growth(number, bounded, use)
 

@@ -139,12 +139,6 @@ async def test_bad_values_are_refused_by_name(
         await store.asearch("x", "hybrid", **{name: value})
 
 
-def test_what_is_no_specification_is_refused() -> None:
-    for wrong in (True, "bm25", {"dense_weight": 1}):
-        with pytest.raises(ConfigError, match="HybridSpec"):
-            RagAccelVectorStore(FakeEmbeddings(), hybrid=wrong)  # type: ignore[arg-type]
-
-
 async def test_a_score_is_higher_for_the_better_whatever_the_metric(
     accelerator: Accelerator,
 ) -> None:

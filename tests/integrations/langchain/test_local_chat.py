@@ -115,15 +115,6 @@ def test_generate_raises_the_first_error_as_langchain_does(chat: ChatRagAccel) -
         chat.generate([lists[0], lists[2]])
 
 
-def test_generate_gives_equal_messages_a_call_each(chat: ChatRagAccel) -> None:
-    lists = [[HumanMessage("a")]] * 3
-    found = chat.generate(lists, temperature=1.0)
-    assert len(found.generations) == 3
-    seeded = chat.generate(lists, temperature=1.0, seed=3)
-    (text,) = {one[0].text for one in seeded.generations}
-    assert text == chat.invoke("a", temperature=1.0, seed=3).content
-
-
 def test_generate_streams_to_a_handler_that_asks_for_it(
     chat: ChatRagAccel, accelerator: Accelerator
 ) -> None:
@@ -157,14 +148,6 @@ def test_messages_it_cannot_take_are_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=found):
         chat.invoke([SystemMessage("s"), *messages])
-
-
-@pytest.mark.parametrize("options", [{"tools": [{"name": "f"}]}, {"unheard": 1}])
-def test_options_it_cannot_take_are_refused_by_name(
-    options: dict[str, Any], chat: ChatRagAccel
-) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        chat.invoke("a", **options)
 
 
 def test_a_folder_without_a_model_is_refused_by_name(

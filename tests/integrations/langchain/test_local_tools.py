@@ -143,11 +143,3 @@ def test_structured_output_is_read_from_a_call(
     script(monkeypatch, lambda prompt: f'{{"name": "Mountain", "parameters": {JSON}}}')
     structured = chat.with_structured_output(Mountain, method="function_calling")
     assert structured.invoke("Which?") == Mountain(name="Fuji", metres=3776)
-
-
-@pytest.mark.parametrize("options", [{"method": "grammar"}, {"unheard": 1}, {"schema": None}])
-def test_structured_output_that_there_is_none_of_is_refused(
-    options: dict[str, Any], chat: ChatRagAccel
-) -> None:
-    with pytest.raises(ConfigError, match="with_structured_output"):
-        chat.with_structured_output(**{"schema": Mountain, **options})

@@ -13,7 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import OpenAIEmbeddings
-from lc_fakes import FakeEmbeddings, SyncChat, SyncRetriever
+from lc_fakes import FakeEmbeddings, SyncChat
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -48,23 +48,9 @@ def patched_documents(self: Any, *args: Any, **kwargs: Any) -> list[Document]:
 
 
 CASES: dict[str, tuple[Callable[[], Any], type, str, Any, Callable[[Any], Any]]] = {
-    "embed_query": (
-        FakeEmbeddings,
-        FakeEmbeddings,
-        "embed_query",
-        patched_embed,
-        lambda made: made.embed_query("a"),
-    ),
     "embed_query of a base": (
         Embeddings,
         FakeEmbeddings,
-        "embed_query",
-        patched_embed,
-        lambda made: made.embed_query("a"),
-    ),
-    "embed_query before a base": (
-        Embeddings,
-        Embeddings,
         "embed_query",
         patched_embed,
         lambda made: made.embed_query("a"),
@@ -82,13 +68,6 @@ CASES: dict[str, tuple[Callable[[], Any], type, str, Any, Callable[[Any], Any]]]
         "_generate",
         patched_generate,
         lambda made: made.invoke("a").content,
-    ),
-    "_get_relevant_documents": (
-        SyncRetriever,
-        SyncRetriever,
-        "_get_relevant_documents",
-        patched_documents,
-        lambda made: made.invoke("a"),
     ),
     "similarity_search": (
         store,
@@ -132,14 +111,6 @@ def test_a_mock_in_the_class_of_a_hosted_embedder_keeps_the_server_from_being_as
     with mock.patch.object(OpenAIEmbeddings, "embed_query", return_value=[1.0]) as found:
         assert made.embed_query("a") == [1.0]
     found.assert_called_once_with("a")
-
-
-def test_a_twin_made_under_a_mock_calls_it_as_its_class_does(accelerator: Accelerator) -> None:
-    with mock.patch.object(FakeEmbeddings, "embed_query", return_value=[1.0]) as found:
-        made = accelerate(Embeddings(), accelerator=accelerator)
-        assert made.embed_query("a") == [1.0]
-    found.assert_called_once_with("a")
-    assert made.embed_query("a") == FakeEmbeddings().embed_query("a")
 
 
 def test_classes_patched_by_us_make_nothing_again(

@@ -64,18 +64,6 @@ async def test_everybody_is_answered(
     assert len(server.texts) <= 2.1 * CALLERS
 
 
-async def test_streams_wait_for_their_turn(
-    server: LimitedServer, make: Make, accelerator: Accelerator
-) -> None:
-    fast = accelerate(make(), accelerator=accelerator)
-
-    async def read(text: str) -> str:
-        return "".join([str(chunk.content) async for chunk in fast.astream(text)])
-
-    found = await asyncio.gather(*map(read, QUESTIONS))
-    assert all(found)
-
-
 def as_graph(model: Any) -> Any:
     """Return a graph that asks a model, behind a chain's interface."""
 
@@ -111,21 +99,6 @@ async def test_a_batch_waits_for_other_calls(
     await asyncio.gather(*(note("other", fast.ainvoke(text)) for text in QUESTIONS[:4]))
     await loads
     assert order == ["other"] * 4 + ["batch"]
-
-
-async def test_a_key_that_changes_is_another_endpoint(
-    server: LimitedServer, make: Make, accelerator: Accelerator
-) -> None:
-    model = make()
-    fast = accelerate(model, accelerator=accelerator)
-
-    async def ask(number: int) -> Any:
-        if number % 8 == 0:
-            model.async_client._client.api_key = f"key {number}"
-        return await fast.ainvoke(QUESTIONS[number])
-
-    found = await asyncio.gather(*map(ask, range(CALLERS)))
-    assert len(found) == CALLERS
 
 
 def embeddings_of(server: LimitedServer | EmbeddingsServer) -> OpenAIEmbeddings:

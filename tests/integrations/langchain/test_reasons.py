@@ -207,6 +207,15 @@ def test_a_program_that_gets_nothing_is_named_once_with_its_parts(
     assert told(chain, caplog) == []
 
 
+@pytest.mark.parametrize("name", SILENT)
+def test_no_other_program_is_named(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, arguments, switch = SILENT[name]
+    monkeypatch.setenv("RAG_ACCEL", switch)
+    assert told(make(), caplog, **arguments) == []
+
+
 SILENT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a part gets more": (lambda: chain_of(LARGE), {}, "1"),
     "limit": (lambda: chain_of(SMALL), {"options": Options(max_requests=8)}, "1"),
@@ -215,12 +224,3 @@ SILENT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "off": (lambda: chain_of(SMALL), {}, "0"),
     "no visible leaf": (lambda: RunnableLambda(str), {}, "1"),
 }
-
-
-@pytest.mark.parametrize("name", SILENT)
-def test_no_other_program_is_named(
-    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, arguments, switch = SILENT[name]
-    monkeypatch.setenv("RAG_ACCEL", switch)
-    assert told(make(), caplog, **arguments) == []

@@ -203,17 +203,6 @@ def test_a_sitecustomize_that_raises_takes_nothing_away(tmp_path: Path, text: st
     assert "Error in sitecustomize" in done.stderr
 
 
-@pytest.mark.processes
-def test_a_sitecustomize_that_clears_the_finders_is_told(tmp_path: Path) -> None:
-    text = "import sys; sys.meta_path[:] = [one for one in sys.meta_path if isinstance(one, type)]"
-    written(tmp_path, text, "sitecustomize.py")
-    written(tmp_path, "", "langchain_core.py")
-    done = run("-c", "import langchain_core; print('ran')", first=tmp_path)
-    assert done.stdout.endswith("ran\n")
-    told = [line for line in done.stderr.splitlines() if line.startswith(NOTHING)]
-    assert told == [f"{NOTHING}langchain_core was loaded in a way that cannot be followed"]
-
-
 def test_a_program_that_closes_its_errors_ends_as_it_does_plainly() -> None:
     done = run("-c", "import sys; sys.stderr.close(); print('ran'); sys.exit(7)")
     assert (done.returncode, done.stdout, done.stderr) == (7, "ran\n", "")

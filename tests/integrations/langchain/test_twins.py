@@ -123,12 +123,6 @@ def test_a_change_through_one_is_seen_through_the_other(accelerator: Accelerator
     assert original.temperature == 0.9
 
 
-def test_accelerating_twice_changes_nothing(accelerator: Accelerator) -> None:
-    made = accelerate(SyncChat(), accelerator=accelerator)
-    assert accelerate(made) is made
-    assert accelerate(made, accelerator=accelerator) is made
-
-
 def test_a_twin_can_be_made_for_another_accelerator(accelerator: Accelerator) -> None:
     first = accelerate(SyncChat(), accelerator=accelerator)
     with Accelerator(strict=True) as other:

@@ -20,7 +20,6 @@ from langchain_rag_accel import (
     RagAccelVectorStore,
     accelerate,
 )
-from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
 
 TEXTS = [f"text number {number}" for number in range(40)]
@@ -186,12 +185,3 @@ async def test_a_call_may_choose_number_and_filter(store: RagAccelVectorStore) -
     assert len(retriever.invoke("x")) == 2
     assert len(await retriever.ainvoke("x", k=5)) == 5
     assert not any(d.metadata["even"] for d in retriever.invoke("x", filter={"even": False}))
-
-
-async def test_any_store_is_scheduled(plain: InMemoryVectorStore, accelerator: Accelerator) -> None:
-    retriever = accelerate(RagAccelRetriever(store=plain, k=3), accelerator=accelerator)
-    expected = plain.similarity_search("x", k=3)
-    with coverage() as meter:
-        assert retriever.invoke("x") == expected
-        assert await retriever.ainvoke("x") == expected
-    assert meter.passed_by == 0

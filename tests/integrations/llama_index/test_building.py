@@ -26,9 +26,7 @@ from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.schema import TextNode
 
 from llama_index_rag_accel import accelerate, activate
-from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
-from rag_accel.system.classes import full_name
 
 pytestmark = pytest.mark.usefixtures("shared_models")
 
@@ -198,12 +196,6 @@ def _most_at_once(make: Any, nodes: Any = None) -> int:
 
 
 # They show the same ------------------------------------------------------------------------------
-
-
-@every_extractor
-def test_upstream_is_what_is_known(name: str) -> None:
-    cls = type(EXTRACTORS[name](model()))
-    assert composite_of(cls.acall) is not None, full_name(cls)
 
 
 # Bad input ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,18 +47,6 @@ def test_an_argument_that_it_does_not_have_is_named_with_the_nearest() -> None:
     assert "a component has no such argument; at RagAccelLLM; found kv_resue" in text
     assert "did you mean 'kv_reuse'?" in text
     assert "chat_template" in text
-
-
-def test_what_makes_another_of_it_has_all_its_arguments() -> None:
-    llm = RagAccelLLM("some/model", kv_reuse="full", system_prompt="Answer.", stop="x")
-    written = {key: value for key, value in llm.to_dict().items() if value is not None}
-    for again in (
-        llm.model_copy(),
-        copy.copy(llm),
-        RagAccelLLM.from_dict({**written, "model": "some/model"}),
-        RagAccelLLM.model_validate({**llm.model_dump(), "model": "some/model"}),
-    ):
-        assert (again.kv_reuse, again.system_prompt, again.stop) == ("full", "Answer.", ["x"])
 
 
 def test_streams_give_the_same_text_in_pieces(llm: RagAccelLLM) -> None:

@@ -25,7 +25,7 @@ pytestmark = [
 
 PROGRAMS: dict[str, Program] = {
     **OF_EACH_FORM,
-    **{name: MORE[name] for name in ("retry", "fan-in", "ingestion")},
+    **{name: MORE[name] for name in ("fan-in", "ingestion")},
 }
 
 #: the names of a span and of all around it, its own attributes and whether it failed

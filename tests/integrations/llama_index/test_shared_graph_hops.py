@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from idle_accelerators import soon_idle
-from li_graph_programs import AroundName, AskedGraph, GraphLLM, filled, found, vectors
+from li_graph_programs import AskedGraph, GraphLLM, filled, found, vectors
 from li_programs import HashEmbedding, run_in_loop
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import (
@@ -26,7 +26,6 @@ from llama_index.core.indices.property_graph import (
     VectorContextRetriever,
 )
 from llama_index.core.schema import TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator
@@ -329,19 +328,10 @@ class OtherContext(VectorContextRetriever):
     """A subclass of the program's, which changes nothing."""
 
 
-class OtherStore(SimplePropertyGraphStore):
-    """A store class of the program's, which changes nothing."""
-
-
 def _patched(store: Any, **options: Any) -> Any:
     retriever = context(store, **options)
     retriever._get_kg_ids = retriever._get_kg_ids  # type: ignore[method-assign]
     return retriever
-
-
-def _filtered(store: Any, **options: Any) -> Any:
-    everything = MetadataFilters(filters=[MetadataFilter(key="kind", value="x", operator="!=")])  # type: ignore[arg-type]
-    return context(store, filters=everything, **options)
 
 
 def _patched_store(store: Any, **options: Any) -> Any:
@@ -358,11 +348,8 @@ def _subclass(store: Any, **options: Any) -> Any:
 
 LEFT: dict[str, tuple[Callable[..., Any], type[Any], str]] = {
     "subclass": (_subclass, SimplePropertyGraphStore, "OtherContext is not one of LlamaIndex's"),
-    "custom": (AroundName, SimplePropertyGraphStore, "AroundName is not one of LlamaIndex's two"),
     "patched": (_patched, SimplePropertyGraphStore, "one of its methods was replaced"),
-    "filtered": (_filtered, SimplePropertyGraphStore, "it filters the nodes that it begins with"),
     "other store": (context, AskedGraph, "AskedGraph, which is asked itself"),
-    "subclass of the store": (context, OtherStore, "OtherStore, which is asked itself"),
     "patched store": (
         _patched_store,
         SimplePropertyGraphStore,

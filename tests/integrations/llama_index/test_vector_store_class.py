@@ -8,7 +8,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -259,14 +258,6 @@ def test_a_persisted_store_answers_as_before(
     loaded = RagAccelVectorStore.from_persist_path(path)
     assert ask(loaded) == ask(ours)
     assert loaded.get_nodes() == ours.get_nodes()
-
-
-def test_a_store_goes_through_a_file_system_of_fsspec(
-    stores: tuple[RagAccelVectorStore, SimpleVectorStore],
-) -> None:
-    fs = fsspec.filesystem("memory")
-    stores[0].persist("/kept/store", fs)
-    assert ask(RagAccelVectorStore.from_persist_path("/kept/store", fs)) == ask(stores[0])
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.llm import LLMInterface
 from neo4j_graphrag.llm.types import LLMResponse, ToolCall, ToolCallResponse
-from neo4j_graphrag.retrievers import Text2CypherRetriever, ToolsRetriever, VectorRetriever
+from neo4j_graphrag.retrievers import ToolsRetriever, VectorRetriever
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.types import RawSearchResult
 from ng_kit import (
@@ -154,22 +154,6 @@ def test_each_part_is_named_with_how_it_runs(accelerator: Accelerator) -> None:
         "  program.retriever.embedder: HashEmbedder: borrowed: admitted by the scheduler, runs"
         " where its caller is (no engine of this library computes what this class does)",
     ]
-
-
-def test_the_retrievers_behind_tools_are_named() -> None:
-    tool = retriever().convert_to_tool("facts", "finds facts")
-    said = explain(ToolsRetriever(ScriptedDriver(), OldModel(), [tool]))
-    assert "program: ToolsRetriever: runs plainly around the retrievers" in said
-    assert "program.tools.0.embedder: HashEmbedder: borrowed" in said
-
-
-def test_a_model_of_no_known_class_is_named() -> None:
-    class Duck:
-        def invoke(self, text: str) -> LLMResponse:
-            return LLMResponse(content=text)
-
-    said = explain(Text2CypherRetriever(ScriptedDriver(), Duck(), "(:Fact)"))  # type: ignore[arg-type]
-    assert "program.llm: Duck: not understood: runs plainly" in said
 
 
 def test_a_method_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
