@@ -207,6 +207,16 @@ def test_a_program_that_gets_nothing_is_named_once_with_its_parts(
     assert told(chain, caplog) == []
 
 
+SILENT: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a part gets more": (lambda: chain_of(LARGE), {}, "1"),
+    "limit": (lambda: chain_of(SMALL), {"options": Options(max_requests=8)}, "1"),
+    "deadline": (lambda: chain_of(SMALL), {"options": Options(deadline_s=3.0)}, "1"),
+    "raises": (lambda: chain_of(SMALL), {"options": Options(on_full="raise")}, "1"),
+    "off": (lambda: chain_of(SMALL), {}, "0"),
+    "no visible leaf": (lambda: RunnableLambda(str), {}, "1"),
+}
+
+
 @pytest.mark.parametrize("name", SILENT)
 def test_no_other_program_is_named(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
