@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
@@ -166,6 +167,14 @@ def test_a_call_is_one_request_and_its_leaves_are_scheduled(
         fast.invoke({"said": []}, thread())
     assert scheduled(meter) == {"chat model": 5}
     assert len(opened) == 1
+
+
+async def test_a_batch_is_one_request(accelerator: Accelerator, opened: list[str]) -> None:
+    fast = accelerate(outer(RunnableLambda(answer)), accelerator=accelerator)
+    plain = outer(RunnableLambda(answer))
+    assert fast.batch([{"said": []}] * 3) == plain.batch([{"said": []}] * 3)
+    assert await fast.abatch([{"said": []}] * 3) == plain.batch([{"said": []}] * 3)
+    assert len(opened) == 2
 
 
 def test_attributes_can_be_set_on_either(accelerator: Accelerator) -> None:

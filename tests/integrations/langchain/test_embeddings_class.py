@@ -17,7 +17,7 @@ from langchain_tests.unit_tests import EmbeddingsUnitTests
 
 import langchain_rag_accel
 from langchain_rag_accel import RagAccelEmbeddings, accelerate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, ConfigError
 
 TEXTS = [f"text number {number}" for number in range(10)]
 
@@ -96,6 +96,11 @@ def test_accelerating_them_again_changes_nothing_or_the_accelerator(
         moved.embed_query("x")
         assert "engines" in other.metrics.snapshot()
     assert "engines" not in accelerator.metrics.snapshot()
+
+
+def test_bad_arguments_of_encode_are_refused_by_name(ours: RagAccelEmbeddings) -> None:
+    with pytest.raises(ConfigError, match=r"encode_kwargs\['precision'\]"):
+        RagAccelEmbeddings(ours.model, encode_kwargs={"precision": "int8"})
 
 
 async def test_what_is_no_text_is_refused_without_harm_to_others(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
@@ -147,6 +148,13 @@ def test_a_model_that_is_not_known_to_be_thread_safe_keeps_the_order(by_tool: bo
         assert f"in order: {full_name(GraphChat)} is not known" in explain(made)
     asked = [re.findall(r"Pump (\d+) feeds", text)[-1] for _, text in chat.seen]
     assert (asked, most) == (["0", "1", "2", "3", "4"], 1)
+
+
+@in_both_ways
+def test_coroutines_give_the_plain_graphs(by_tool: bool, accelerator: Accelerator) -> None:
+    plain = transformer(by_tool=by_tool).convert_to_graph_documents(texts())
+    made = accelerate(transformer(by_tool=by_tool), accelerator=accelerator)
+    assert asyncio.run(made.aconvert_to_graph_documents(texts())) == plain
 
 
 def test_upstream_is_what_is_known() -> None:

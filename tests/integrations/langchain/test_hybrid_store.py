@@ -14,7 +14,7 @@ from langchain_tests.integration_tests import (
 )
 from lc_fakes import FakeEmbeddings, vector_of
 
-from langchain_rag_accel import RagAccelVectorStore
+from langchain_rag_accel import RagAccelVectorStore, accelerate, explain
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
@@ -139,6 +139,12 @@ async def test_bad_values_are_refused_by_name(
         await store.asearch("x", "hybrid", **{name: value})
 
 
+def test_what_is_no_specification_is_refused() -> None:
+    for wrong in (True, "bm25", {"dense_weight": 1}):
+        with pytest.raises(ConfigError, match="HybridSpec"):
+            RagAccelVectorStore(FakeEmbeddings(), hybrid=wrong)  # type: ignore[arg-type]
+
+
 async def test_a_score_is_higher_for_the_better_whatever_the_metric(
     accelerator: Accelerator,
 ) -> None:
@@ -166,3 +172,17 @@ def test_two_tenants_search_one_store_on_engines_of_their_own() -> None:
     with Accelerator(namespace="x", strict=True) as mine, Accelerator(namespace="y") as theirs:
         found = [store.scheduled_by(one).search("bee", "hybrid") for one in (mine, theirs)]
         assert found[0] == found[1]
+
+
+def test_an_explanation_names_the_engines(store: RagAccelVectorStore) -> None:
+    accelerator = store._accelerator
+    assert accelerator is not None
+    fast = accelerate(store.as_retriever(search_type="hybrid"), accelerator=accelerator)
+    assert "made with its first search; hybrid searches: engine one more" in explain(fast)
+    fast.invoke("x")
+    store.similarity_search("x")
+    (line,) = [line for line in explain(fast).splitlines() if "RagAccelVectorStore" in line]
+    engines: Any = accelerator.metrics.snapshot()["engines"]
+    (alone,) = [name for name in engines if name.startswith("retrieval")]
+    (hybrid,) = [name for name in engines if name.startswith("hybrid")]
+    assert f"engine {alone}; hybrid searches: engine {hybrid};" in line

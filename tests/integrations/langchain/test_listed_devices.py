@@ -21,7 +21,7 @@ from lc_programs import joined
 from program_models import program_model
 
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, explain
-from rag_accel import Accelerator, UnreadOptionWarning
+from rag_accel import Accelerator, ConfigError, UnreadOptionWarning
 from rag_accel.engines import (
     ProcessMember,
     SentenceTransformerEngine,
@@ -226,6 +226,12 @@ def test_a_component_lists_devices_of_its_own(model: Any) -> None:
         close_to(ours.embed_documents(TEXTS), model.encode(TEXTS))
         assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS)
         assert "on the listed devices: cpu" in explain(accelerate(ours, accelerator=acc))
+
+
+@pytest.mark.parametrize("devices", [[], "cpu", ["gpu0"], 3, ["cpu", "cpu"], ["cuda:63"]])
+def test_a_component_refuses_what_is_no_device(model: Any, devices: Any) -> None:
+    with pytest.raises(ConfigError):
+        RagAccelEmbeddings(model, devices=devices)
 
 
 # Servers, and callers that leave.

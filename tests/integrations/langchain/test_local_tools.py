@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("transformers")
-
 from fake_runner import tokenizer
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -19,6 +16,9 @@ from tool_chat import ARGUMENTS, CALL, MALFORMED, rendered, script, scripted_mod
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import Accelerator, ConfigError
+
+pytest.importorskip("transformers")
+
 
 JSON = '{"name": "Fuji", "metres": 3776}'
 
@@ -143,3 +143,21 @@ def test_structured_output_is_read_from_a_call(
     script(monkeypatch, lambda prompt: f'{{"name": "Mountain", "parameters": {JSON}}}')
     structured = chat.with_structured_output(Mountain, method="function_calling")
     assert structured.invoke("Which?") == Mountain(name="Fuji", metres=3776)
+
+
+def test_raw_output_has_the_error_of_its_parser(
+    chat: ChatRagAccel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, lambda prompt: "none")
+    found: Any = chat.with_structured_output(Mountain, include_raw=True).invoke("Which?")
+    assert found["raw"].content == "none"
+    assert found["parsed"] is None
+    assert "none" in str(found["parsing_error"])
+
+
+@pytest.mark.parametrize("options", [{"method": "grammar"}, {"unheard": 1}, {"schema": None}])
+def test_structured_output_that_there_is_none_of_is_refused(
+    options: dict[str, Any], chat: ChatRagAccel
+) -> None:
+    with pytest.raises(ConfigError, match="with_structured_output"):
+        chat.with_structured_output(**{"schema": Mountain, **options})

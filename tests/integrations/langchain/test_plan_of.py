@@ -233,6 +233,15 @@ async def test_an_error_is_the_same_object(way: str, accelerator: Accelerator) -
     await until(lambda: runs.open() == [])
 
 
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_assign_takes_dicts_only(way: str, accelerator: Accelerator) -> None:
+    program = RunnablePassthrough.assign(a=RunnableLambda(str) | len)
+    expected = await outcome(program.invoke, "no dict")
+    found = await outcome(_way(accelerator, way), plan_of(program), input="no dict")
+    assert plain(found) == plain(expected)
+    assert "must be a dict" in str(found[1])
+
+
 async def test_cancelling_ends_the_leaves(accelerator: Accelerator) -> None:
     gate = asyncio.Event()
     waiting = QUESTION | AsyncChat(gate=gate) | StrOutputParser()
@@ -295,6 +304,12 @@ def test_a_part_that_is_not_declared_is_named_with_its_place(
     assert named in str(raised.value.found)
     assert "RunnableParallel" in str(raised.value.valid)
     assert "accelerate" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("program", [None, len, object(), "text"])
+def test_what_is_no_program_is_refused(program: Any) -> None:
+    with pytest.raises(TranslationError, match="langchain_core"):
+        plan_of(program)
 
 
 def test_explain_draws_the_stages(accelerator: Accelerator) -> None:

@@ -188,6 +188,13 @@ def test_searches_of_another_key_share_no_call_and_wait_for_none(
     assert texts(*begun) == list("abcd")
 
 
+def test_a_search_that_cannot_be_compared_is_made_alone(searches: Searches, client: Client) -> None:
+    begun = [searches.send("a"), searches.send("b", where=["odd"])]
+    client.gate.set()
+    assert texts(*begun) == ["a", "b"]
+    assert client.calls == ["a", "b"]
+
+
 def test_after_a_failed_call_each_search_has_its_own_result_or_error(
     searches: Searches, client: Client
 ) -> None:
@@ -210,6 +217,14 @@ def test_a_search_that_begins_after_a_write_sees_it_while_a_call_is_in_flight(
     client.gate.set()
     texts(*first)
     assert texts(after) == ["c written"]
+
+
+def test_wrong_arguments_raise_as_the_clients_method_does(
+    searches: Searches, client: Client
+) -> None:
+    client.gate.set()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'wherever'"):
+        searches.begin("a", wherever=1).result(PATIENCE_S)
 
 
 def test_a_subclass_that_searches_in_its_own_way_asks_alone(

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("langchain_openai")
-
 from idle_accelerators import soon_idle
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnablePassthrough
@@ -21,6 +18,9 @@ from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
 from rag_accel.engines.llm.remote.servers import MOST_SILENT, SERVERS, ModelServer
 from rag_accel.kv.reuse_request import read_reuse_request
+
+pytest.importorskip("langchain_openai")
+
 
 MakeServer = Callable[..., VllmChatServer]
 
@@ -243,6 +243,24 @@ def test_texts_in_parts_of_a_message_are_found(
     accelerate(chain(chat(server), pictured), accelerator=reusing).invoke("ab is high")
     assert named(server.bodies[0]).texts == (TEXTS["a"], TEXTS["b"])
     assert "kv_transfer_params" not in server.bodies[1]
+
+
+def test_answers_by_a_schema_carry_texts(make_server: MakeServer, reusing: Accelerator) -> None:
+    server = make_server()
+    server.answer = '{"document": "a"}'
+    schema = {
+        "title": "Found",
+        "type": "object",
+        "properties": {"document": {"type": "string"}},
+        "required": ["document"],
+        "additionalProperties": False,
+    }
+    program = chain(chat(server).with_structured_output(schema, method="json_schema"))
+    fast = accelerate(program, accelerator=reusing)
+    assert fast.invoke("ab is high") == {"document": "a"}
+    assert asyncio.run(fast.ainvoke("ba is high")) == {"document": "a"}
+    assert [len(named(body).texts) for body in server.bodies] == [2, 2]
+    assert all(body["response_format"]["type"] == "json_schema" for body in server.bodies)
 
 
 def test_explain_says_what_the_server_is_told(

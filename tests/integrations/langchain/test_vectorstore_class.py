@@ -13,7 +13,7 @@ from langchain_tests.integration_tests import (
     RetrieversIntegrationTests,
     VectorStoreIntegrationTests,
 )
-from lc_fakes import FakeEmbeddings, vector_of
+from lc_fakes import AsyncEmbeddings, FakeEmbeddings, vector_of
 
 from langchain_rag_accel import (
     RagAccelRetriever,
@@ -126,6 +126,21 @@ def test_found_documents_are_the_callers_own(store: RagAccelVectorStore) -> None
     found.metadata["number"] = "changed"
     assert store.get_by_ids(["3"])[0].metadata["number"] == 3
     assert [document.id for document in store.get_by_ids(["5", "none", "3"])] == ["5", "3"]
+
+
+async def test_a_store_can_be_made_from_texts_or_documents(accelerator: Accelerator) -> None:
+    documents = [Document(id=id, page_content=text) for id, text in zip(IDS, TEXTS, strict=True)]
+    made = [
+        RagAccelVectorStore.from_documents(documents, FakeEmbeddings(), accelerator=accelerator),
+        await RagAccelVectorStore.afrom_documents(
+            documents, AsyncEmbeddings(), accelerator=accelerator
+        ),
+        await RagAccelVectorStore.afrom_texts(
+            TEXTS, AsyncEmbeddings(), ids=IDS, accelerator=accelerator
+        ),
+    ]
+    found = [[document.id for document in one.similarity_search("x")] for one in made]
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_saved_store_answers_as_before(

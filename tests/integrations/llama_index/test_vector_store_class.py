@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("faiss")
-
 from li_programs import EchoLLM, HashEmbedding, run_in_loop
 from llama_index.core import Document, StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
@@ -38,6 +35,9 @@ from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accele
 from rag_accel import Accelerator, ConfigError
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.errors import IndexFileError
+
+pytest.importorskip("faiss")
+
 
 COUNT, DIMENSION = 60, 16
 COLORS = ("red", "green", "blue")
@@ -258,6 +258,16 @@ def test_a_persisted_store_answers_as_before(
     loaded = RagAccelVectorStore.from_persist_path(path)
     assert ask(loaded) == ask(ours)
     assert loaded.get_nodes() == ours.get_nodes()
+
+
+def test_a_storage_context_persists_the_store(tmp_path: Path) -> None:
+    store = RagAccelVectorStore()
+    index = VectorStoreIndex.from_documents(
+        documents(), storage_context=context(store), embed_model=HashEmbedding()
+    )
+    index.storage_context.persist(str(tmp_path))
+    loaded = RagAccelVectorStore.from_persist_dir(str(tmp_path))
+    assert loaded.get_nodes() == store.get_nodes()
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

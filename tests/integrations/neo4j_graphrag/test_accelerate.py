@@ -136,9 +136,20 @@ def test_a_pickled_embedder_comes_back_accelerated() -> None:
     assert back.embed_query("a") == vector_of("a")
 
 
+def test_an_unknown_object_is_refused_with_what_would_be_valid() -> None:
+    with pytest.raises(ConfigError, match="a GraphRAG, retriever, embedder or LLM") as caught:
+        accelerate([1])
+    assert "builtins.list" in str(caught.value)
+
+
 def test_a_class_is_refused_with_what_to_do_instead() -> None:
     with pytest.raises(ConfigError, match=r"an instance: accelerate\(GraphRAG\(\.\.\.\)\)"):
         accelerate(GraphRAG)
+
+
+def test_a_driver_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(ConfigError, match="activate"):
+        accelerate(ScriptedDriver())
 
 
 def test_each_part_is_named_with_how_it_runs(accelerator: Accelerator) -> None:
@@ -154,6 +165,13 @@ def test_each_part_is_named_with_how_it_runs(accelerator: Accelerator) -> None:
         "  program.retriever.embedder: HashEmbedder: borrowed: admitted by the scheduler, runs"
         " where its caller is (no engine of this library computes what this class does)",
     ]
+
+
+def test_the_retrievers_behind_tools_are_named() -> None:
+    tool = retriever().convert_to_tool("facts", "finds facts")
+    said = explain(ToolsRetriever(ScriptedDriver(), OldModel(), [tool]))
+    assert "program: ToolsRetriever: runs plainly around the retrievers" in said
+    assert "program.tools.0.embedder: HashEmbedder: borrowed" in said
 
 
 def test_a_method_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
