@@ -65,13 +65,6 @@ def test_a_client_for_each_call_names_the_setting(accelerator: Accelerator) -> N
     assert "kv_reuse is exact and no RemoteLLM names its server" in explain(model)
 
 
-def test_methods_that_block_their_loop_for_one_reason_share_a_line() -> None:
-    lines = [line for line in explain(store_of(1)).splitlines() if "its loop" in line]
-    (line,) = lines
-    assert line.startswith("  program: SimpleVectorStore.aquery blocks its loop: thread_safe_cl")
-    assert "; the same for async_add, adelete" in line
-
-
 def test_borrowed_and_owned_searches_are_told_apart(accelerator: Accelerator) -> None:
     fast = accelerate(store_of(300), accelerator=accelerator)
     with coverage(fast) as seen:
