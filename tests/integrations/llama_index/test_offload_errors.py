@@ -26,6 +26,7 @@ from li_programs import (
 
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
+from rag_accel.accelerator import current_request
 from rag_accel.system.classes import full_name
 
 _SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
@@ -98,6 +99,22 @@ def test_context_variables_go_with_the_call_and_come_back(accelerator: Accelerat
     engine = accelerate(ENGINES["hyde"](parts_of(note)), accelerator=accelerator)
     assert run_in_loop(ask()) == "model"
     assert noted == ["caller", "model"]
+
+
+def test_a_moved_call_is_part_of_its_querys_request(accelerator: Accelerator) -> None:
+    lock, found = threading.Lock(), dict[str, set[Any]]()
+
+    def note(prompt: str) -> None:
+        question = next(one for one in questions if one in prompt)
+        with lock:
+            found.setdefault(question, set()).add(current_request.get())
+
+    questions = [f"{QUESTION} {place}" for place in range(4)]
+    engine = accelerate(ENGINES["hyde"](parts_of(note)), accelerator=accelerator)
+    ask(engine, 4)
+    assert [len(found[one]) for one in questions] == [1] * 4
+    assert len(set[Any]().union(*found.values())) == 4
+    assert None not in set[Any]().union(*found.values())
 
 
 def test_an_internal_error_leaves_the_call_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

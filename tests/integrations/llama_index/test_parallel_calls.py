@@ -17,6 +17,7 @@ from li_side_by_side import (
     OWN,
     PROGRAMS,
     QUESTION,
+    Told,
     ameeting,
     bundle,
     calls_seen,
@@ -28,11 +29,12 @@ from li_side_by_side import (
     strings,
     sub_questions,
 )
-from llama_index.core import get_response_synthesizer
+from llama_index.core import Settings, get_response_synthesizer
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.callbacks import CBEventType
+from llama_index.core.callbacks import CallbackManager, CBEventType
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
 from llama_index.core.response_synthesizers import ResponseMode
+from llama_index.core.retrievers import QueryFusionRetriever
 
 from llama_index_rag_accel import accelerate, activate
 from llama_index_rag_accel.concurrency.composites import composite_of
@@ -126,6 +128,19 @@ def test_strings_overlap_on_a_loop(accelerator: Accelerator) -> None:
     assert len({thread for thread, _ in parts.embedding.seen}) == 1
 
 
+def test_retrievers_of_one_query_overlap_once_it_has_its_embedding() -> None:
+    def found(parts: Any, meet: Any) -> Any:
+        retrievers = [strings(parts), *(Told(meet, place) for place in range(2))]
+        retriever = QueryFusionRetriever(
+            retrievers, llm=parts.llm, num_queries=1, use_async=False, similarity_top_k=9
+        )
+        return plainly(retriever.retrieve(QUESTION))
+
+    plain = found(parts_of(), lambda text: None)
+    with knowing(*OWN, Told) as accelerator, activate(accelerator):
+        assert found(parts_of(), meeting(2)) == plain
+
+
 def test_retrievers_of_one_query_share_the_embedding_that_the_first_needs(
     accelerator: Accelerator,
 ) -> None:
@@ -167,6 +182,29 @@ def test_events_and_spans_are_those_of_the_plain_program(
 
 
 @every_program
+def test_callbacks_come_with_the_same_parents(
+    name: str, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, ask = PROGRAMS[name]
+
+    def shown(parts: Any, as_it_runs: Any) -> Counter[Any]:
+        handler = Handler()
+        monkeypatch.setattr(Settings, "_callback_manager", CallbackManager([handler]))
+        for leaf in (parts.llm, parts.embedding):
+            leaf.callback_manager = Settings.callback_manager
+        program = as_it_runs(make(parts))
+        ask(program)  # of the first answer of a process, LlamaIndex loses parents by itself
+        handler.seen.clear()
+        ask(program)
+        return Counter(handler.seen)
+
+    plain = shown(parts_of(), lambda program: program)
+    fast = shown(_meeting(name), lambda program: accelerate(program, accelerator=accelerator))
+    assert fast == plain
+    assert sum(plain.values()) >= 2 * NUM_CALLS
+
+
+@every_program
 def test_the_context_is_left_as_by_the_plain_program(name: str, accelerator: Accelerator) -> None:
     make, ask = PROGRAMS[name]
 
@@ -184,6 +222,16 @@ def test_the_context_is_left_as_by_the_plain_program(name: str, accelerator: Acc
     plain = left_by(lambda program: program, lambda text: None)
     fast = left_by(lambda program: accelerate(program, accelerator=accelerator), meeting())
     assert fast == plain != "before"
+
+
+def test_programs_in_programs_end_with_one_thread() -> None:
+    def nested(parts: Any) -> Any:
+        return sub_questions(parts, sub_questions(parts, number=3), number=3)
+
+    plain = plainly(nested(parts_of()).query(QUESTION))
+    with knowing(*OWN, call_threads=1) as accelerator:
+        program = accelerate(nested(parts_of()), accelerator=accelerator)
+        assert plainly(program.query(QUESTION)) == plain
 
 
 def test_upstream_is_what_is_known(accelerator: Accelerator) -> None:

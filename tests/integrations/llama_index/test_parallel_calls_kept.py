@@ -28,6 +28,8 @@ from li_side_by_side import (
     sub_questions,
 )
 from llama_index.core.query_engine import SubQuestionQueryEngine
+from llama_index.core.retrievers import QueryFusionRetriever
+from llama_index.core.storage.kvstore import SimpleKVStore
 
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -78,6 +80,12 @@ def test_a_users_class_keeps_its_thread_and_its_order(name: str, unnamed: type) 
         _stays_plain(*PROGRAMS[name], accelerator)
 
 
+@every_program
+def test_an_option_keeps_the_order(name: str) -> None:
+    with knowing(*OWN, parallel_calls=False) as accelerator:
+        _stays_plain(*PROGRAMS[name], accelerator)
+
+
 def test_a_class_that_makes_its_calls_itself_keeps_the_order() -> None:
     class Own(SubQuestionQueryEngine):
         def _query_subq(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,6 +98,32 @@ def test_a_class_that_makes_its_calls_itself_keeps_the_order() -> None:
 
     with knowing(*OWN, Own) as knowing_own:
         _stays_plain(make, PROGRAMS["sub-questions"][1], knowing_own)
+
+
+def test_an_object_with_a_method_of_its_own_keeps_the_order(accelerator: Accelerator) -> None:
+    def make(parts: Any) -> Any:
+        engine = sub_questions(parts)
+        inherited = engine._query_subq
+        engine._query_subq = lambda *args, **kwargs: inherited(*args, **kwargs)
+        return engine
+
+    _stays_plain(make, PROGRAMS["sub-questions"][1], accelerator)
+
+
+def test_a_cache_keeps_the_order_of_strings(accelerator: Accelerator) -> None:
+    def make(parts: Any) -> Any:
+        retriever = strings(parts)
+        parts.embedding.embeddings_cache = SimpleKVStore()
+        return retriever
+
+    _stays_plain(make, PROGRAMS["strings"][1], accelerator)
+
+
+def test_retrievers_that_need_no_embedding_keep_the_order(accelerator: Accelerator) -> None:
+    told = [Told(lambda text: None, place) for place in range(3)]
+    retriever = QueryFusionRetriever([*told], llm=parts_of().llm, num_queries=1, use_async=False)
+    accelerate(retriever, accelerator=accelerator).retrieve(QUESTION)
+    assert [one.threads for one in told] == [[threading.get_ident()]] * 3
 
 
 @every_program
