@@ -15,11 +15,13 @@ from rag_accel.adoption.clients import RERANK, cross_encoder_engine
 from rag_accel.adoption.embeddings import KnownEmbeddings
 from rag_accel.adoption.proxies import ProxyClasses
 from rag_accel.config import is_enabled
-from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, component
+from rag_accel.interception.explanation import BORROWED, component
 from rag_accel.interception.fallback import with_fallback
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import (
+    AROUND_PARTS,
     NO_ENGINE,
+    Framework,
     is_scheduled,
     leaf_base,
     leaf_class,
@@ -127,6 +129,40 @@ class RecognisedParts:
         make = partial(cross_encoder_engine, scorer)
         return accelerator, accelerator.own(scorer, RERANK, make, holder=leaf)
 
+    def prepare(
+        self, framework: Framework, program: Any, own: Accelerator | None, timeout_s: float
+    ) -> bool:
+        """Prepare what computes here for a program; tell whether that took no longer.
+
+        Args:
+            framework: of the program.
+            program: whose parts may be such leaves.
+            own: the accelerator it was given; None for that of the moment.
+            timeout_s: as of ``Accelerator.prepare``.
+        """
+        if not is_enabled():
+            return True
+        accelerator = own or activated() or default_accelerator()
+        end = time.monotonic() + timeout_s
+        prepared = partial(self.prepared_engine, accelerator=accelerator)
+
+        def engines(leaves: Iterable[Any]) -> Iterator[EngineName]:
+            return (engine for _, engine in filter(None, map(prepared, leaves)))
+
+        def is_ready(on: Accelerator, leaves: Iterable[Any]) -> bool:
+            run = partial(on.prepare_engines, partial(engines, leaves), left_s(end))
+            return with_fallback(on, run, lambda: False, _WHERE)
+
+        with accelerator.embedders.preparations.begun():
+            held: dict[Accelerator, list[Any]] = {}
+            # A leaf whose engine cannot be made is left out from now on.
+            for _, leaf in framework.parts_of(program):
+                found = prepared(leaf)
+                if found is not None:
+                    held.setdefault(found[0], []).append(leaf)
+            ready = [is_ready(on, leaves) for on, leaves in held.items()]
+        return all(ready)
+
     def borrowed(self, leaf: Any, accelerator: Accelerator) -> str:
         """Return how a leaf runs that no engine runs, and why none does."""
         is_embeddings = isinstance(leaf, self.base)
@@ -184,46 +220,3 @@ def held_leaves(leaf: Any) -> list[Any]:
     """Return the leaves that a leaf has in its attributes, as a retriever has its store."""
     held = leaf_class(plain_class(type(leaf))).framework.held_by(leaf)
     return [part for part in held if part is not leaf and leaf_base(type(part)) is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """The preparation of one framework's programs before their first request.
-
-    Args:
-        recognised: the leaves that engines run.
-        leaves: yields the objects of a program that may be such leaves.
-    """
-
-    recognised: RecognisedParts
-    leaves: Callable[[Any], Iterable[Any]]
-
-    def of(self, program: Any, own: Accelerator | None, timeout_s: float) -> bool:
-        """Prepare what computes here for a program; tell whether that took no longer.
-
-        Args:
-            program: of the framework.
-            own: the accelerator it was given; None for that of the moment.
-            timeout_s: as of ``Accelerator.prepare``.
-        """
-        if not is_enabled():
-            return True
-        accelerator = own or activated() or default_accelerator()
-        end = time.monotonic() + timeout_s
-        prepared = partial(self.recognised.prepared_engine, accelerator=accelerator)
-
-        def engines(leaves: Iterable[Any]) -> Iterator[EngineName]:
-            return (engine for _, engine in filter(None, map(prepared, leaves)))
-
-        def is_ready(on: Accelerator, leaves: Iterable[Any]) -> bool:
-            run = partial(on.prepare_engines, partial(engines, leaves), left_s(end))
-            return with_fallback(on, run, lambda: False, _WHERE)
-
-        with accelerator.embedders.preparations.begun():
-            held: dict[Accelerator, list[Any]] = {}
-            for leaf in self.leaves(program):  # whose engine cannot be made is left out from now on
-                found = prepared(leaf)
-                if found is not None:
-                    held.setdefault(found[0], []).append(leaf)
-            ready = [is_ready(on, leaves) for on, leaves in held.items()]
-        return all(ready)

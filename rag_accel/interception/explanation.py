@@ -13,7 +13,6 @@ from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.text import format as format_graph
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import (
-    NO_ENGINE,
     Framework,
     is_scheduled,
     leaf_class,
@@ -34,8 +33,6 @@ _RECOGNISED_STORE = (
 )
 #: the most stages of a plan, and prompts, that are drawn
 MOST_LINES = 12
-#: of a leaf that holds others, as a retriever holds its store
-AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (
     "graph retrieval: once its store was met unchanged, an owned engine makes its hops, those of"
     " all requests in one step; nodes, scores, texts and order are its own"

@@ -33,6 +33,8 @@ Flavour = Literal[
 ]
 
 NO_ENGINE = "no engine of this library computes what this class does"
+#: of a leaf that holds others, as a retriever holds its store
+AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 
 #: What a class sets that brings its work to the scheduler itself.
 SCHEDULED = "__rag_accel_scheduled__"

@@ -26,11 +26,12 @@ from llama_index_rag_accel.components.node_documents import (
     as_document,
     as_node,
     check_filters,
+    check_query,
     condition,
     equal_values,
+    search_query,
     texts_in,
 )
-from llama_index_rag_accel.components.query_modes import check_query, search_query
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.hybrid_search import (
     ahybrid_search,

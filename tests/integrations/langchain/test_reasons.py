@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from langchain_rag_accel import accelerate, activate, coverage, explain
 from rag_accel import Accelerator, Options
-from rag_accel.interception import idle_programs
+from rag_accel.interception import option_reach
 
 EMBEDDING = DeterministicFakeEmbedding(size=384)
 NO_ENGINE = "no engine of this library computes what this class does"
@@ -58,7 +58,7 @@ def store_of(number: int, cls: type[InMemoryVectorStore] = InMemoryVectorStore) 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have programs looked at, however many other tests have accelerated."""
-    monkeypatch.setattr(idle_programs, "_numbers", count(1))
+    monkeypatch.setattr(option_reach, "_numbers", count(1))
 
 
 def told(obj: Any, caplog: pytest.LogCaptureFixture, **arguments: Any) -> list[str]:
@@ -217,7 +217,7 @@ def test_a_program_that_gets_nothing_is_named_once_with_its_parts(
 
 def test_more_parts_than_a_line_takes_are_counted() -> None:
     reasons = [(f"Part{at}", "why") for at in range(5)]
-    said = idle_programs.reasons_in_line([*reasons, *reasons])
+    said = option_reach.reasons_in_line([*reasons, *reasons])
     assert said == "Part0, because why / Part1, because why / Part2, because why / and 2 more"
 
 
@@ -243,5 +243,5 @@ def test_no_other_program_is_named(
 def test_only_the_first_programs_of_a_process_are_looked_at(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_programs, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(option_reach, "MOST_PROGRAMS", 1)
     assert [len(told(chain_of(SMALL), caplog)) for _ in range(2)] == [1, 0]

@@ -29,7 +29,7 @@ from tenacity import RetryError
 
 import neo4j_graphrag_rag_accel
 from neo4j_graphrag_rag_accel import accelerate
-from neo4j_graphrag_rag_accel.coverage import coverage
+from neo4j_graphrag_rag_accel.accelerate import coverage
 from rag_accel import Accelerator
 from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
 
