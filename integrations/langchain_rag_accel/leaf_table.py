@@ -55,7 +55,6 @@ from rag_accel.interception.leaf_table import (
     is_composite,
     leaf_base,
     leaf_pair,
-    plain_method,
 )
 from rag_accel_adapters.langchain.blocking_chains import (
     ClassicChain,
@@ -244,7 +243,7 @@ LANGCHAIN = Framework(
     is_composite_call=_is_composite_call,
     spread=_spread,
     why_not=RECOGNISED.why_not,
-    may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
+    may_be_owned=EMBEDDINGS.may_adopt,
     documents=documents_in,
     question=question_in,
 )

@@ -16,7 +16,7 @@ from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables.config import ensure_config
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.leaf_table import leaf_methods, plain_class, plain_method
+from rag_accel.interception.leaf_table import leaf_methods
 from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
     accelerator_of_calls,
@@ -27,6 +27,7 @@ from rag_accel.interception.parallel_calls import (
 from rag_accel.interception.twins import program_of, program_twin
 from rag_accel.system.classes import full_name
 from rag_accel.system.loops import runs_in_loop
+from rag_accel.system.methods import plain_class, plain_method
 from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.thread_safe import THREAD_SAFETY
 

@@ -68,10 +68,9 @@ from rag_accel.interception.leaf_table import (
     is_composite,
     leaf_class,
     leaf_methods,
-    plain_class,
-    plain_method,
 )
 from rag_accel.system.classes import does_the_same
+from rag_accel.system.methods import plain_class, plain_method
 from rag_accel_adapters.llama_index.documents import documents_in, question_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 from rag_accel_adapters.llama_index.plan import graph_of
@@ -160,7 +159,7 @@ def _chunk_len(obj: Any, cls: type) -> int | None:
     """Return the texts of a chunk, unless a cache or a limiter has a say in what is computed."""
     if obj.embeddings_cache is not None or obj.rate_limiter is not None:
         return None
-    is_known = does_the_same(cls, BaseEmbedding, _BATCH_METHODS, plain_method)
+    is_known = does_the_same(cls, BaseEmbedding, _BATCH_METHODS)
     return obj.embed_batch_size if is_known else None
 
 
@@ -313,7 +312,7 @@ LLAMA_INDEX = Framework(
     is_composite_call=_is_composite_call,
     spread=spread,
     why_not=RECOGNISED.why_not,
-    may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
+    may_be_owned=EMBEDDINGS.may_adopt,
     documents=documents_in,
     question=question_in,
 )
@@ -383,7 +382,8 @@ def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
     cls = type(obj)
     methods = leaf_methods(cls) if leaf_class(cls).framework is LLAMA_INDEX else ()
     options = accelerator.options
-    has_proxy = PROXIES.describe(obj, plain_class(cls), plain_method, options) is not None
+    known_proxy = PROXIES.fitting(obj)
+    has_proxy = known_proxy is not None and known_proxy.describe(options) is not None
     by_place: dict[str, list[str]] = {}
     for leaf in methods:
         known = blocking_method(plain_method(plain_class(cls), leaf.name))

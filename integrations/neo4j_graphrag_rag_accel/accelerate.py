@@ -31,10 +31,9 @@ from rag_accel.interception.leaf_table import (
     is_composite,
     leaf_base,
     leaf_class,
-    plain_class,
-    plain_method,
 )
 from rag_accel.interception.twins import leaf_wrappers, program_of, program_twin, twin
+from rag_accel.system.methods import plain_class
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 from rag_accel_adapters.neo4j_graphrag.walk import walk
 
@@ -83,7 +82,7 @@ NEO4J_GRAPHRAG = Framework(
     walk=walk,
     reads=RECOGNISED.reads,
     why_not=RECOGNISED.why_not,
-    may_be_owned=partial(EMBEDDERS.may_adopt, method=plain_method),
+    may_be_owned=EMBEDDERS.may_adopt,
 )
 
 

@@ -20,13 +20,14 @@ from rag_accel.engines.embedding.hosted_texts import CallTurn, Flight, Rows, row
 from rag_accel.interception import wrappers
 from rag_accel.interception.fallback import awith_fallback, with_fallback
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
-from rag_accel.interception.leaf_table import (
-    LeafMethod,
-    leaf_class,
+from rag_accel.interception.leaf_table import LeafMethod, leaf_class
+from rag_accel.system.methods import (
+    decorated_as,
+    is_decorated,
     plain_class,
     plain_method,
+    undecorated,
 )
-from rag_accel.system.methods import decorated_as, is_decorated, undecorated
 
 _WHERE = "embedding"
 
@@ -208,7 +209,7 @@ class EmbeddingRecogniser:
         texts = [given[0]] if how.one else given[0]
         if not isinstance(texts, list | tuple) or not all(map(_is_text, texts)):
             return None
-        adopted = self.known.adopt(obj, plain_class(type(obj)), plain_method)
+        adopted = self.known.adopt(obj, plain_class(type(obj)))
         warn_unused(identity.accelerator, plain_class(type(obj)), adopted)
         if adopted is None or not _may_share(adopted.hosted, texts):
             return None
@@ -229,7 +230,7 @@ class EmbeddingRecogniser:
         gate = gate_for(identity, obj, is_batch=is_batch)
         if gate is None:
             return obj
-        limited = partial(self.known.limited, obj, plain_class(type(obj)), plain_method, gate)
+        limited = partial(self.known.limited, obj, plain_class(type(obj)), gate)
         return with_fallback(identity.accelerator, limited, lambda: obj, "endpoint")
 
 

@@ -11,7 +11,8 @@ from rag_accel.adoption.embedding_calls import EmbeddingCall, EmbeddingPrefetch,
 from rag_accel.adoption.owned_embedding import EmbeddingRecogniser
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.leaf_call import is_nested
-from rag_accel.interception.leaf_table import LeafMethod, leaf_class, plain_class, plain_method
+from rag_accel.interception.leaf_table import LeafMethod, leaf_class
+from rag_accel.system.methods import plain_class
 
 Method = Callable[..., Any]
 
@@ -55,7 +56,7 @@ class EmbeddingsAhead:
         chunk_len = self.chunk_len(obj, cls)
         if chunk_len is None or len(texts) <= chunk_len:
             return None
-        adopted = self.recogniser.known.adopt(obj, cls, plain_method)
+        adopted = self.recogniser.known.adopt(obj, cls)
         if adopted is None or adopted.hosted is not None:
             return None
         call = EmbeddingCall(identity, adopted, obj, texts, "document")

@@ -25,8 +25,6 @@ from rag_accel.interception.leaf_table import (
     is_scheduled,
     leaf_base,
     leaf_class,
-    plain_class,
-    plain_method,
 )
 from rag_accel.interception.option_reach import (
     ADOPTED_EMBEDDINGS,
@@ -34,6 +32,7 @@ from rag_accel.interception.option_reach import (
     SERVED_LLM,
 )
 from rag_accel.scheduler.messages import EngineName
+from rag_accel.system.methods import plain_class
 
 _NONE = ProxyClasses({})
 _WHERE = "prepare"
@@ -63,12 +62,13 @@ class RecognisedParts:
         """Return the options that a leaf reads."""
         cls = plain_class(type(leaf))
         reads = frozenset[str]()
-        adopted = self.embeddings.adopt(leaf, cls, plain_method)
+        adopted = self.embeddings.adopt(leaf, cls)
         if adopted is not None and adopted.hosted is None:
             reads |= ADOPTED_EMBEDDINGS
-        if self.proxies.language_model(leaf, cls, plain_method) is not None:
+        known = self.proxies.fitting(leaf)
+        if known is not None and known.model is not None:
             reads |= ADOPTED_LLM
-        if self.proxies.is_served(leaf, cls, plain_method):
+        if known is not None and known.is_served:
             reads |= SERVED_LLM
         return reads
 
@@ -88,18 +88,20 @@ class RecognisedParts:
         cls = plain_class(type(leaf))
         if is_scheduled(cls):
             return component(leaf, accelerator)
-        adopted = self.embeddings.adopt(leaf, cls, plain_method)
+        adopted = self.embeddings.adopt(leaf, cls)
         if adopted is not None:
             return embedding_calls.describe(adopted, accelerator)
         if (how := others(leaf)) is not None:
             return how
-        model = self.proxies.language_model(leaf, cls, plain_method)
-        if model is not None:
-            samples = self.proxies.samples(leaf, cls, plain_method)
-            return local_llms.describe(accelerator, model, samples=samples)
-        if self.proxies.is_served(leaf, cls, plain_method):
+        known = self.proxies.fitting(leaf)
+        if known is None:
+            return None
+        if known.model is not None:
+            samples = known.samples(leaf)
+            return local_llms.describe(accelerator, known.model(leaf), samples=samples)
+        if known.is_served:
             return served_llms.describe(accelerator)
-        return self.proxies.describe(leaf, cls, plain_method, accelerator.options)
+        return known.describe(accelerator.options)
 
     def prepared_engine(self, leaf: Any, accelerator: Accelerator) -> EngineAt | None:
         """Return the engine that computes here for a leaf, made if need be; None without one.
@@ -117,15 +119,15 @@ class RecognisedParts:
         return with_fallback(accelerator, recognised, lambda: None, _WHERE)
 
     def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineAt | None:
-        adopted = self.embeddings.adopt(leaf, cls, plain_method)
+        adopted = self.embeddings.adopt(leaf, cls)
         if adopted is not None:
             return embedding_calls.prepared_engine(accelerator, adopted, leaf)
-        model = self.proxies.language_model(leaf, cls, plain_method)
-        if model is not None:
-            return local_llms.prepared_engine(accelerator, model, leaf)
-        scorer = self.proxies.cross_encoder(leaf, cls, plain_method)
-        if scorer is None:
+        known = self.proxies.fitting(leaf)
+        if known is not None and known.model is not None:
+            return local_llms.prepared_engine(accelerator, known.model(leaf), leaf)
+        if known is None or known.cross_encoder is None:
             return None
+        scorer = known.cross_encoder(leaf)
         make = partial(cross_encoder_engine, scorer)
         return accelerator, accelerator.own(scorer, RERANK, make, holder=leaf)
 
@@ -178,32 +180,28 @@ class RecognisedParts:
         cls = plain_class(type(leaf))
         if is_scheduled(cls):
             return ""
-        if self.embeddings.adopt(leaf, cls, plain_method) is not None:
+        if self.embeddings.adopt(leaf, cls) is not None:
             return ""
-        found = self.embeddings.why_not(leaf, cls, plain_method)
+        found = self.embeddings.why_not(leaf, cls)
         if found is None:
             found = self.searched(leaf)
         if found is None:
-            found = self._why_no_proxy(leaf, cls, accelerator)
+            found = self._why_no_proxy(leaf, accelerator)
         return self._why_unknown(leaf, cls) if found is None else found
 
-    def _why_no_proxy(self, leaf: Any, cls: type, accelerator: Accelerator | None) -> str | None:
-        if (obstacle := self.proxies.why_not(leaf, cls, plain_method)) is not None:
+    def _why_no_proxy(self, leaf: Any, accelerator: Accelerator | None) -> str | None:
+        if (obstacle := self.proxies.why_not(leaf)) is not None:
             return obstacle
-        model = self.proxies.language_model(leaf, cls, plain_method)
-        if model is not None:
-            if accelerator is None:
-                return ""
-            samples = self.proxies.samples(leaf, cls, plain_method)
+        known = self.proxies.find(plain_class(type(leaf)))
+        if known is None or accelerator is None:
+            return None if known is None else ""
+        if known.model is not None:
+            samples, model = known.samples(leaf), known.model(leaf)
             return local_llms.why_plain(accelerator, model, is_sampled=samples) or ""
-        if self.proxies.is_served(leaf, cls, plain_method):
-            if accelerator is None or accelerator.options.endpoint_limits:
-                return ""
-            return "" if served_llms.changes(accelerator) else served_llms.UNCHANGED
-        if self.proxies.find(cls, plain_method) is None:
-            return None
-        options = None if accelerator is None else accelerator.options
-        return "" if options is None else self.proxies.switched_off(cls, plain_method, options)
+        if known.is_served:
+            is_changed = accelerator.options.endpoint_limits or served_llms.changes(accelerator)
+            return "" if is_changed else served_llms.UNCHANGED
+        return known.switched_off(accelerator.options)
 
     def _why_unknown(self, leaf: Any, cls: type) -> str:
         known = (name for base, name in self.instead.items() if issubclass(cls, base))

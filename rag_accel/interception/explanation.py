@@ -12,15 +12,11 @@ from rag_accel.explained_text import ExplainedText
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.text import format as format_graph
 from rag_accel.interception.identity import activated
-from rag_accel.interception.leaf_table import (
-    Framework,
-    is_scheduled,
-    leaf_class,
-    plain_class,
-)
+from rag_accel.interception.leaf_table import Framework, is_scheduled, leaf_class
 from rag_accel.interception.option_reach import unread_lines
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.twins import is_twin, known_program, original, why_no_twin
+from rag_accel.system.methods import plain_class
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
 COMPONENT = "a component of this library: its own engine, requests share batches"

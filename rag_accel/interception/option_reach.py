@@ -26,10 +26,10 @@ from rag_accel.interception.leaf_table import (
     is_scheduled,
     is_working_leaf,
     leaf_class,
-    plain_class,
     why_not,
 )
 from rag_accel.system.classes import full_name
+from rag_accel.system.methods import plain_class
 from rag_accel.system.weak_maps import WeakIdDict
 
 #: The most parts of a program that are looked at; of a larger one nothing is concluded.

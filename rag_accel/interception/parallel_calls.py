@@ -26,8 +26,8 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested, is_part_of_unscheduled
-from rag_accel.interception.leaf_table import plain_class
 from rag_accel.interception.watching import obstacle_ahead, watched_request
+from rag_accel.system.methods import plain_class
 from rag_accel.system.thread_safety import Preparation, ThreadSafety
 
 T = TypeVar("T")

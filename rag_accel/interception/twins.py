@@ -17,13 +17,13 @@ from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
 from rag_accel.engines.http.endpoint_limit import Urgency
 from rag_accel.interception.fallback import logger
 from rag_accel.interception.identity import identity_for, scoped
-from rag_accel.interception.leaf_table import OWN, leaf_class, leaf_methods, plain_class
+from rag_accel.interception.leaf_table import OWN, leaf_class, leaf_methods
 from rag_accel.interception.patches import Interception
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.wrappers import SCHEDULED_CALL, FindIdentity, wrap
 from rag_accel.system.classes import full_name
 from rag_accel.system.locks import RenewedLock
-from rag_accel.system.methods import mark_as, unpatched
+from rag_accel.system.methods import mark_as, plain_class, unpatched
 from rag_accel.system.weak_maps import WeakIdDict
 
 Method = Callable[..., Any]

@@ -18,8 +18,8 @@ from rag_accel.adoption.known_classes import NotAdoptedError
 from rag_accel.adoption.proxies import replaced
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate
-from rag_accel.system.methods import undecorated
-from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, package_of
+from rag_accel.system.methods import plain_method, undecorated
+from rag_accel_adapters.libraries.as_shipped import check_class, package_of
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
     ask_unchanged,
@@ -36,16 +36,16 @@ from rag_accel_adapters.libraries.openai_served import is_openai_resource
 LEAVES = ("embed_documents", "embed_query", "aembed_documents", "aembed_query")
 
 
-def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
+def hosted_calls(obj: Any, cls: type) -> HostedCalls:
     """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``.
 
     Raises:
         NotAdoptedError: a caller might decide a call.
     """
-    values = partial(_values, cls, method)
+    values = partial(_values, cls)
     group = group_of(values, obj)
     # Without the tracers around it, which trace what callers ask for, not shared calls.
-    ask = partial(_ask, undecorated(method(cls, "embed_documents")))
+    ask = partial(_ask, undecorated(plain_method(cls, "embed_documents")))
     return HostedCalls(
         group=group,
         max_texts=obj.chunk_size,
@@ -55,7 +55,7 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
     )
 
 
-def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
+def _values(cls: type, obj: Any) -> tuple[Any, ...]:
     """Return everything that decides a call.
 
     Raises:
@@ -63,7 +63,7 @@ def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
     """
     if package_of(cls) != "langchain_openai" or cls.__qualname__ not in _CLASSES:
         raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
-    check_class(cls, method, LEAVES)
+    check_class(cls, LEAVES)
     fields = vars(obj)
     if more := fields.keys() - cls.model_fields.keys():  # type: ignore[attr-defined]
         raise NotAdoptedError(f"{min(more)} is set on the object")

@@ -20,7 +20,6 @@ from rag_accel.adoption.embeddings import (
     server_class,
 )
 from rag_accel.adoption.known_classes import NotAdoptedError
-from rag_accel.system.classes import PlainMethod
 from rag_accel_adapters.langchain.hosted import LEAVES, hosted_calls, limited
 from rag_accel_adapters.libraries.http_embeddings import HUB, OLLAMA, HttpEmbeddings
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
@@ -29,10 +28,10 @@ _INNER = ("_embed",)
 _WRITTEN = WrittenMethods(LEAVES, _INNER)
 
 
-def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
+def _hugging_face(obj: Any, cls: type) -> AdoptedEmbeddings:
     if obj.multi_process:
         raise NotAdoptedError("multi_process has processes of its own embed", "multi_process=False")
-    _WRITTEN.check(obj, cls, method)
+    _WRITTEN.check(obj, cls)
     queries = obj.query_encode_kwargs or obj.encode_kwargs
     adopted = adopt_plain_model(obj._client, queries, obj.encode_kwargs, _one_line)
     return replace(adopted, shows_progress=obj.show_progress)

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, is_
 from types import CellType, CodeType, FunctionType, MemberDescriptorType
@@ -19,10 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_accel.adoption.known_classes import NotAdoptedError
-from rag_accel.system.methods import module_of, traced, undecorated, unpatched
-
-#: returns a class's method as its program wrote it, whatever has replaced it since
-PlainMethod = Callable[[type, str], Any]
+from rag_accel.system.methods import module_of, plain_method, traced, undecorated, unpatched
 
 _code = attrgetter("__code__")
 #: dunder attributes of a class that decide how its objects behave; others are bookkeeping
@@ -63,25 +60,24 @@ def check_object(obj: Any, name: str) -> None:
     """
     names = getattr(obj, "__dict__", {}).keys()  # none with slots only
     for base in _library_bases(type(obj)):
-        replaced = names & _as_shipped(base, None).names
+        replaced = names & _as_shipped(base).names
         if replaced:
             raise NotAdoptedError(f"{name}: {base.__name__}.{min(replaced)} is replaced on it")
 
 
-def check_class(cls: type, method: PlainMethod, leaves: Sequence[str]) -> None:
+def check_class(cls: type, leaves: Sequence[str]) -> None:
     """Check that a class and those of its bases that a library brings are as shipped.
 
     Args:
-        method: where methods of the class may be replaced by ours, returns what they replaced.
         leaves: methods in whose place our work runs, in the tracers that stand around them.
 
     Raises:
         NotAdoptedError: one is not; it says by which module.
     """
     for base in _library_bases(cls):
-        _as_shipped(base, method)
+        _as_shipped(base)
     for name in leaves:
-        found = undecorated(method(cls, name))
+        found = undecorated(plain_method(cls, name))
         if traced(found) is not None:
             raise NotAdoptedError(
                 f"{cls.__name__}.{name} is traced by {module_of(found)} in a way that is not known",
@@ -121,7 +117,7 @@ def _is_standard(base: type) -> bool:
     return package_of(base) in _STANDARD or base.__module__.startswith("llama_index.core.")
 
 
-def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass:
+def _as_shipped(cls: type) -> _ShippedClass:
     values = tuple(vars(cls).values())
     seen = _seen.get(cls)
     # Identities, not equality: a proxy of a function equals it.
@@ -135,7 +131,7 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass:
         return seen
     functions, names = list[FunctionType](), set[str]()
     for name in list(vars(cls)):
-        found = _functions(cls, name, method)
+        found = _functions(cls, name)
         if found is None or not all(_is_of(function, cls) for function in found):
             raise NotAdoptedError(
                 f"{cls.__name__}.{name} is a function of {_foreign_module(cls, name, found)},"
@@ -157,7 +153,7 @@ def _foreign_module(cls: type, name: str, found: Sequence[FunctionType] | None) 
     return module_of(foreign[0] if foreign else vars(cls)[name])
 
 
-def _functions(cls: type, name: str, method: PlainMethod | None) -> list[FunctionType] | None:
+def _functions(cls: type, name: str) -> list[FunctionType] | None:
     """Return the functions behind an attribute of a class; ``None`` for what cannot be judged."""
     value = vars(cls)[name]
     if name.startswith("__") and name not in _DECISIVE:
@@ -165,7 +161,7 @@ def _functions(cls: type, name: str, method: PlainMethod | None) -> list[Functio
     if name == "model_post_init" and _is_pydantics(value):  # put there for private attributes
         return []
     if isinstance(value, FunctionType):
-        value = method(cls, name) if method is not None else value
+        value = plain_method(cls, name)
     functions = list(_unwrapped(value))
     if all(type(function) is FunctionType for function in functions):
         return functions

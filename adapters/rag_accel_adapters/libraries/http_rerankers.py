@@ -15,7 +15,7 @@ from typing import Any
 
 from rag_accel.adoption.known_classes import NotAdoptedError
 from rag_accel.adoption.proxies import HOSTED_RERANKER, OWN_METHODS, Ask, ProxyClass
-from rag_accel.system.classes import PlainMethod, full_name
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.as_shipped import check_object
 from rag_accel_adapters.libraries.http_embeddings import (
     TEI,
@@ -66,8 +66,8 @@ class HttpReranker:
             check=self._check,
         )
 
-    def _check(self, obj: Any, cls: type, method: PlainMethod) -> None:
-        check_plain(obj, cls, self.name, method, self.leaves)
+    def _check(self, obj: Any, cls: type) -> None:
+        check_plain(obj, cls, self.name, self.leaves)
         digest_of(self._values, obj)
 
     def _values(self, obj: Any) -> tuple[Any, ...]:

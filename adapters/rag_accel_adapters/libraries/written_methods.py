@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_accel.adoption.known_classes import NotAdoptedError
-from rag_accel.system.classes import PlainMethod, is_written_in
-from rag_accel.system.methods import cell_of_traced, traced, unpatched
+from rag_accel.system.classes import is_written_in
+from rag_accel.system.methods import cell_of_traced, plain_method, traced, unpatched
 
 #: Of a class, each place where one of the methods may stand: the number of the base, the name, and
 #: what was found there.
 _Places = tuple[tuple[int, str, Any], ...]
 _ABSENT = object()
+#: returns a class's method as its program wrote it
+PlainMethod = Callable[[type, str], Any]
 
 
 class WrittenMethods:
@@ -35,16 +37,16 @@ class WrittenMethods:
         self._names = (*leaves, *inner)
         self._seen: WeakKeyDictionary[type, _Places] = WeakKeyDictionary()
 
-    def check(self, obj: Any, cls: type, method: PlainMethod) -> None:
+    def check(self, obj: Any, cls: type) -> None:
         """Check that nothing has replaced one of them, but tracers that stand around leaves.
 
         Raises:
             NotAdoptedError: something has.
         """
-        if not self.are_plain(obj, cls, method):
+        if not self.are_plain(obj, cls):
             raise NotAdoptedError(f"a method of {cls.__name__} is replaced, or of the object")
 
-    def are_plain(self, obj: Any, cls: type, method: PlainMethod) -> bool:
+    def are_plain(self, obj: Any, cls: type, method: PlainMethod = plain_method) -> bool:
         """Tell whether nothing has replaced one of them.
 
         Args:

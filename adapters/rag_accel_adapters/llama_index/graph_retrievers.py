@@ -13,8 +13,9 @@ from llama_index.core.graph_stores.simple_labelled import SimplePropertyGraphSto
 from llama_index.core.indices.property_graph import LLMSynonymRetriever, VectorContextRetriever
 from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
-from rag_accel.system.classes import PlainMethod, full_name
-from rag_accel_adapters.libraries.written_methods import WrittenMethods
+from rag_accel.system.classes import full_name
+from rag_accel.system.methods import plain_class
+from rag_accel_adapters.libraries.written_methods import PlainMethod, WrittenMethods
 from rag_accel_adapters.llama_index import graph_stores
 
 _EVERY = (
@@ -44,16 +45,16 @@ _METHODS: dict[type, WrittenMethods] = {
 }
 
 
-def obstacle_to_sharing(retriever: BasePGRetriever, cls: type, method: PlainMethod) -> str | None:
+def obstacle_to_sharing(retriever: BasePGRetriever, method: PlainMethod) -> str | None:
     """Return why the hops of a retriever share no steps with others; None where they may.
 
     Cheap, since each search asks it: how large the store is and what it holds is not looked at.
 
     Args:
         retriever: the retriever.
-        cls: its plain class.
         method: returns a class's method as its program wrote it.
     """
+    cls = plain_class(type(retriever))
     methods = _METHODS.get(cls)
     if methods is None:
         return f"{full_name(cls)} is not one of LlamaIndex's two that find nodes in the graph"
@@ -61,22 +62,11 @@ def obstacle_to_sharing(retriever: BasePGRetriever, cls: type, method: PlainMeth
         return "one of its methods was replaced"
     if getattr(retriever, "_filters", None) is not None:
         return "it filters the nodes that it begins with"
-    return None
-
-
-def obstacle_of_store(store: Any, cls: type, method: PlainMethod) -> str | None:
-    """Return why the hops over a store share no steps; None where they may.
-
-    Args:
-        store: what the retriever asks.
-        cls: its plain class.
-        method: returns a class's method as its program wrote it.
-    """
+    store: Any = retriever._graph_store
+    cls = plain_class(type(store))
     if cls is not SimplePropertyGraphStore:
         return f"its store is a {full_name(cls)}, which is asked itself"
-    is_known = graph_stores.searches_as_known(cls, method) and graph_stores.searches_unchanged(
-        store, cls, method
-    )
+    is_known = graph_stores.searches_as_known(cls) and graph_stores.searches_unchanged(store)
     return None if is_known else "the searches of its store are not those that are known"
 
 

@@ -34,8 +34,8 @@ from rag_accel.adoption.triplets import (
     TripletView,
     TripletWalk,
 )
-from rag_accel.system.classes import PlainMethod, does_the_same, is_written_in
-from rag_accel.system.methods import digest_of
+from rag_accel.system.classes import does_the_same, is_written_in
+from rag_accel.system.methods import digest_of, plain_class, plain_method
 from rag_accel.system.weak_maps import WeakIdDict
 
 #: Triplets from which an index is faster than the store.
@@ -328,27 +328,24 @@ def index_obstacle(store: SimplePropertyGraphStore) -> str | None:
     return None if num >= MIN_TRIPLETS else f"small: {num} triplets, of {MIN_TRIPLETS}"
 
 
-def searches_as_known(cls: type, method: PlainMethod) -> bool:
-    """Tell whether stores of a class are ``SimplePropertyGraphStore`` in how they search.
-
-    Args:
-        method: returns a class's method as its program wrote it.
-    """
+def searches_as_known(cls: type) -> bool:
+    """Tell whether stores of a class are ``SimplePropertyGraphStore`` in how they search."""
     if not issubclass(cls, SimplePropertyGraphStore):
         return False
-    read = {name: method(SimplePropertyGraphStore, name) for name in _SEARCHES}
+    read = {name: plain_method(SimplePropertyGraphStore, name) for name in _SEARCHES}
     if any(digest_of(getattr(read[name], "__code__", None)) != _READ[name] for name in _SEARCHES):
         return False
-    return does_the_same(cls, SimplePropertyGraphStore, (*_SEARCHES, *_ASYNC_SEARCHES), method)
+    return does_the_same(cls, SimplePropertyGraphStore, (*_SEARCHES, *_ASYNC_SEARCHES))
 
 
-def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
+def searches_unchanged(store: Any) -> bool:
     """Tell whether nothing was put in the place of what a recognised store searches with.
 
-    Looked at in each search: the store's own attributes, its class, which is ``cls`` as its program
-    wrote it, its graph's, and LlamaIndex's functions.
+    Looked at in each search: the store's own attributes, its class as its program wrote it, its
+    graph's, and LlamaIndex's functions.
     """
     own: Mapping[str, Any] = vars(store)
+    cls = plain_class(type(store))
     graph = own.get("graph")
     if type(graph) is not LabelledPropertyGraph or not own.keys().isdisjoint(
         (*_SEARCHES, *_ASYNC_SEARCHES)
@@ -362,8 +359,8 @@ def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
     ):
         return False
     return (
-        all(is_written_in(simple_labelled, method(cls, name)) for name in _SEARCHES)
-        and all(is_written_in(types, method(cls, name)) for name in _ASYNC_SEARCHES)
+        all(is_written_in(simple_labelled, plain_method(cls, name)) for name in _SEARCHES)
+        and all(is_written_in(types, plain_method(cls, name)) for name in _ASYNC_SEARCHES)
         and all(
             is_written_in(types, getattr(LabelledPropertyGraph, name)) for name in _GRAPH_METHODS
         )

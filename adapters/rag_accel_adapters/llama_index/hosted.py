@@ -17,7 +17,7 @@ from rag_accel.adoption.proxies import replaced
 from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.system.classes import full_name
-from rag_accel_adapters.libraries.as_shipped import PlainMethod, check_class, check_function
+from rag_accel_adapters.libraries.as_shipped import check_class, check_function
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
     NO_RETRY,
@@ -45,13 +45,13 @@ LEAVES = (
 )
 
 
-def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
+def hosted_calls(obj: Any, cls: type) -> HostedCalls:
     """Return how to ask for an ``OpenAIEmbedding``, or Azure's, of plain class ``cls``.
 
     Raises:
         NotAdoptedError: a caller might decide a call.
     """
-    values = partial(_values, cls, method)
+    values = partial(_values, cls)
     group = group_of(values, obj)
     # With settings of its own, so that a later change is not this call's.
     own = replaced(obj, additional_kwargs=copy.deepcopy(obj.additional_kwargs))
@@ -66,13 +66,13 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
     )
 
 
-def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
+def _values(cls: type, obj: Any) -> tuple[Any, ...]:
     """Return everything that decides a call.
 
     Raises:
         NotAdoptedError: a caller might.
     """
-    _check_class(cls, method)
+    _check_class(cls)
     private = obj.__pydantic_private__
     more = (vars(obj).keys() - cls.model_fields.keys()) | (private.keys() - _PRIVATE)  # type: ignore[attr-defined]
     if more:
@@ -110,12 +110,12 @@ _CLASSES = frozenset(
 )
 
 
-def _check_class(cls: type, method: PlainMethod) -> None:
+def _check_class(cls: type) -> None:
     from llama_index.embeddings.openai import base
 
     if full_name(cls) not in _CLASSES:
         raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
-    check_class(cls, method, LEAVES)
+    check_class(cls, LEAVES)
     for name in _ASKING:
         check_function(vars(base).get(name), f"{base.__name__}.{name}")
 

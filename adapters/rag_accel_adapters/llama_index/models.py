@@ -20,7 +20,6 @@ from rag_accel.adoption.embeddings import (
     server_class,
 )
 from rag_accel.adoption.known_classes import NotAdoptedError
-from rag_accel.system.classes import PlainMethod
 from rag_accel_adapters.libraries.http_embeddings import (
     OLLAMA,
     TEI,
@@ -35,12 +34,12 @@ _INNER = ("_embed", "_embed_with_retry")
 _WRITTEN = WrittenMethods(LEAVES, _INNER)
 
 
-def _hugging_face(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
+def _hugging_face(obj: Any, cls: type) -> AdoptedEmbeddings:
     if obj._parallel_process:
         raise NotAdoptedError(
             "parallel_process has processes of its own embed", "parallel_process=False"
         )
-    _WRITTEN.check(obj, cls, method)
+    _WRITTEN.check(obj, cls)
     both = {"normalize_embeddings": obj.normalize}
     queries, texts = {**both, "prompt_name": "query"}, {**both, "prompt_name": "text"}
     adopted = adopt_plain_model(obj._model, queries, texts)

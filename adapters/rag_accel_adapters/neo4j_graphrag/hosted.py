@@ -17,7 +17,6 @@ from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.as_shipped import (
-    PlainMethod,
     check_class,
     check_object,
     package_of,
@@ -42,13 +41,13 @@ _FIELDS = frozenset({"_rate_limit_handler", "client", "model", "openai"})
 LEAVES = ("embed_query", "async_embed_query")
 
 
-def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
+def hosted_calls(obj: Any, cls: type) -> HostedCalls:
     """Return how to ask for an ``OpenAIEmbeddings`` of plain class ``cls``.
 
     Raises:
         NotAdoptedError: a caller might decide a call.
     """
-    values = partial(_values, cls, method)
+    values = partial(_values, cls)
     group = group_of(values, obj)
     return HostedCalls(
         group=group,
@@ -61,25 +60,25 @@ def hosted_calls(obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
     )
 
 
-def _values(cls: type, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
+def _values(cls: type, obj: Any) -> tuple[Any, ...]:
     """Return everything that decides a call.
 
     Raises:
         NotAdoptedError: a caller might.
     """
-    _check_class(obj, cls, method)
+    _check_class(obj, cls)
     client = obj.client
     if type(obj.model) is not str:
         raise NotAdoptedError("model is no text", "a text")
     return number_of_http(client), cls.__qualname__, obj.model, values_of_client(client)
 
 
-def _check_class(obj: Any, cls: type, method: PlainMethod) -> None:
+def _check_class(obj: Any, cls: type) -> None:
     if package_of(cls) != "neo4j_graphrag" or cls.__qualname__ not in _CLASSES:
         raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
     if more := vars(obj).keys() - _FIELDS:
         raise NotAdoptedError(f"{min(more)} is set on the object")
-    check_class(cls, method, LEAVES)
+    check_class(cls, LEAVES)
     handler = obj._rate_limit_handler
     if type(handler).__qualname__ not in _HANDLERS:
         raise NotAdoptedError(

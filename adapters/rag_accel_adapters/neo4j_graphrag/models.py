@@ -18,15 +18,14 @@ from rag_accel.adoption.embeddings import (
     adopt_plain_model,
     server_class,
 )
-from rag_accel.system.classes import PlainMethod
 from rag_accel_adapters.libraries.written_methods import WrittenMethods
 from rag_accel_adapters.neo4j_graphrag.hosted import LEAVES, hosted_calls, limited
 
 _WRITTEN = WrittenMethods(LEAVES)
 
 
-def _sentence_transformer(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
-    _WRITTEN.check(obj, cls, method)
+def _sentence_transformer(obj: Any, cls: type) -> AdoptedEmbeddings:
+    _WRITTEN.check(obj, cls)
     return adopt_plain_model(obj.model, {}, {})
 
 

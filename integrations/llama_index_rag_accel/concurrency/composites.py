@@ -19,9 +19,8 @@ from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.utils import get_color_mapping, print_text
 
 from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
-from rag_accel.interception.leaf_table import plain_class, plain_method
 from rag_accel.system.classes import full_name
-from rag_accel.system.methods import digest_of
+from rag_accel.system.methods import digest_of, plain_class, plain_method
 
 #: Runs calls that do not need each other, or one by one if it must, given what they may use, too.
 #: Returns their results in order; raises the error of the first, in order, that fails. Of

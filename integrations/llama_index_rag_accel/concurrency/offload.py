@@ -22,12 +22,7 @@ from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.interception.fallback import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_call import is_nested
-from rag_accel.interception.leaf_table import (
-    OWN,
-    LeafMethod,
-    plain_class,
-    plain_method,
-)
+from rag_accel.interception.leaf_table import OWN, LeafMethod
 from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
     accelerator_of_calls,
@@ -38,7 +33,7 @@ from rag_accel.interception.parallel_calls import (
 )
 from rag_accel.system.classes import full_name
 from rag_accel.system.loops import runs_in_loop
-from rag_accel.system.methods import called_on
+from rag_accel.system.methods import called_on, plain_class, plain_method
 from rag_accel.system.thread_safety import prepare_nothing
 from rag_accel_adapters.llama_index.proxies import searches_on_engine, shares_steps
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY

@@ -12,7 +12,6 @@ from ng_kit import outcome
 
 from neo4j_graphrag_rag_accel import accelerate, activate, explain, prepare
 from rag_accel import Accelerator
-from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 
 #: What a question may hold.
@@ -123,7 +122,7 @@ def test_it_is_recognised_by_name_and_said_so(
     local_embedder: Any, accelerator: Accelerator
 ) -> None:
     cls = type(local_embedder)
-    adopted = EMBEDDERS.adopt(local_embedder, cls, plain_method)
+    adopted = EMBEDDERS.adopt(local_embedder, cls)
     assert adopted is not None
     assert adopted.model is local_embedder.model
     said = explain(accelerate(local_embedder, accelerator=accelerator))
