@@ -20,8 +20,8 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
-from rag_accel_adapters.langchain.blocking_chains import ClassicChain
-from rag_accel_adapters.langchain.langgraph_parts import is_graph
+from rag_accel_adapters.langchain.composites import ClassicChain
+from rag_accel_adapters.langchain.walk import is_graph
 
 
 def _make(obj: Any, accelerator: Accelerator | None) -> Any:

@@ -56,17 +56,23 @@ from rag_accel.interception.leaf_table import (
     leaf_base,
     leaf_pair,
 )
-from rag_accel_adapters.langchain.blocking_chains import (
+from rag_accel_adapters.langchain.composites import (
     ClassicChain,
     blocking_call,
+    composite_of,
     runs_in_executor,
 )
-from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.proxies import PROXIES
-from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
-from rag_accel_adapters.langchain.walk import Found, is_function, is_users, leaves, walk
+from rag_accel_adapters.langchain.walk import (
+    Found,
+    QueriedGraph,
+    is_function,
+    is_users,
+    leaves,
+    walk,
+)
 
 RECOGNISED = RecognisedParts(
     Embeddings,

@@ -36,7 +36,7 @@ from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.twins import is_twin, twin
 from rag_accel.interception.wrappers import astepped, stepped
 from rag_accel.leaves.recorded_prompts import MOST_VALUES, Values
-from rag_accel_adapters.langchain.langgraph_skeleton import called_without_context, skeleton
+from rag_accel_adapters.langchain.langgraph_edges import called_without_context, skeleton
 
 _ROLES: Mapping[type[BaseMessage], Role] = {
     SystemMessage: "system",

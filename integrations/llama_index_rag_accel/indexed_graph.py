@@ -28,16 +28,14 @@ from rag_accel.interception.wrappers import borrowed
 from rag_accel.system.loops import runs_in_loop
 from rag_accel.system.methods import plain_class, plain_method
 from rag_accel.system.weak_maps import ByClass
-from rag_accel_adapters.llama_index.graph_retrievers import (
-    obstacle_of_size,
-    obstacle_to_sharing,
-)
 from rag_accel_adapters.llama_index.graph_stores import (
     ITS_OWN,
     RelMap,
     SharedSearches,
     answers,
     index_obstacle,
+    obstacle_of_size,
+    obstacle_to_sharing,
     searches_as_known,
     searches_unchanged,
     shared,

@@ -49,8 +49,7 @@ from llama_index_rag_accel.owned_search import (
 )
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.adoption.embedding_calls import Role
-from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
-from rag_accel.adoption.prefetching_methods import EmbeddingsAhead
+from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser, EmbeddingsAhead
 from rag_accel.adoption.proxy_calls import StandingIn
 from rag_accel.adoption.recognised_parts import RecognisedParts
 from rag_accel.engine_api import PrimitiveKind

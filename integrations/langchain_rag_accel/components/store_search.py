@@ -16,8 +16,13 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.hybrid_search import ahybrid_search, hybrid_search, variant_of
-from rag_accel.adoption.shared_index import Hits, SharedIndex
+from rag_accel.adoption.shared_index import (
+    Hits,
+    SharedIndex,
+    ahybrid_search,
+    hybrid_search,
+    variant_of,
+)
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
 from rag_accel.engine_api import HybridQuery, SearchQuery

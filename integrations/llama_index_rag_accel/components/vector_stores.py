@@ -33,13 +33,14 @@ from llama_index_rag_accel.components.node_documents import (
     texts_in,
 )
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.hybrid_search import (
+from rag_accel.adoption.shared_index import (
+    Hits,
+    SharedIndex,
     ahybrid_search,
     hybrid_search,
     hybrid_search_among,
     variant_of,
 )
-from rag_accel.adoption.shared_index import Hits, SharedIndex
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import HybridQuery, SearchQuery
 from rag_accel.engines.retrieval import (
