@@ -22,10 +22,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
 from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
-from llama_index.core.indices.property_graph import (
-    SchemaLLMPathExtractor,
-    SimpleLLMPathExtractor,
-)
+from llama_index.core.indices.property_graph import SchemaLLMPathExtractor, SimpleLLMPathExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import QueryBundle

@@ -17,11 +17,7 @@ from rag_accel.adoption.store_copies import is_large, size_obstacle
 from rag_accel.interception.leaf_table import LeafMethod
 from rag_accel.system.methods import plain_class
 from rag_accel.system.weak_maps import ByClass
-from rag_accel_adapters.llama_index.stores import (
-    SIMPLE,
-    searches_as_known,
-    searches_unchanged,
-)
+from rag_accel_adapters.llama_index.stores import SIMPLE, searches_as_known, searches_unchanged
 
 Method = Callable[..., Any]
 

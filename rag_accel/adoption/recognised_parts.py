@@ -26,11 +26,7 @@ from rag_accel.interception.leaf_table import (
     leaf_base,
     leaf_class,
 )
-from rag_accel.interception.option_reach import (
-    ADOPTED_EMBEDDINGS,
-    ADOPTED_LLM,
-    SERVED_LLM,
-)
+from rag_accel.interception.option_reach import ADOPTED_EMBEDDINGS, ADOPTED_LLM, SERVED_LLM
 from rag_accel.scheduler.messages import EngineName
 from rag_accel.system.methods import plain_class
 

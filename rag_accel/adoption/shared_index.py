@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rag_accel.accelerator import (
-    Accelerator,
-    RequestIdentity,
-    Work,
-    current_request,
-    keeping_texts,
-)
+from rag_accel.accelerator import Accelerator, RequestIdentity, Work, current_request, keeping_texts
 from rag_accel.engine_api import (
     Document,
     Engine,

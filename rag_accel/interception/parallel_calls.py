@@ -27,7 +27,6 @@ from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested, is_part_of_unscheduled
 from rag_accel.interception.watching import obstacle_ahead, watched_request
-from rag_accel.system.methods import plain_class
 from rag_accel.system.thread_safety import Preparation, ThreadSafety
 
 T = TypeVar("T")
@@ -65,7 +64,7 @@ def preparation_for(
     ``None`` if they may not be, or after an internal error of ours.
     """
     try:
-        found = safety.check(uses(), accelerator.options.thread_safe_classes, plain_class)
+        found = safety.check(uses(), accelerator.options.thread_safe_classes)
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
@@ -76,7 +75,7 @@ def preparation_for(
 
 def obstacle(accelerator: Accelerator, safety: ThreadSafety, uses: Iterable[object]) -> str | None:
     """Return why objects may not be used in several threads; ``None`` if they may."""
-    found = safety.check(uses, accelerator.options.thread_safe_classes, plain_class)
+    found = safety.check(uses, accelerator.options.thread_safe_classes)
     return found if isinstance(found, str) else None
 
 

@@ -32,11 +32,7 @@ from rag_accel_adapters.libraries.hf_pipelines import (
     pipeline_samples,
 )
 from rag_accel_adapters.libraries.http_rerankers import LANGCHAIN_JINA
-from rag_accel_adapters.libraries.openai_limited import (
-    LimitedClient,
-    is_limited,
-    limited_resource,
-)
+from rag_accel_adapters.libraries.openai_limited import LimitedClient, is_limited, limited_resource
 from rag_accel_adapters.libraries.openai_served import (
     TellingClient,
     is_openai_resource,
@@ -48,12 +44,7 @@ from rag_accel_adapters.libraries.pgvector import (
     BatchedEngine,
     version_obstacle,
 )
-from rag_accel_adapters.libraries.vector_stores import (
-    CHROMA,
-    CHROMA_UNLESS,
-    QDRANT,
-    QDRANT_UNLESS,
-)
+from rag_accel_adapters.libraries.vector_stores import CHROMA, CHROMA_UNLESS, QDRANT, QDRANT_UNLESS
 
 #: Methods of stores that search by a client, which have no coroutines of their own.
 _SEARCHES = (

@@ -24,11 +24,7 @@ from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace
 from rag_accel.errors import EngineOutputError
 from rag_accel.system.classes import full_name
 from rag_accel.system.methods import plain_method, undecorated
-from rag_accel_adapters.libraries.as_shipped import (
-    check_class,
-    check_function,
-    check_object,
-)
+from rag_accel_adapters.libraries.as_shipped import check_class, check_function, check_object
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
     ask_unchanged,

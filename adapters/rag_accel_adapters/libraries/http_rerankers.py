@@ -17,18 +17,8 @@ from rag_accel.adoption.known_classes import NotAdoptedError
 from rag_accel.adoption.proxies import HOSTED_RERANKER, OWN_METHODS, Ask, ProxyClass
 from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.as_shipped import check_object
-from rag_accel_adapters.libraries.http_embeddings import (
-    TEI,
-    Protocol,
-    check_httpx,
-    check_plain,
-)
-from rag_accel_adapters.libraries.openai_clients import (
-    check_value,
-    digest_of,
-    is_value,
-    number_of,
-)
+from rag_accel_adapters.libraries.http_embeddings import TEI, Protocol, check_httpx, check_plain
+from rag_accel_adapters.libraries.openai_clients import check_value, digest_of, is_value, number_of
 
 _UNLESS = (
     "a token that a function gives",

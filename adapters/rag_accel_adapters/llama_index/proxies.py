@@ -33,12 +33,7 @@ from rag_accel_adapters.libraries.hf_pipelines import generating, samples, share
 from rag_accel_adapters.libraries.http_rerankers import LLAMA_INDEX_JINA, LLAMA_INDEX_TEI
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
 from rag_accel_adapters.libraries.openai_served import TellingClient
-from rag_accel_adapters.libraries.vector_stores import (
-    CHROMA,
-    CHROMA_UNLESS,
-    QDRANT,
-    QDRANT_UNLESS,
-)
+from rag_accel_adapters.libraries.vector_stores import CHROMA, CHROMA_UNLESS, QDRANT, QDRANT_UNLESS
 
 
 def _reranker_obstacle(reranker: Any) -> str | None:

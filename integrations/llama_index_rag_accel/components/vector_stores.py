@@ -43,13 +43,7 @@ from rag_accel.adoption.shared_index import (
 )
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import HybridQuery, SearchQuery
-from rag_accel.engines.retrieval import (
-    DocumentIndex,
-    IndexSpec,
-    Metric,
-    load_index,
-    save_index,
-)
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, load_index, save_index
 from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 from rag_accel.errors import ConfigError
 from rag_accel.interception.fallback import start_in_pool
