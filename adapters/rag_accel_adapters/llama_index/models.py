@@ -64,7 +64,7 @@ LEAVES = (
 
 
 def hosted_calls(obj: Any, cls: type) -> HostedCalls:
-    """Return how to ask for an ``OpenAIEmbedding``, or Azure's, of plain class ``cls``.
+    """Return how to ask for embeddings of OpenAI's or Azure's, of plain class ``cls``.
 
     Raises:
         NotAdoptedError: a caller might decide a call.
