@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextvars import Context, ContextVar, copy_context
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from llama_index_rag_accel.concurrency.blocking_methods import (
@@ -25,6 +24,7 @@ from rag_accel.interception.leaf_call import is_nested
 from rag_accel.interception.leaf_table import OWN, LeafMethod
 from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
+    Outcomes,
     accelerator_of_calls,
     arun_side_by_side,
     obstacle,
@@ -155,50 +155,13 @@ def reason_to_stay(
 
 async def _in_thread(
     accelerator: Accelerator, prepare: Callable[[], object], call: Method, *args: Any, **kwargs: Any
-) -> CallOutcome:
-    def outcome() -> CallOutcome:
+) -> Outcomes:
+    def outcome() -> Outcomes:
         prepare()
-        return CallOutcome(functools.partial(call, *args, **kwargs))
+        return Outcomes.of(functools.partial(call, *args, **kwargs))
 
     running = start_in_pool(accelerator, outcome, __name__)
     return outcome() if running is None else await running
-
-
-_ABSENT = object()
-
-
-class CallOutcome:
-    """The result of a call or what it has raised, and the context that it left."""
-
-    __slots__ = ("_changes", "_error", "_value")
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._value: Any = None
-        self._error: BaseException | None = None
-        before = copy_context()
-        try:
-            self._value = call()
-        except BaseException as error:  # also one that no future can hold, a StopIteration
-            self._error = error
-        self._changes = list(_changes(before, copy_context()))
-
-    def result(self) -> Any:
-        """Set here what the call has set; return what it returned or raise what it raised."""
-        for var, value in self._changes:
-            var.set(value)
-        error, self._error = self._error, None
-        if error is None:
-            return self._value
-        try:
-            raise error
-        finally:
-            del error  # whose traceback leads here
-
-
-def _changes(before: Context, after: Context) -> Iterator[tuple[ContextVar[Any], Any]]:
-    for var, value in after.items():
-        if value is not before.get(var, _ABSENT):
-            yield var, value
 
 
 T = TypeVar("T")
