@@ -14,7 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from lc_recording import plain
 
 from rag_accel import Accelerator, RAGraph
-from rag_accel_adapters.langchain.parts import parts_of
+from rag_accel_adapters.langchain.plan import parts_of
 
 _STARTS = (
     "on_chain_start",

@@ -117,7 +117,7 @@ def test_classes_patched_by_us_make_nothing_again(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Programs come and go, and their interception of all classes with them."""
-    from rag_accel.interception import followed_methods
+    from rag_accel.interception import twins
     from rag_accel.interception.patches import Interception
 
     made = accelerate(FakeEmbeddings(), accelerator=accelerator)
@@ -126,7 +126,7 @@ def test_classes_patched_by_us_make_nothing_again(
     def never(*_: Any) -> Any:
         raise AssertionError("methods were made again")
 
-    monkeypatch.setattr(followed_methods._Followed, "_made_of", never)
+    monkeypatch.setattr(twins._Followed, "_made_of", never)
     held = Interception()
     assert made.embed_query("a") == before
     del held

@@ -27,10 +27,9 @@ from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 from rag_accel.interception import patches as patching
-from rag_accel.interception.class_watch import leaf_classes
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import leaf_methods
-from rag_accel.interception.patches import patches
+from rag_accel.interception.patches import leaf_classes, patches
 
 INPUT = {"input": "question one"}
 

@@ -20,8 +20,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.explanation import EXPLANATION
-from langchain_rag_accel.leaf_table import PROXIED
+from langchain_rag_accel.leaf_table import EXPLANATION, PROXIED
 from rag_accel import Accelerator
 from rag_accel.adoption import clients
 from rag_accel.adoption.clients import MIN_NUMBERS

@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from langchain_rag_accel import accelerate, activate, coverage, explain
 from rag_accel import Accelerator, Options
-from rag_accel.interception import idle_programs
+from rag_accel.interception import option_reach
 
 EMBEDDING = DeterministicFakeEmbedding(size=384)
 NO_ENGINE = "no engine of this library computes what this class does"
@@ -58,7 +58,7 @@ def store_of(number: int, cls: type[InMemoryVectorStore] = InMemoryVectorStore) 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have programs looked at, however many other tests have accelerated."""
-    monkeypatch.setattr(idle_programs, "_numbers", count(1))
+    monkeypatch.setattr(option_reach, "_numbers", count(1))
 
 
 def told(obj: Any, caplog: pytest.LogCaptureFixture, **arguments: Any) -> list[str]:
@@ -224,13 +224,3 @@ def test_no_other_program_is_named(
     make, arguments, switch = SILENT[name]
     monkeypatch.setenv("RAG_ACCEL", switch)
     assert told(make(), caplog, **arguments) == []
-
-
-SILENT: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "a part gets more": (lambda: chain_of(LARGE), {}, "1"),
-    "limit": (lambda: chain_of(SMALL), {"options": Options(max_requests=8)}, "1"),
-    "deadline": (lambda: chain_of(SMALL), {"options": Options(deadline_s=3.0)}, "1"),
-    "raises": (lambda: chain_of(SMALL), {"options": Options(on_full="raise")}, "1"),
-    "off": (lambda: chain_of(SMALL), {}, "0"),
-    "no visible leaf": (lambda: RunnableLambda(str), {}, "1"),
-}

@@ -15,7 +15,6 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 import langchain_rag_accel
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
-from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 
 pytest.importorskip("llama_index.embeddings.huggingface")
@@ -94,11 +93,11 @@ def test_a_model_that_two_frameworks_share_has_one_engine(
 
 
 def test_an_object_that_embeds_in_processes_is_borrowed(minilm: HuggingFaceEmbedding) -> None:
-    assert EMBEDDINGS.adopt(minilm, HuggingFaceEmbedding, plain_method) is not None
+    assert EMBEDDINGS.adopt(minilm, HuggingFaceEmbedding) is not None
     other = HuggingFaceEmbedding.model_construct(**minilm.__dict__)
     private = {**(minilm.__pydantic_private__ or {}), "_parallel_process": True}
     object.__setattr__(other, "__pydantic_private__", private)
-    assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding, plain_method) is None
+    assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding) is None
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -22,7 +22,7 @@ import llama_index_rag_accel
 from llama_index_rag_accel import accelerate
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
-from rag_accel_adapters.llama_index.hosted import hosted_calls
+from rag_accel_adapters.llama_index.models import hosted_calls
 
 TEXTS = [f"text {number}" for number in range(48)]
 #: its queries and texts are embedded by different engines

@@ -16,7 +16,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQu
 
 from llama_index_rag_accel import accelerate, coverage, explain
 from rag_accel import Accelerator, Options
-from rag_accel.interception import idle_programs
+from rag_accel.interception import option_reach
 
 DIMENSION = 384
 
@@ -80,7 +80,7 @@ def test_borrowed_and_owned_searches_are_told_apart(accelerator: Accelerator) ->
 def test_a_program_that_gets_nothing_is_named_with_its_parts(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_programs, "_numbers", count(1))
+    monkeypatch.setattr(option_reach, "_numbers", count(1))
     postprocessor = SimilarityPostprocessor()
     with caplog.at_level(logging.WARNING, "llama_index_rag_accel"):
         fast = accelerate(postprocessor)

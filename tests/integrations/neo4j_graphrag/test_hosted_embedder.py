@@ -27,9 +27,9 @@ from tenacity import RetryError
 
 import neo4j_graphrag_rag_accel
 from neo4j_graphrag_rag_accel import accelerate
-from neo4j_graphrag_rag_accel.coverage import coverage
+from neo4j_graphrag_rag_accel.accelerate import coverage
 from rag_accel import Accelerator
-from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
+from rag_accel_adapters.neo4j_graphrag.models import hosted_calls
 
 TEXTS = [f"text {number}" for number in range(32)]
 
