@@ -16,7 +16,7 @@ import llama_index_rag_accel
 from bench.llama_index_programs import WaitingLLM
 from bench.tracing import switch_on
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.explanation import AROUND_PARTS
+from rag_accel.interception.leaf_table import AROUND_PARTS
 
 SUBJECTS = ("bridge", "ferry", "harbour", "library", "lighthouse", "market", "museum", "quarry")
 TEXTS = [f"The {SUBJECTS[n % 8]} number {n} opened in {1800 + n}." for n in range(320)]

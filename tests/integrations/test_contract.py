@@ -85,7 +85,7 @@ class Framework:
 
     def coverage(self, *programs: Any) -> Any:
         """Return the framework's meter of calls."""
-        return import_module(f"{self.integration.__name__}.coverage").coverage(*programs)
+        return self.integration.coverage(*programs)
 
 
 def _langchain(integration: ModuleType) -> Framework:
