@@ -17,7 +17,7 @@ import numpy as np
 
 from rag_accel.engine_api import Document, Engine, ScoredDocument
 from rag_accel.engines.retrieval.index.contents import NO_LABELS, ContentChange, State
-from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.index.documents import DocumentTable, Labels
 from rag_accel.engines.retrieval.index.locks import IndexLock
 from rag_accel.engines.retrieval.vectors.checks import (
     check_count,
@@ -27,10 +27,12 @@ from rag_accel.engines.retrieval.vectors.checks import (
     checked_vectors,
     copy_document,
 )
+from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece
 from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, StopReport
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
+from rag_accel.engines.retrieval.vectors.mapped import MappedVectors
 from rag_accel.engines.retrieval.vectors.nearest import (
     Hits,
     limit_of,
@@ -69,6 +71,28 @@ class IndexSnapshot:
     vectors: Vectors
     clusters: TrainedClusters | None = None
     #: of ``spec.stop``, in values of JSON
+    calibration: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListsSnapshot:
+    """One consistent state of an index with clusters, by cluster; its lists never change.
+
+    Args:
+        documents: by insertion.
+        labels: ``[documents]``, rising: what they are called in the lists.
+        centroids: ``[clusters, dim]``.
+        lists: of each cluster.
+        max_norm: a length that no vector exceeds.
+        calibration: as in ``IndexSnapshot``.
+    """
+
+    spec: IndexSpec
+    documents: tuple[Document, ...]
+    labels: Labels
+    centroids: Vectors
+    lists: Sequence[ClusterList]
+    max_norm: float
     calibration: Mapping[str, Any] | None = None
 
 
@@ -140,6 +164,30 @@ class DocumentIndex:
             if index._stop is not None and snapshot.calibration is not None:
                 index._stop.restore(snapshot.calibration, centroids)
         index._make(index._state.putting(snapshot.documents, snapshot.vectors, assignments))
+        return index
+
+    @classmethod
+    def over_lists(
+        cls, snapshot: ListsSnapshot, clusters: Labels, check: Callable[[int], None]
+    ) -> DocumentIndex:
+        """Build an index over lists that stay where they lie.
+
+        Args:
+            snapshot: with labels from 0 on.
+            clusters: ``[documents]``, the cluster of each.
+            check: raises if a cluster's list is not as it was written; asked before it is read.
+
+        Raises:
+            ConfigError: its calibration is of other clusters, or a cluster exceeds ``hot_bytes``.
+        """
+        index, documents, count = cls(snapshot.spec), DocumentTable(), len(snapshot.documents)
+        held = MappedVectors(
+            snapshot.spec, snapshot.centroids, snapshot.lists, clusters, snapshot.max_norm, check
+        )
+        documents.put(documents.intake(snapshot.documents))
+        index._state = State(held, documents, 1, count, count)
+        if index._stop is not None and snapshot.calibration is not None:
+            index._stop.restore(snapshot.calibration, snapshot.centroids)
         return index
 
     @property
@@ -445,6 +493,29 @@ class DocumentIndex:
                     calibration = self._stop.saved(held.centroids)
             documents = view.documents.in_order()
             return IndexSnapshot(self._spec, documents, vectors, clusters, calibration)
+
+    def lists_snapshot(self) -> ListsSnapshot:
+        """Return the present state of an index with clusters, for saving."""
+        with self._lock.changing():
+            view = self._settled()
+            held = view.vectors
+            assert isinstance(held, IvfVectors), "an index without clusters"
+            calibration = None if self._stop is None else self._stop.saved(held.centroids)
+            return ListsSnapshot(
+                self._spec,
+                view.documents.in_order(),
+                view.documents.labels(),
+                held.centroids,
+                held.lists(),
+                held.max_norm,
+                calibration,
+            )
+
+    @property
+    def tier_counts(self) -> Mapping[str, int]:
+        """Return counts of reads of clusters and of their bytes in memory; empty without a tier."""
+        held = self._state.vectors
+        return held.tier_counts if isinstance(held, MappedVectors) else {}
 
     def _nearest(
         self, view: State, queries: Vectors, counts: Sequence[int], scope: SearchScope
