@@ -240,7 +240,7 @@ def test_three_times_the_memory_is_opened_searched_edited_and_saved(tmp_path: Pa
         some = [Document(f"d{at}", "") for at in range(start, start + 2_000)]
         index.add(some, random.normal(size=(2_000, dimension)).astype(np.float32))
     save_index(index, tmp_path / "index", "f")
-    limit = 4 * dimension * count // 4  # a third with what the process has from its first search
+    limit = 4 * dimension * count // 3  # beyond what a process has after a first search
     line = [sys.executable, "-c", _LIMITED, str(tmp_path / "index"), str(limit)]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr[-2000:]
