@@ -224,6 +224,7 @@ for _ in range(120):
 index.add([Document("new", "new")], 9 * query)
 assert index.search(query, 1)[0][0].document.id == "new"
 save_index(index, path, "f")
+del index
 assert load_index(path).search(query, 1)[0][0].document.id == "new"
 print(opened_s)
 """
@@ -233,7 +234,7 @@ print(opened_s)
 def test_three_times_the_memory_is_opened_searched_edited_and_saved(tmp_path: Path) -> None:
     dimension, count = 2_048, 12_000  # 98 MB of vectors
     spec = IndexSpec(
-        dimension, kind="ivf", train_size=2_000, num_clusters=64, hot="ram", hot_bytes=8 << 20
+        dimension, kind="ivf", train_size=2_000, num_clusters=64, hot="ram", hot_bytes=4 << 20
     )
     index, random = DocumentIndex(spec), np.random.default_rng(0)
     for start in range(0, count, 2_000):
