@@ -61,7 +61,7 @@ BUDGETS: dict[str, int] = {
     "rag_accel/telemetry": 1_100,
     "rag_accel/testing": 1_400,
     "rag_accel/workflows": 1_200,
-    "tests": 117_600,
+    "tests": 116_500,
 }
 
 

@@ -153,12 +153,6 @@ def in_its_own_loop(pool: CallPool, call: Callable[[], int]) -> int:
     return asyncio.run(inner())
 
 
-async def test_calls_made_inside_others_never_wait_for_those_to_end(pool: CallPool) -> None:
-    calls = (pool.run(partial(in_its_own_loop, pool, partial(int, n))) for n in range(40))
-    assert await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S) == list(range(40))
-    assert await pool.run(lambda: 5) == 5
-
-
 async def test_calls_nested_ten_deep_end_in_a_pool_of_one_thread() -> None:
     pool = CallPool(1)
 
@@ -167,18 +161,6 @@ async def test_calls_nested_ten_deep_end_in_a_pool_of_one_thread() -> None:
 
     assert await asyncio.wait_for(pool.run(partial(deep, 10)), PATIENCE_S) == 5
     pool.close()
-
-
-async def test_calls_of_two_pools_inside_each_other_end() -> None:
-    one, other = CallPool(1), CallPool(1)
-    calls = [
-        pool.run(partial(in_its_own_loop, inner, partial(int, n)))
-        for n in range(10)
-        for pool, inner in ((one, other), (other, one))
-    ]
-    assert len(await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)) == 20
-    one.close()
-    other.close()
 
 
 def test_a_call_submitted_with_the_context_of_another_starts_beyond_the_bound() -> None:
@@ -264,17 +246,4 @@ async def test_a_call_whose_loop_is_closed_meanwhile_ends_in_silence(pool: CallP
 
         await asyncio.get_running_loop().run_in_executor(None, leave)
         gate.open()
-    assert await pool.run(lambda: 5) == 5
-
-
-@pytest.mark.parametrize("error", [LookupError("no"), SystemExit(1)])
-async def test_what_an_awaited_call_raises_reaches_the_task(
-    pool: CallPool, error: BaseException
-) -> None:
-    def fail() -> None:
-        raise error
-
-    with pytest.raises(type(error)) as caught:
-        await pool.run(fail)
-    assert caught.value is error
     assert await pool.run(lambda: 5) == 5

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from accel_harness import PATIENCE_S
-from graph_text import parse
 
 from rag_accel import Accelerator, RAGraph
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
 from rag_accel.errors import DocumentError, EngineOutputError, GraphError
-from rag_accel.graph.text import format
 from rag_accel.testing import FakeEngine
 from rag_accel.testing.compute import DIM
 
@@ -37,13 +35,6 @@ def test_its_output_is_the_ids_and_later_searches_find_the_documents() -> None:
     found = ran(DocumentIndex(IndexSpec(DIM)), DOCUMENTS)
     assert found["ids"] == ("a", "b")
     assert [one.document.id for one in found["docs"]] == ["a", "b"]
-
-
-def test_it_survives_as_text() -> None:
-    graph = ingesting(embedder="other").freeze()
-    text = format(graph)
-    assert "ingest: Ingestion@index(documents) -> ids" in text
-    assert parse(text).stages == graph.stages
 
 
 def test_a_text_is_refused_because_it_has_no_id() -> None:

@@ -105,23 +105,6 @@ def test_an_unlimited_engine_is_waited_for_when_requests_fill_half_the_bound() -
             acc.close_request(identity)
 
 
-def test_64_async_calls_are_in_flight_at_once() -> None:
-    barrier: asyncio.Barrier
-
-    async def meet() -> None:
-        await asyncio.wait_for(barrier.wait(), PATIENCE_S)
-
-    async def main() -> None:
-        nonlocal barrier
-        barrier = asyncio.Barrier(64)
-        engine = acc.borrow("chat", DECODING)
-        calls = [amake_call(acc, acc.anonymous(), engine, DECODING, meet) for _ in range(64)]
-        await asyncio.gather(*calls)
-
-    with opened() as acc:
-        asyncio.run(main())
-
-
 def test_what_a_call_raises_passes_through_and_the_permit_comes_back() -> None:
     error = LookupError("no")
 

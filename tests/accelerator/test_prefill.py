@@ -158,18 +158,6 @@ def test_a_joined_generation_resumes_the_beginning_of_its_prompt() -> None:
     assert not engine.prefilled
 
 
-def test_the_early_part_may_be_the_system_prompt_alone() -> None:
-    engine = Prefilling()
-    graph = RAGraph().add_retrieval("search", output="docs")
-    graph.add_generation("answer", prompt="{docs}", system=RULES)
-    graph.add_edge(START, "search").add_edge("search", "answer").add_edge("answer", END)
-    with with_llm(engine) as acc:
-        acc.run(graph, input="why?")
-    early, rest = engine.resumed[0]
-    assert early.messages == rest.messages[:1]
-    assert [message.role for message in rest.messages] == ["system", "user"]
-
-
 def test_what_a_function_changes_in_place_is_prefilled_as_it_is_in_the_end() -> None:
     # It waits for the function, as everything does that came after it.
     engine = Prefilling()

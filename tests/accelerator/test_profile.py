@@ -10,7 +10,6 @@ from accel_harness import opened
 
 from rag_accel import END, START, Accelerator, RAGraph
 from rag_accel.cli import main
-from rag_accel.errors import ConfigError
 from rag_accel.telemetry import JsonLinesSink
 
 
@@ -25,20 +24,6 @@ def graph() -> RAGraph:
 def run_some(acc: Accelerator) -> None:
     for number in range(3):
         acc.run(graph(), input=f"question {number}")
-
-
-def test_the_accelerator_tells_what_its_stages_took() -> None:
-    with opened(llm=str.upper, index=lambda query, k: ["a document"][:k]) as acc:
-        run_some(acc)
-        profile = acc.profile().to_dict()
-    stages = {row["stage"]: row for row in profile["stages"]}
-    assert {"search", "answer"} <= set(stages)
-    assert stages["search"]["count"] == 3
-
-
-def test_without_a_trace_there_is_no_profile() -> None:
-    with opened(trace_events=0) as acc, pytest.raises(ConfigError, match="trace"):
-        acc.profile()
 
 
 def test_the_command_line_reads_a_recorded_run(

@@ -261,21 +261,6 @@ def primitives(graph: RAGraph, **options: Any) -> tuple[Progress, dict[str, Prim
     return progress, {one.name: one for one in progress.start().primitives}
 
 
-def unrelated() -> RAGraph:
-    """Return a search after a generation that it reads nothing of."""
-    graph = RAGraph().add_generation("plan", prompt="{input}").add_retrieval("search")
-    graph.add_generation("answer", prompt="{plan} {search}")
-    graph.add_edge(START, "plan").add_edge("plan", "search").add_edge("search", "answer")
-    return graph.add_edge("answer", END)
-
-
-def test_work_that_reads_nothing_of_what_is_before_it_starts_at_once() -> None:
-    _, found = primitives(unrelated())
-    assert found["search.embedding"].after == ()
-    _, found = primitives(unrelated(), passes=NOTHING)
-    assert found["search.embedding"].after == ("plan.decoding",)
-
-
 def test_a_later_region_waits_for_what_an_earlier_one_no_longer_says() -> None:
     graph = RAGraph().add_generation("plan", prompt="{input}").add_retrieval("search")
     graph.add_function("ask", lambda values: None).add_generation("answer", prompt="{plan}")

@@ -337,23 +337,6 @@ def test_misuse_is_neither_tried_again_nor_replaced() -> None:
     assert len(calls) == 1
 
 
-def test_errors_to_try_again_after_may_be_named_or_judged() -> None:
-    calls: list[str] = []
-
-    def flaky(prompt: str) -> str:
-        calls.append(prompt)
-        if len(calls) % 2:
-            raise KeyError(prompt)
-        return prompt
-
-    filters: list[Any] = [KeyError, (OSError, KeyError), lambda error: "why" in str(error)]
-    with Accelerator(llm=flaky) as accelerator:
-        for on in filters:
-            graph = whole(ask(retry=Retry(1, backoff_s=0.0, on=on)))
-            assert accelerator.run(graph, input="why") == "why"
-    assert len(calls) == 2 * len(filters)
-
-
 def test_a_predicate_that_raises_is_told_of_with_the_error() -> None:
     def wrong(error: BaseException) -> bool:
         raise ZeroDivisionError("in the predicate")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,23 +14,16 @@ pytest.importorskip("faiss")
 pytest.importorskip("langchain_classic")
 pytest.importorskip("langgraph")
 
-from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.vectorstores import InMemoryVectorStore
 
 from bench.ablation import requests, searching, switches
 from bench.ablation.measured import ON, Ablation, Gave, ablate, same_vectors, under
-from bench.depth_program import Scheduled
-from bench.depth_program import Sizes as ProgramSizes
 from bench.emulated.device import EmulatedDevice
 from bench.emulated.engine import EmulatedEngine
 from bench.emulated.table import DeviceTable
 from bench.measure import Pairs
-from bench.results import SuiteResult
-from bench.suites import ablation
-from bench.vectors import IndexSize
 from rag_accel.accelerator import Accelerator
 from rag_accel.clock import MonotonicClock
-from rag_accel.engine_api import Document, EngineRequest, PrimitiveKind, WorkId
+from rag_accel.engine_api import EngineRequest, PrimitiveKind, WorkId
 from rag_accel.engines.batching import BatchLimits
 from rag_accel.engines.embedding.callable_engine import CallableEmbeddingEngine
 from rag_accel.engines.embedding.microbatches import MicroBatches, Piece
@@ -42,51 +34,14 @@ from rag_accel.engines.retrieval.vectors import nearest_clusters
 from rag_accel.graph import FrozenRAGraph
 from rag_accel.scheduler.driver.turns import Turns
 from rag_accel.workflows import advanced_document_qa
-from rag_accel_demo.material import Material
-
-Ended = Callable[[SuiteResult], int]
 
 #: a device so fast that a request of some 300 tokens takes milliseconds
 FAST = DeviceTable("fast", 0.01, 0.001, 0.0, 1e6)
-TINY = ablation.Sizes(
-    turns=2,
-    each=1,
-    requests=requests.Sizes(documents=24, upload_words=12, turns=2, together=1),
-    program=ProgramSizes(turns=2, wide=4, batch=2, answer_s=0.0),
-    searching=searching.Sizes(
-        IndexSize(2000, 16, 8, dimension=16),
-        turns={16: 2, 64: 2},
-        caller_turns=1,
-        searches=64,
-        recall_queries=20,
-        warm_up=1,
-    ),
-    fixed_cost_each=1,
-    no_op_each=1,
-)
 
 
 def score(pairs: list[tuple[str, str]]) -> list[float]:
     """Count the words that query and text share, longer texts last."""
     return [len(set(query.split()) & set(text.split())) - len(text) / 1000 for query, text in pairs]
-
-
-def _material() -> Material:
-    embeddings = DeterministicFakeEmbedding(size=16)
-    documents = tuple(
-        Document(f"d{number}", f"fact {number} is that {number} follows {number - 1}")
-        for number in range(40)
-    )
-    store = InMemoryVectorStore(embeddings)
-    store.add_texts([one.text for one in documents], ids=[one.id for one in documents])
-    return Material(
-        documents=documents,
-        questions=tuple(f"what follows {number}" for number in range(64)),
-        skipped=(),
-        embeddings=embeddings,
-        store=store,
-        index_was_cached=True,
-    )
 
 
 def _plan(graph: FrozenRAGraph, passes: str) -> str:
@@ -253,24 +208,6 @@ def test_micro_batches_without_an_order_or_token_bounds_hold_every_text_once() -
     with switches.lengths_mixed():
         mixed = embedding_engine.micro_batches(lengths, limits)
     assert all(len(one) * max(lengths[index] for index in one) <= limits.batch for one in mixed)
-
-
-def test_another_vector_of_one_arm_fails_the_suite(
-    monkeypatch: pytest.MonkeyPatch, ended: Ended
-) -> None:
-    embed = Scheduled.embed
-
-    async def changed(self: Scheduled, text: str) -> Any:
-        vector = await embed(self, text)
-        return vector if self._accelerator.options.use_skeleton else 2 * vector
-
-    monkeypatch.setattr(Scheduled, "embed", changed)
-    found = ablation.run(True, replace(TINY, groups=("order",)), _material(), score, FAST)
-    assert [one.partition(":")[0] for one in found.wrong] == [
-        "on, use_skeleton, program 1 user",
-        "on, use_skeleton, program 4 users",
-    ]
-    assert ended(found) == 1
 
 
 def test_arms_take_turns_and_none_follows_another_with_the_same_queries() -> None:

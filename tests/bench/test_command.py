@@ -190,22 +190,6 @@ def test_all_suites_run_in_processes_of_their_own_and_are_kept_together(
     assert [one["suite"] for one in json.loads(path.read_text())] == suite_names()
 
 
-@pytest.mark.parametrize("trouble", ["fails", "hangs"])
-def test_a_suite_that_fails_leaves_the_others_their_results(
-    monkeypatch: pytest.MonkeyPatch,
-    result: SuiteResult,
-    suite: _Suite,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    trouble: str,
-) -> None:
-    _processes(monkeypatch, result, **{trouble: "demo"})
-    path = tmp_path / "all.json"
-    assert main(["all", "--json", str(path)]) == 1
-    assert [one.suite for one in load(path)] == [name for name in suite_names() if name != "demo"]
-    assert "failed: demo" in capsys.readouterr().err
-
-
 def test_one_suite_is_run_in_several_fresh_processes(
     monkeypatch: pytest.MonkeyPatch,
     result: SuiteResult,
@@ -224,17 +208,20 @@ def test_one_suite_is_run_in_several_fresh_processes(
     assert "sample_p99_64 = 3 (1 to 5)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("trouble", "runs"), [({"fails": "demo 2"}, 2), ({"hangs": "demo"}, 1)])
 def test_nothing_is_kept_of_a_suite_that_fails_in_one_of_its_processes(
     monkeypatch: pytest.MonkeyPatch,
     result: SuiteResult,
     suite: _Suite,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    trouble: dict[str, str],
+    runs: int,
 ) -> None:
-    lines = _processes(monkeypatch, result, fails="demo 2")
+    lines = _processes(monkeypatch, result, **trouble)
     path = tmp_path / "demo.json"
     assert main(["demo", "--processes", "3", "--json", str(path)]) == 1
-    assert len(lines) == 2
+    assert len(lines) == runs
     assert not path.exists()
     assert "failed: demo" in capsys.readouterr().err
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,20 +93,3 @@ def test_other_answers_fail_the_suite(monkeypatch: pytest.MonkeyPatch, ended: En
         "early on, 2 users at once",
     ]
     assert ended(found) == 1
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("without_graders")
-def test_other_documents_of_a_list_fail_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = early._lister
-
-    def changed(accelerator: Any, graph: Any) -> Any:
-        ask = make(accelerator, graph)
-        is_plain = accelerator.options.passes == "default"
-        return ask if is_plain else lambda turn: (1.0, ["another"] * len(ask(turn)[1]))
-
-    monkeypatch.setattr(early, "_lister", changed)
-    monkeypatch.setattr(early, "_beginnings", lambda _: ([], {}))
-    found = early.run(True, replace(TINY, list_pairs=2))
-    assert len(found.wrong) == 1
-    assert found.wrong[0].startswith("line by line, 1 user, a list")

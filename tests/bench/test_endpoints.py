@@ -116,11 +116,3 @@ async def test_a_refused_call_is_lost_and_any_other_error_is_raised(ask: Ask) ->
     assert (played.num_answered, played.num_different) == (1, 0)
     with pytest.raises(ZeroDivisionError):
         await ask(chain(ZeroDivisionError()), ["good", "bad"])
-
-
-@pytest.mark.processes
-def test_processes_of_callers_are_answered_side_by_side() -> None:
-    rows, found = endpoints._two_processes(TINY)
-    assert found["two_processes_answered"] == 1.0
-    (different,) = [row for row in rows if row.metric == endpoints.DIFFERENT]
-    assert (different.median, different.n) == (0, 8)

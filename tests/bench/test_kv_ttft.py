@@ -16,8 +16,7 @@ import tiny_chat
 from fake_runner import tokenizer
 from tiny_chat import TEXTS
 
-from bench.arms import bench_accelerator
-from bench.kv import first_token, kvboost
+from bench.kv import kvboost
 from bench.kv.break_even import Length
 from bench.kv.first_token import (
     EXACT,
@@ -62,34 +61,6 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cutter() -> TextCutter:
     return TextCutter(tokenizer(), TEXTS)
-
-
-def test_the_second_order_of_known_texts_computes_no_text() -> None:
-    model = tiny_chat.model()
-    turns = Turns(cutter(), 3, 40)
-    with bench_accelerator(threads=1) as accelerator:
-        arm = first_token.our_arm(model, tokenizer(), REUSE, accelerator)
-        for turn in range(2):
-            arm(turns.again(turn))
-        before = reused(accelerator)
-        arm(turns.again(2))
-        known = reused(accelerator) - before
-        arm(turns.new(3))
-        new = reused(accelerator) - before - known
-    chunks = turns.again(2).segmented(tokenizer()).chunks
-    assert known == sum(len(one.ids) for one in chunks)
-    assert new == 0
-
-
-def test_texts_that_memory_does_not_keep_are_read_from_files(tmp_path: Path) -> None:
-    turns = Turns(cutter(), 3, 40)
-    bounds = {"kv_folder": str(tmp_path / "kept"), "chunk_bytes": 0}
-    for turn in range(2):  # the first accelerator writes files, the second finds them
-        with bench_accelerator(threads=1) as accelerator:
-            arm = first_token.our_arm(tiny_chat.model(), tokenizer(), REUSE, accelerator, **bounds)
-            arm(turns.again(turn))
-            found = reused(accelerator)
-    assert found == sum(len(one.ids) for one in turns.again(1).segmented(tokenizer()).chunks)
 
 
 def reused(accelerator: Any) -> int:

@@ -100,10 +100,6 @@ def test_ratios_and_differences_are_taken_pair_by_pair() -> None:
     assert differences(pairs) == [2.0, 1.0, -2.0]
 
 
-def test_mapping_pairs_keeps_the_arms_apart() -> None:
-    assert Pairs((1, 2), (3, 4)).map(str) == Pairs(("1", "2"), ("3", "4"))
-
-
 def test_the_interval_of_a_constant_is_that_constant() -> None:
     interval = median_interval([1.25] * 50)
     assert (interval.low, interval.high) == (1.25, 1.25)

@@ -24,16 +24,6 @@ def material() -> Material:
     return Material(drawn(SIZES.passages, 1), drawn(2 * SIZES.questions, 2), drawn(200, 3))
 
 
-def test_a_stop_reads_less_and_orders_find_the_five_within_the_scan() -> None:
-    rows = {row.metric: row for row in stop_and_order_rows(material(), SIZES)}
-    assert set(rows) == {
-        "stop_scanned", "stop_equal", "order_mixed", "order_paper", "order_centroid"
-    }  # fmt: skip
-    assert rows["stop_scanned"].median < 0.9
-    assert rows["stop_equal"].median > 0.94
-    assert all(0 < rows[name].median <= 1 for name in rows)
-
-
 def test_an_order_that_knows_the_answer_finds_it_sooner() -> None:
     known = material()
     again = Material(known.passages, known.questions, known.questions[SIZES.questions :])

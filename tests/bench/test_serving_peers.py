@@ -97,29 +97,6 @@ def test_every_opponent_is_measured_and_every_ratio_is_defined(found: SuiteResul
     assert not [row for row in found.rows if row.metric == "missing"]
 
 
-@pytest.mark.bench
-@pytest.mark.parametrize("name", PEERS)
-def test_in_float32_all_have_the_same_texts(found: SuiteResult, name: str) -> None:
-    (row,) = [row for row in found.rows if (row.system, row.metric) == (name, serving_peers.SHARE)]
-    assert (row.median, row.n) == (1.0, TINY.users)
-    (first,) = [
-        row for row in found.rows if (row.system, row.metric) == (name, serving_peers.FIRST)
-    ]
-    assert first.n == TINY.users
-
-
-@pytest.mark.bench
-@pytest.mark.parametrize("name", INT8_PEERS)
-def test_a_peer_in_float32_has_all_tokens_of_float32(found: SuiteResult, name: str) -> None:
-    shares = {
-        (row.system, row.workload): row.median
-        for row in found.rows
-        if row.metric == serving_peers.TOKENS_SHARE and row.workload.endswith(name)
-    }
-    assert len(shares) == 4
-    assert {share for (system, _), share in shares.items() if system == name} == {1.0}
-
-
 def test_tokens_are_equal_up_to_the_first_that_differs() -> None:
     prompts = Prompts(tokenizer(), TEXTS)
     text = TEXTS[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -22,7 +20,7 @@ from rag_accel.engine_api import (
     StepBudget,
     WorkId,
 )
-from rag_accel.errors import ClosedError, EngineError
+from rag_accel.errors import EngineError
 from rag_accel.testing import EngineContract, ManualClock
 from rag_accel_demo.extractive import engine as engine_module
 from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
@@ -100,13 +98,6 @@ def test_word_forms_are_matched() -> None:
     assert answer == ("Serialization of numbers is lossless. [1]",)
 
 
-def test_no_more_sentences_than_asked_for_are_returned() -> None:
-    text = " ".join(f"The filter number {n} is cleaned in month {n}." for n in range(9))
-    for limit in (1, 2, 4):
-        answer = find_answer("When is the filter cleaned?", [Document("a", text)], limit)
-        assert 1 <= len(answer) <= limit
-
-
 def test_a_repeated_sentence_is_said_once() -> None:
     answer = find_answer("How often is the pump filter cleaned?", [PUMP, PUMP, PUMP])
     assert " ".join(answer).count("cleaned every month") == 1
@@ -122,28 +113,6 @@ def test_a_heading_is_no_answer() -> None:
     passage = Document("a", "Filter cleaning:\n- Rinse the filter for its monthly cleaning.")
     answer = find_answer("How does the filter cleaning work?", [passage])
     assert answer == ("Rinse the filter for its monthly cleaning. [1]",)
-
-
-def test_answers_are_equal_under_another_hash_seed() -> None:
-    code = (
-        "from rag_accel_demo.extractive.reader import find_answer\n"
-        "from rag_accel.engine_api import Document\n"
-        "text = ' '.join(f'Valve {w} of pump {w} is cleaned.' for w in 'abcdefghij')\n"
-        "ask = 'which valve of the pump is cleaned by steam, water, acid or a brush?'\n"
-        "print(find_answer(ask, [Document('a', text), Document('b', text)]))"
-    )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "2")
-    }
-    assert len(texts) == 1
-    assert "Valve" in texts.pop()
 
 
 @given(st.text(max_size=80), st.lists(st.text(max_size=200), max_size=4), st.integers(-1, 4))
@@ -279,15 +248,6 @@ def test_a_step_stops_at_its_time_and_the_next_one_goes_on(
     assert [output.id for output in engine.step(StepBudget(time_s=0.0))] == ["c"]
 
 
-def test_a_closed_engine_takes_no_work() -> None:
-    engine = ExtractiveEngine()
-    engine.submit([_request()])
-    engine.close()
-    assert engine.step(StepBudget()) == []
-    with pytest.raises(ClosedError):
-        engine.submit([_request()])
-
-
 BRIDGES = (
     "Context:\n[1] bridges\nThe bridge opened in 1932. It is 1149 metres long.\n\n"
     "[2] ferries\nThe ferry takes nine minutes.\n\nQuestion: When was the bridge opened?"
@@ -302,7 +262,3 @@ def test_what_the_chat_model_streams_is_what_it_answers() -> None:
     model = ExtractiveChatModel()
     streamed = "".join(str(chunk.content) for chunk in model.stream(BRIDGES))
     assert streamed == model.invoke(BRIDGES).content
-
-
-def test_a_stop_word_ends_the_chat_models_answer_before_it() -> None:
-    assert "1932" not in str(ExtractiveChatModel().invoke(BRIDGES, stop=["1932"]).content)

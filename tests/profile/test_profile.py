@@ -90,38 +90,6 @@ def test_a_profile_as_a_dict_is_plain_json(chain: Profile) -> None:
     assert "recording" not in told
 
 
-def test_of_two_branches_only_the_longer_is_on_the_critical_path(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graph = RAGraph()
-    graph.add_generation("short", prompt="{input}", engine="one")
-    graph.add_generation("long", prompt="{input}", engine="other")
-    graph.add_generation("join", prompt="{short} {long}", engine="llm")
-    graph.add_edge(START, ["short", "long"]).add_edge(["short", "long"], "join")
-    graph.add_edge("join", END)
-    clock = ManualClock()
-    made = engines_of(clock.sleep, {"llm": [2.0]})
-    slow = {name: FakeEngine(made["llm"].profile, durations_s=[seconds], wait=clock.sleep)
-            for name, seconds in (("one", 1.0), ("other", 5.0))}  # fmt: skip
-    with on_clock(monkeypatch, clock, engines=slow, **made) as (acc, watcher):
-        handle = acc.submit(graph, input="x")
-        for sleepers, seconds in ((2, 1.0), (1, 4.0), (1, 2.0)):
-            clock.wait_for_sleepers(sleepers)
-            clock.advance(seconds)
-            watcher.wait_for_end()
-        handle.result(20)
-        settle(acc)
-        profile = profile_of(acc.tracer)
-    shares = {row.stage: row.critical_share for row in profile.stages}
-    assert shares == {"short": 0.0, "long": 5 / 7, "join": 2 / 7}
-    (request,) = profile.recording.done
-    assert critical_path(request).slack_s == {
-        "short.decoding": 4.0,
-        "long.decoding": 0.0,
-        "join.decoding": 0.0,
-    }
-
-
 def test_who_comes_while_an_engine_is_busy_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = RAGraph()
     graph.add_generation("answer", prompt="{input}")

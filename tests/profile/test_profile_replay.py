@@ -177,13 +177,6 @@ def test_time_outside_of_primitives_passes_again() -> None:
     assert again.makespan_s == {1: 7}
 
 
-def test_other_requests_are_in_the_way_as_they_were() -> None:
-    first = request(primitive("x", 0, 4), id=1)
-    second = request(primitive("y", 4, 5, ready_s=1), arrived=1, id=2)
-    again = replay(recording(first, second, e=1))
-    assert again.makespan_s == {1: 4, 2: 4}
-
-
 def test_the_mean_is_over_the_requests_that_ran_what_is_named() -> None:
     other = request(primitive("other", 0, 9), id=2)
     assert saved_ms(recording(request(A, B, C), other), CHAIN, PRUNED) == 1000
@@ -194,17 +187,6 @@ def test_what_did_not_run_is_not_waited_for() -> None:
     long = request(A, B, C, id=2)
     found = replay(recording(short, long), CHAIN)
     assert found.makespan_s == {1: 3, 2: 6}
-
-
-def test_the_deepest_goes_first_as_it_did() -> None:
-    deep, shallow = primitive("deep", 0, 1, depth=2), primitive("shallow", 1, 3, ready_s=0)
-    run = recording(request(shallow, deep), e=1)
-    assert replay(run).ended_s == {(1, "deep"): 1, (1, "shallow"): 3}
-
-
-def test_what_arrives_at_one_moment_enters_one_step() -> None:
-    run = recording(*(request(primitive("a", 0, 2), id=n) for n in (1, 2)), e=2)
-    assert replay(run).makespan_s == {1: 2, 2: 2}
 
 
 def test_requests_that_failed_are_not_played() -> None:

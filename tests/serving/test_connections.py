@@ -14,7 +14,6 @@ import httpx
 import pytest
 from serving_kit import (
     HANG_S,
-    ScriptedEmbedder,
     ScriptedProgram,
     connected,
     is_closed,
@@ -22,7 +21,6 @@ from serving_kit import (
     served,
 )
 
-from rag_accel.engines.devices.remote import RemoteMember
 from rag_accel.errors import ConfigError
 from rag_accel.serving.connections import ConnectionWatch, Phase
 from rag_accel.serving.http_server import open_socket
@@ -185,16 +183,6 @@ def test_a_slow_reader_that_reads_on_is_served() -> None:
     assert b"data: [DONE]" in answer
 
 
-def test_a_served_embedder_is_a_member_of_another_machines_group() -> None:
-    with served(ScriptedEmbedder()) as (host, port, _):
-        member = RemoteMember(f"http://{host}:{port}/v1", "bot")
-        try:
-            vectors = member.embed(["a", "bcd"], "document", 0)
-        finally:
-            member.close()
-    assert [row[0] for row in vectors.tolist()] == [1.0, 3.0]
-
-
 def test_answers_are_not_held_back_by_nagles_algorithm() -> None:
     with open_socket(ServingOptions(port=0)) as opened:
         assert opened.proto == socket.IPPROTO_TCP  # else asyncio leaves it on
@@ -255,25 +243,3 @@ def test_what_outlasts_the_time_to_drain_is_told() -> None:
         asking.join(HANG_S)
     assert [answer.status_code for answer in answers] == [503]
     assert program.num_cancelled == 1
-
-
-class Stepped(ScriptedProgram):
-    """A program that streams a word, then waits for the next step until it is cancelled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[str] = []
-        self.closed = threading.Event()
-
-    async def stream(
-        self, values: Mapping[str, Any], deadline_s: float | None
-    ) -> AsyncIterator[ServedPiece]:
-        try:
-            for word in ("one", "two"):
-                self.steps.append(word)
-                yield ServedPiece(word)
-                await asyncio.Event().wait()
-        finally:
-            self.closed.set()
-
-    stream_answer = stream

@@ -100,16 +100,6 @@ async def test_an_option_that_a_client_sets_wrongly_is_the_clients_mistake() -> 
                 assert "at k" in refused.json()["error"]["message"]
 
 
-async def test_a_graph_is_told_its_deadline() -> None:
-    with Accelerator(llm=str.upper) as accelerator:
-        tenants = ServedTenants(ServingTarget("bot", echo_graph(), accelerator))
-        async with client_of(ServingApp(tenants, ServingOptions())) as client:
-            late = await client.post(
-                "/invoke", json={"input": "me"}, headers={"X-Deadline-S": "1e-9"}
-            )
-    assert late.status_code == 504
-
-
 def test_no_more_run_at_once_than_the_accelerator_takes() -> None:
     for most, expected in ((2, 2), (100, 10)):
         with Accelerator(llm=str.upper, max_requests=10) as accelerator:
@@ -130,14 +120,6 @@ async def test_health_is_that_of_the_accelerator() -> None:
 
 def lengths(texts: list[str]) -> Any:
     return np.asarray([[len(text), 1.0] for text in texts], dtype=np.float32)
-
-
-async def test_an_accelerators_embedder_embeds() -> None:
-    with Accelerator(embedder=lengths) as accelerator:
-        async with client_of(serving_app(ServedAccelerator(accelerator))) as client:
-            body = {"model": "bot", "input": ["a", "bcd"]}
-            rows = (await client.post("/v1/embeddings", json=body)).json()["data"]
-    assert [row["embedding"] for row in rows] == [[1.0, 1.0], [3.0, 1.0]]
 
 
 async def test_an_engine_embeds_in_steps_that_requests_share() -> None:

@@ -238,10 +238,6 @@ async def test_a_streamed_chain_is_the_whole_chain(name: str, accelerator: Accel
     assert isinstance(whole, str)
 
 
-async def test_a_streamed_model_is_the_whole_model(accelerator: Accelerator) -> None:
-    assert await chatted(serve_langchain(bot, ServingTerms(accelerator))) == (YEAR, YEAR)
-
-
 class Said(TypedDict):
     """A state whose messages have no reducer."""
 

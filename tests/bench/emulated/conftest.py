@@ -14,7 +14,6 @@ from bench.emulated.table import H100_LIKE_1B
 TESTS = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parent))  # virtual time
 sys.path.append(str(TESTS / "engines" / "llm"))  # work, and its outputs
-sys.path.append(str(TESTS / "accelerator"))  # graphs over lists
 
 
 @pytest.fixture

@@ -38,14 +38,6 @@ def run_all(batch: ContinuousBatch) -> list[tuple[DeviceStep, list[Update]]]:
     return steps
 
 
-def test_the_step_that_ends_the_prefill_writes_the_first_token() -> None:
-    batch = ContinuousBatch(H100_LIKE_1B)
-    batch.add(make(100, 2, stream=True))
-    step, updates = run_step(batch)
-    assert step.end_s == step_time_s(H100_LIKE_1B, 0, 0, 100)
-    assert [update.delta for update in updates] == ["w0 "]
-
-
 def test_a_decoding_step_holds_prompt_and_written_tokens() -> None:
     batch = ContinuousBatch(H100_LIKE_1B)
     batch.add(make(100, 3))
@@ -68,27 +60,6 @@ def test_a_long_prompt_is_read_in_chunks() -> None:
     durations = [step.end_s - step.start_s for step, _ in steps]
     expected = [step_time_s(H100_LIKE_1B, 0, 0, chunk) for chunk in (512, 512, 76)]
     assert durations == pytest.approx(expected, rel=1e-9)
-
-
-def test_prompts_share_the_chunk_of_a_step_oldest_first() -> None:
-    batch = ContinuousBatch(H100_LIKE_1B)
-    first, second = make(500, 1), make(500, 1)
-    batch.add(first)
-    batch.add(second)
-    _, updates = run_step(batch)
-    assert [update.sequence for update in updates] == [first]
-    assert second.prefill_left == 488
-
-
-def test_decoding_goes_on_beside_a_long_prefill() -> None:
-    batch = ContinuousBatch(H100_LIKE_1B)
-    decoding = make(0, 5, stream=True)
-    batch.add(decoding)
-    run_step(batch)
-    batch.add(make(5000, 1))
-    step, updates = run_step(batch)
-    assert [update.sequence for update in updates] == [decoding]
-    assert step.end_s == step_time_s(H100_LIKE_1B, 1, 1, 512)
 
 
 def test_at_most_max_sequences_run_and_the_rest_waits() -> None:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from device_harness import VirtualTime, generate
+from device_harness import generate
 from llm_harness import QUESTION, finish, work
 
 from bench.emulated.batch import BatchCounters
 from bench.emulated.device import EmulatedDevice
 from bench.emulated.engine import EmulatedEngine
-from bench.emulated.table import H100_LIKE_1B, step_time_s
+from bench.emulated.table import H100_LIKE_1B
 from rag_accel.engine_api import (
     Engine,
     EngineRequest,
     Handle,
     Message,
     PrimitiveKind,
-    StepBudget,
     TextBatch,
     WorkId,
 )
-from rag_accel.errors import ClosedError, ConfigError, EngineError
+from rag_accel.errors import ConfigError, EngineError
 from rag_accel.testing.conformance import EngineContract
 
 # A device whose first step outlasts every test.
@@ -96,27 +95,6 @@ def test_a_handle_saves_the_prefill_of_the_common_prefix(
     assert device.batch.counters.prefill_tokens == 3
 
 
-def test_a_prompt_read_to_its_end_decodes_at_once(
-    engine: EmulatedEngine, device: EmulatedDevice
-) -> None:
-    handle = prefill(engine, "p", SYSTEM, QUESTION)
-    device.batch.counters = BatchCounters()
-    engine.submit([work("d", SYSTEM, QUESTION, max_tokens=1, handle=handle)])
-    finish(engine, "d")
-    assert device.batch.counters.busy_s == pytest.approx(step_time_s(H100_LIKE_1B, 1, 303, 0))
-
-
-def test_an_older_handle_can_be_resumed_again(
-    engine: EmulatedEngine, device: EmulatedDevice
-) -> None:
-    handle = prefill(engine, "p", SYSTEM)
-    for id, text in (("one", "first try"), ("two", "second try")):
-        device.batch.counters = BatchCounters()
-        engine.submit([work(id, SYSTEM, Message("user", text), handle=handle)])
-        finish(engine, id)
-        assert device.batch.counters.prefill_tokens == 2
-
-
 def test_a_released_handle_is_refused_by_name(engine: EmulatedEngine) -> None:
     handle = prefill(engine, "p", SYSTEM)
     engine.release([handle])
@@ -150,45 +128,3 @@ def test_bad_work_ends_alone_with_a_named_error(
     assert outputs[WorkId("good")].kind == "final"
     assert isinstance(outputs[WorkId("bad")].error, kind)
     assert text in str(outputs[WorkId("bad")].error)
-
-
-def test_an_id_still_at_work_is_refused(endless: EmulatedEngine) -> None:
-    endless.submit([work("a")])
-    endless.submit([work("a")])
-    (output,) = endless.step(StepBudget(time_s=0.0))
-    assert "id of unfinished work" in str(output.error)
-
-
-def test_what_respond_raises_is_the_error_of_its_item() -> None:
-    error = KeyError("mine")
-
-    def respond(messages: Sequence[Message]) -> str:
-        if messages[0].content == "bad":
-            raise error
-        return "fine"
-
-    time = VirtualTime()
-    device = EmulatedDevice(H100_LIKE_1B, respond=respond, clock=time, wait=time.wait_until)
-    engine = EmulatedEngine(device, owns_device=True)
-    engine.submit([work("bad", Message("user", "bad")), work("good")])
-    outputs = {output.id: output for output in finish(engine, "bad", "good")}
-    assert outputs[WorkId("bad")].error is error
-    assert outputs[WorkId("good")].value.text == "fine"
-    engine.close()
-
-
-def test_closing_one_engine_leaves_a_shared_device_to_others(device: EmulatedDevice) -> None:
-    first, second = EmulatedEngine(device), EmulatedEngine(device)
-    first.submit([work("a", max_tokens=1000)])
-    first.close()
-    second.submit([work("b")])
-    assert finish(second, "b")[-1].kind == "final"
-
-
-def test_a_device_closed_under_the_engine_is_an_error_of_its_work() -> None:
-    device = EmulatedDevice(ENDLESS)
-    engine = EmulatedEngine(device)
-    engine.submit([work("a")])
-    device.close()
-    (output,) = finish(engine, "a")
-    assert isinstance(output.error, ClosedError)

@@ -11,7 +11,6 @@ from fake_members import FakeMember, plain_vectors
 from bench.emulated.member import EmulatedMember
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextBatch, WorkId
 from rag_accel.engines.devices.group import DeviceGroup
-from rag_accel.engines.devices.members import Member
 from rag_accel.errors import ConfigError, EngineOutputError
 from rag_accel.testing import ManualClock
 
@@ -28,29 +27,6 @@ def test_a_step_takes_what_its_line_says() -> None:
     found = member.embed(TEXTS, "query", 0)
     assert slept == [pytest.approx(0.27 + 3 * 0.0179)]
     np.testing.assert_array_equal(found, plain_vectors(TEXTS, "query"))
-
-
-def test_longer_texts_take_longer_where_it_is_told_how_long_a_text_is() -> None:
-    slept: list[float] = []
-    member = EmulatedMember(
-        table(*TEXTS),
-        0.01,
-        0.0,
-        tokens_per_text=2,
-        estimate=lambda text: len(text.split()),
-        sleep=slept.append,
-    )
-    member.embed(TEXTS, "query", 0)
-    assert slept == [pytest.approx(0.03)]
-
-
-def test_its_name_says_that_it_is_emulated() -> None:
-    def name(given: str) -> str:
-        return EmulatedMember(table("x"), 0.0, 0.0, given).name
-
-    assert name("v100") == "emulated-v100"
-    assert name("Emulated V100") == "Emulated V100"
-    assert isinstance(EmulatedMember(table("x"), 0.0, 0.0), Member)
 
 
 def test_it_joins_a_group_whose_line_is_its_own() -> None:
@@ -73,14 +49,6 @@ def test_a_text_without_a_vector_is_an_error_that_names_it() -> None:
     member = EmulatedMember(table("known"), 0.0, 0.0)
     with pytest.raises(EngineOutputError, match="'unknown'"):
         member.embed(["known", "unknown"], "query", 0)
-
-
-def test_a_table_without_the_probes_keeps_it_out_of_a_group() -> None:
-    group = DeviceGroup([FakeMember("here"), EmulatedMember(table("known"), 0.0, 0.0)])
-    try:
-        assert "has no vector of a text" in group.describe_parts()[1]
-    finally:
-        group.close()
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
 import pytest
-from embeddings_server import DIMENSION, EmbeddingsServer, Refusal, vector_of
+from embeddings_server import DIMENSION, EmbeddingsServer, vector_of
 from fake_members import FakeMember
-from returning_groups import PATIENCE_S, ended, group, request, served_vectors, state_of
+from returning_groups import ended, group, request, served_vectors, state_of
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
 from rag_accel.engines import CallableEmbeddingEngine, EngineMember, MemberLimits, RemoteMember
@@ -150,21 +149,6 @@ def test_a_first_server_whose_vectors_of_a_text_differ_from_call_to_call_stays()
             for number in range(4 * EVERY):
                 ended(engine, request(f"w{number}"))
             assert state_of(engine, "remote").is_ready
-
-
-def test_a_first_server_that_comes_back_with_longer_vectors_takes_no_texts() -> None:
-    limits = MemberLimits(first_pause_s=0.01, longest_pause_s=0.02)
-    with served(limits) as (server, engine):
-        server.vector = scaled(3.0)
-        server.refusals.extend([Refusal(500)] * 3)
-        for number in range(3):
-            assert is_right(ended(engine, request(f"w{number}")), f"text w{number}")
-        for _ in range(int(PATIENCE_S / 0.01)):
-            if "lengths differ by 2" in (said := "".join(engine.describe_parts())):
-                break
-            threading.Event().wait(0.01)
-        assert "lengths differ by 2" in said
-        assert is_right(ended(engine, request("after")), "text after")
 
 
 def test_calls_without_room_for_a_probe_are_compared_beforehand() -> None:

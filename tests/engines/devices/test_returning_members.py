@@ -27,7 +27,6 @@ from rag_accel.engine_api import Health, ReportingEngine
 from rag_accel.engines import MemberLimits, RemoteMember
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.group import DeviceGroup
-from rag_accel.engines.devices.members import MemberChangedError
 from rag_accel.errors import ConfigError, EngineLostError, RemoteEngineError
 from rag_accel.testing import ManualClock
 
@@ -142,13 +141,6 @@ def test_a_server_that_wants_to_be_asked_later_is_paused() -> None:
             assert "asked again in" in state_of(engine, "remote").why
 
 
-def test_a_member_that_stays_out_is_lost_in_its_health() -> None:
-    other = FakeMember("other", vectors=lambda texts, role: plain_vectors(texts, role) * 2)
-    with group(FakeMember("here"), other) as engine:
-        assert state_of(engine, "other").state == "lost"
-        assert engine.health().is_ready
-
-
 # Silence.
 
 
@@ -216,19 +208,6 @@ def test_without_a_limit_too_silent_servers_are_given_up_and_asked_again() -> No
             assert engine.num_unfinished == 0
 
 
-def test_a_lone_silent_server_is_given_up_without_a_limit() -> None:
-    limits = MemberLimits(0.01, 0.02, probe_s=0.2, silent_without_slo_s=0.2, absent_s=20.0)
-    with (
-        EmbeddingsServer() as server,
-        group(RemoteMember(server.base_url, "m"), limits=limits) as engine,
-    ):
-        server.hangs = True
-        assert "did not answer in time" in str(ended(engine, request("w")))
-        server.hangs = False
-        wait_until_ready(engine, "remote")
-        assert isinstance(ended(engine, request("v")), np.ndarray)
-
-
 def test_a_call_that_is_interrupted_ends_and_later_ones_are_answered() -> None:
     with EmbeddingsServer() as server:
         member = RemoteMember(server.base_url, "m")
@@ -287,18 +266,6 @@ def test_no_vector_of_an_answer_of_another_model_is_used_until_the_first_one_is_
         server.answers_as = None
         wait_until_ready(engine, "remote")
         assert here.calls == [["text w"]]
-
-
-def test_a_server_that_names_another_model_raises_a_named_error() -> None:
-    with EmbeddingsServer() as server:
-        member = RemoteMember(server.base_url, "m")
-        try:
-            member.embed(["a"], "query", 0)
-            server.answers_as = "n"
-            with pytest.raises(MemberChangedError, match="another model than before"):
-                member.embed(["a"], "query", 0)
-        finally:
-            member.close()
 
 
 @pytest.mark.parametrize("after", ["some time", "a failure"])

@@ -101,12 +101,6 @@ def test_each_text_gets_its_own_vector_in_any_mix_of_requests(mix: Any, max_batc
         assert outputs[f"w{i}"].value.tolist() == expected
 
 
-def test_texts_of_different_requests_share_a_call() -> None:
-    calls = Calls()
-    run(CallableEmbeddingEngine(calls), [texts("a", "1", "2"), texts("b", "3")])
-    assert sorted(map(sorted, calls.calls)) == [["1", "2", "3"]]
-
-
 def test_roles_share_a_call_only_where_they_share_a_function() -> None:
     queries, documents = Calls(), Calls()
     requests = [texts("a", "1"), texts("b", "2", role="document")]

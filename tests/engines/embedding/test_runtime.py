@@ -64,23 +64,6 @@ def test_no_call_waits_for_the_compilation() -> None:
     assert made.describe() == "compiled by OpenVINO, the same"
 
 
-def test_a_model_is_compiled_once_however_many_ask() -> None:
-    builds: list[int] = []
-
-    def build() -> FakeCompiled:
-        builds.append(1)
-        return FakeCompiled()
-
-    made = BackgroundRuntime(build, proven)
-    threads = [threading.Thread(target=made.current) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    made.wait(PATIENCE_S)
-    assert len(builds) == 1
-
-
 def test_what_cannot_be_compiled_is_not_tried_again() -> None:
     tries: list[int] = []
 

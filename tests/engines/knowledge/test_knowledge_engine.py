@@ -73,23 +73,6 @@ def test_a_search_by_vector_without_vectors_is_a_named_error(engine: KnowledgeEn
         value(engine, LinkQuery(1, vector=np.ones(3)))
 
 
-def test_a_search_by_a_vector_of_another_dimension_is_a_named_error() -> None:
-    graph = MemoryGraph(TRIPLES)
-    graph.embed(embed)
-    with pytest.raises(GraphLinkError, match="dimension"):
-        value(KnowledgeEngine(graph), LinkQuery(1, vector=np.ones(3)))
-
-
-def test_an_ingestion_gives_entities_their_vectors() -> None:
-    graph = MemoryGraph([("a", "r", "b")])
-    engine = KnowledgeEngine(graph)
-    documents = graph.unembedded()
-    batch = IngestBatch(documents, embed([one.text for one in documents]))
-    request = EngineRequest(WorkId("i"), "i", PrimitiveKind.INGESTION, batch)
-    assert outputs(engine, [request])["i"].value == ("a", "b")
-    assert graph.unembedded() == ()
-
-
 def test_an_ingestion_keeps_no_vector_of_a_text_that_has_changed_since() -> None:
     graph = MemoryGraph([("a", "r", "b")], {"a": "old"})
     documents = graph.unembedded()

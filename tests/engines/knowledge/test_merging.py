@@ -134,17 +134,6 @@ def test_edits_are_bounded_where_merges_go_on_failing(
     assert len(found(graph)) == 13
 
 
-def test_many_edits_beside_a_slow_merge_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, graph = HeldMerges(monkeypatch), asked_graph()
-    for number in range(40):
-        edit(graph, number, 1)
-    assert held.began.wait(60)
-    assert len(found(graph)) == 40
-    held.may_end.set()
-    settle(graph)
-    assert len(found(graph)) == 40
-
-
 def test_a_graph_that_holds_other_triples_takes_edits_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,12 +58,6 @@ def test_text_and_counts_are_those_of_the_server(
     assert found == GenerationOutput(answer_of(4), 3, 4, "stop")
 
 
-def test_a_stream_arrives_word_by_word(remote: OpenAICompatibleEngine) -> None:
-    remote.submit([work(stream=True)])
-    outputs = finish(remote, "a")
-    assert [output.kind for output in outputs] == ["partial"] * 4 + ["final"]
-
-
 def test_computing_elsewhere_takes_no_threads_of_ours(remote: OpenAICompatibleEngine) -> None:
     profile = remote.profile
     assert profile.max_threads == 0

@@ -19,7 +19,6 @@ from rag_accel.engine_api import (
     Message,
     PrimitiveKind,
     StepBudget,
-    TextBatch,
     WorkId,
 )
 from rag_accel.engines.replicas.pool import EnginePool
@@ -338,13 +337,6 @@ def test_an_accelerator_takes_lists_of_engines(role: str) -> None:
 def test_a_list_of_anything_else_is_named() -> None:
     with pytest.raises(ConfigError, match=r"a list of engines.*reranker=.*builtin_function"):
         Accelerator(reranker=[FakeEngine(), len])
-
-
-def test_texts_are_for_no_pool_of_embedders() -> None:
-    batch = TextBatch(("text",))
-    with pool(FakeEngine()) as engine:
-        engine.submit([EngineRequest(WorkId("w"), "r", PrimitiveKind.EMBEDDING, batch)])
-        assert [output.kind for output in engine.step(WAIT)] == ["final"]
 
 
 def test_a_member_whose_step_hangs_is_given_up_and_its_work_goes_elsewhere() -> None:

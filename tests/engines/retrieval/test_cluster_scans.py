@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece, advance
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
@@ -29,41 +27,6 @@ def vectors_of(metric: Metric) -> tuple[IvfVectors, Vectors]:
 @pytest.fixture(params=list(Metric), scope="module")
 def indexed(request: pytest.FixtureRequest) -> tuple[IvfVectors, Vectors]:
     return vectors_of(request.param)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    rows=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=5),
-    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=6),
-    threads=st.integers(1, 3),
-)
-def test_pieces_find_what_one_call_finds(
-    indexed: tuple[IvfVectors, Vectors], rows: list[int], sizes: list[int], threads: int
-) -> None:
-    index, vectors = indexed
-    queries = vectors[rows] + np.float32(0.25)
-    scope = SearchScope(COUNT)
-    scores, labels = index.fetch(queries, 12, scope)
-    scans = index.begin(queries, 12, scope)
-    turn = 0
-    while unread := [scan for scan in scans if not scan.is_over]:
-        size = sizes[turn % len(sizes)]
-        pieces = [ScanPiece(scan, scan.position, scan.until(size)) for scan in unread]
-        index.advance(pieces, threads)
-        turn += 1
-    assert np.array_equal(np.stack([scan.labels for scan in scans]), labels)
-    assert np.array_equal(np.stack([scan.scores for scan in scans]), scores)
-    assert all(scan.num_left == 0 for scan in scans)
-
-
-def test_a_filter_holds_in_every_piece(indexed: tuple[IvfVectors, Vectors]) -> None:
-    index, vectors = indexed
-    scope = SearchScope(50, np.arange(0, COUNT, 12), nprobe=20)
-    (scan,) = index.begin(vectors[:1], 60, scope)
-    while not scan.is_over:
-        index.advance([ScanPiece(scan, scan.position, scan.until(40))], 2)
-    found = scan.labels[scan.labels != NO_LABEL]
-    assert sorted(found.tolist()) == list(range(0, COUNT, 12))
 
 
 def test_a_stopped_scan_reads_no_more(indexed: tuple[IvfVectors, Vectors]) -> None:

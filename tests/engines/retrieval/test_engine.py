@@ -206,16 +206,6 @@ def test_a_search_sees_the_index_as_it_was_when_its_step_began(engine: Retrieval
     assert _ids(_step(engine, _search("next step", far, k=1))["next step"]) == ["far"]
 
 
-def test_documents_changed_beside_the_engine_are_seen_by_the_next_step(
-    engine: RetrievalEngine,
-) -> None:
-    far = np.full(6, 50.0)
-    engine.index.add([Document("far", "")], far[None])
-    assert _ids(_step(engine, _search("s", far, k=1))["s"]) == ["far"]
-    engine.index.delete(["far"])
-    assert _ids(_step(engine, _search("s", far, k=1))["s"]) != ["far"]
-
-
 def test_the_granted_threads_are_used_and_no_other_threads_number_changes(
     engine: RetrievalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,19 +145,6 @@ def test_what_is_added_is_found_by_the_next_search() -> None:
     assert found(engine, queries) == before
 
 
-def test_different_ks_share_a_step() -> None:
-    index = index_of(rows(1_000))
-    engine = FlatIndexEngine(index)
-    queries = rows(30, seed=2)
-    work_items = [
-        EngineRequest(WorkId(str(at)), "r", PrimitiveKind.SEARCHING, SearchQuery(query, 1 + at % 9))
-        for at, query in enumerate(queries)
-    ]
-    engine.submit(work_items)
-    lengths = {str(out.id): len(out.value) for out in engine.step(StepBudget(threads=1))}
-    assert lengths == {str(at): 1 + at % 9 for at in range(30)}
-
-
 @pytest.mark.parametrize(
     ("payload", "error"),
     [

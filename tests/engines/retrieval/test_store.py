@@ -110,18 +110,6 @@ def test_values_are_compared_with_equality_whatever_their_type() -> None:
     assert matching(values[8]) == ""
 
 
-def test_an_index_emptied_by_deletion_can_be_filled_again(
-    make_index: MakeIndex, make_documents: Maker, make_vectors: Maker, found: Maker
-) -> None:
-    index = make_index(60)
-    index.delete(f"d{number}" for number in range(60))
-    assert index.search(np.ones((1, 6)), 5) == [[]]
-    index.add(make_documents(60), make_vectors(60))
-    queries = make_vectors(5, seed=1)
-    expected = found(make_index(60).search(queries, 9, nprobe=8))
-    assert found(index.search(queries, 9, nprobe=8)) == expected
-
-
 def test_getting_keeps_the_order_asked_for_and_leaves_out_unknown_ids(
     make_index: MakeIndex,
 ) -> None:

@@ -99,11 +99,6 @@ def test_what_a_loop_left_behind_is_brought_in_by_the_next_one() -> None:
         assert sum(len(batch) for batch in rig.engine.batches) == 2
 
 
-def test_a_task_gets_its_own_value(debug: bool) -> None:
-    with Rig() as rig:
-        asyncio.run(compute_all(rig, "one", 50), debug=debug)
-
-
 def test_several_loops_and_threads_share_a_driver(debug: bool) -> None:
     errors: list[BaseException] = []
 

@@ -44,13 +44,6 @@ def test_closing_ends_what_is_queued_running_and_granted() -> None:
     assert rig.engine.is_closed
 
 
-def test_a_driver_can_be_closed_twice() -> None:
-    rig = Rig()
-    assert rig.driver.close(PATIENCE_S)
-    assert rig.driver.close(PATIENCE_S)
-    assert [call.method for call in rig.engine.calls].count("close") == 1
-
-
 def test_many_threads_can_close_at_once() -> None:
     rig = Rig()
     calls = [rig.leaf(f"text {n}", engine="b") for n in range(20)]

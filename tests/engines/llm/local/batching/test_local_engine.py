@@ -351,17 +351,6 @@ def test_a_beginning_the_template_refuses_is_a_handle_on_nothing(runner: FakeRun
     assert value(finish(engine, "a"), "a").text == text_of(runner, HEAD, "end")
 
 
-def test_cancelled_work_gives_its_room_back_between_steps(
-    engine: LocalLLMEngine, runner: FakeRunner
-) -> None:
-    engine.submit([work("a", HEAD, stream=True), work("b", "hi", stream=True)])
-    engine.step(StepBudget())
-    held = engine.held_bytes
-    engine.cancel([WorkId("a")])
-    assert engine.held_bytes < held
-    assert value(finish(engine, "b"), "b").text == text_of(runner, "hi")
-
-
 def test_two_thousand_cancelled_works_hold_nothing() -> None:
     engine = make(FakeRunner(pool_size=500), step_tokens=64, prefix_lanes=0)
     rng = random.Random(0)

@@ -16,18 +16,6 @@ def ids(text: str) -> tuple[int, ...]:
     return tuple(map(ord, text))
 
 
-def tree_of(*texts: str) -> tuple[RadixTree, list[Lane]]:
-    tree, lanes = RadixTree(), [Lane(at, "", ids(text)) for at, text in enumerate(texts)]
-    for lane in lanes:
-        tree.put(lane)
-    return tree, lanes
-
-
-def test_lanes_that_a_sequence_covers_are_found() -> None:
-    tree, lanes = tree_of("a", "abc", "abd", "abcd", "abcde")
-    assert list(tree.before(ids("abcd"))) == [lanes[0], lanes[1], lanes[3]]
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_tree_agrees_with_a_search_through_all_lanes(seed: int) -> None:
     rng = random.Random(seed)
@@ -77,11 +65,6 @@ def test_what_an_ended_sequence_computed_is_copied(cache: PrefixCache, pool: Fak
 def test_what_a_running_sequence_has_computed_is_copied(cache: PrefixCache, pool: FakePool) -> None:
     fill(cache, pool, "abcd")
     assert fill(cache, pool, "abxy")[1] == 2
-
-
-def test_no_more_is_taken_over_than_allowed(cache: PrefixCache, pool: FakePool) -> None:
-    cache.keep(fill(cache, pool, "abcd")[0])
-    assert fill(cache, pool, "abcd")[1] == 3
 
 
 def test_namespaces_share_nothing(cache: PrefixCache, pool: FakePool) -> None:

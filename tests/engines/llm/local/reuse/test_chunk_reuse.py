@@ -88,15 +88,6 @@ def test_another_head_has_its_own_texts(engine: LocalLLMEngine) -> None:
     assert done.use.from_chunks == 0
 
 
-def test_prompts_that_wait_for_a_text_share_its_encoding(
-    engine: LocalLLMEngine, runner: FakeRunner
-) -> None:
-    engine.submit([asked(str(at), A, B, question=f"\n\nQuestion {at}?") for at in range(4)])
-    outputs = finish(engine, *map(str, range(4)))
-    reused = [value(outputs, str(at)).use.from_chunks for at in range(4)]
-    assert reused == [0, *[tokens(A) + tokens(B)] * 3]
-
-
 @pytest.mark.parametrize("steps", range(5))
 def test_a_cancelled_prompt_frees_what_it_had_begun(runner: FakeRunner, steps: int) -> None:
     engine = make(runner, step_tokens=20, prefix_lanes=0, chunk_bytes=0)

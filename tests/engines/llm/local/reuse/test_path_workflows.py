@@ -85,20 +85,6 @@ def test_an_accelerators_own_option_holds_for_a_model_that_names_none() -> None:
 # What is found
 
 
-def test_paths_of_an_edited_graph_are_seen() -> None:
-    known = MemoryGraph(FACTS)
-    with walking(local(), known) as accelerator:
-        ask(accelerator, over_graph())
-        _, before = ask(accelerator, over_graph())
-        known.remove([FACTS[1]])
-        known.add([("lane", "holds", "tokens")])
-        text, edited = ask(accelerator, over_graph())
-    assert before.from_chunks == before.approximate
-    assert 0 < edited.from_chunks < edited.approximate
-    with walking(local(), known) as accelerator:
-        assert ask(accelerator, over_graph())[0] == text
-
-
 def test_a_graph_may_be_edited_while_questions_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is that of a mask over the prompt that its question really had."""
     known, works, submit = MemoryGraph(FACTS), list[EngineRequest](), LocalLLMEngine.submit
