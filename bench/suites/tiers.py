@@ -43,7 +43,7 @@ from bench.results import Row, SuiteResult, median_row, sizes_of
 from bench.vectors import IndexSize, build_index, held_by
 from rag_accel.engines.retrieval import DocumentIndex, load_index, save_index
 from rag_accel.engines.retrieval.vectors.cluster_list import num_bytes
-from rag_accel.engines.retrieval.vectors.mapped import MappedVectors
+from rag_accel.engines.retrieval.vectors.tiered import TieredVectors
 from rag_accel.engines.retrieval.vectors.vectors import load_faiss
 
 OURS, SLOW, FAISS, MEMORY = "accelerated", "slow tier alone", "FAISS on disk", "in memory"
@@ -220,12 +220,12 @@ def _arms(index: DocumentIndex, folder: Path, sizes: Sizes) -> Iterator[dict[str
 
 def _our_arm(index: DocumentIndex, path: Path, k: int) -> Arm:
     held = held_by(index)
-    assert isinstance(held, MappedVectors)
-    whole: Any = held._in_file[0].data
+    assert isinstance(held, TieredVectors)
+    whole: Any = held._given[0].data
     while not isinstance(whole, mmap.mmap):
         whole = whole.obj if isinstance(whole, memoryview) else whole.base
     address = np.frombuffer(whole, dtype=np.uint8).ctypes.data
-    lists = [one.data for one in held._in_file if one.data.nbytes]
+    lists = [one.data for one in held._given if one.data.nbytes]
     start = min(one.ctypes.data for one in lists)
     end = max(one.ctypes.data + one.nbytes for one in lists)
     assert address <= start, "lists outside of their file"
@@ -236,13 +236,13 @@ def _faiss_arm(index: DocumentIndex, path: Path, sizes: Sizes) -> Arm:
     """Return FAISS's own index over the lists of a file, with its own reading ahead."""
     faiss, own = load_faiss(), held_by(index)
     mapped = held_by(load_index(path))
-    assert isinstance(mapped, MappedVectors)
-    base = mapped._in_file[0].data.ctypes.data - 4096
+    assert isinstance(mapped, TieredVectors)
+    base = mapped._given[0].data.ctypes.data - 4096
     table = faiss.OnDiskInvertedLists()
     table.nlist, table.code_size, table.read_only = own.num_clusters, 4 * own.dimension, True
     table.filename, table.totsize = str(path), path.stat().st_size
     table.lists.clear()
-    for one in mapped._in_file:
+    for one in mapped._given:
         place = faiss.OnDiskOneList()
         place.size, place.capacity = len(one), len(one) + len(one) % 2
         place.offset = one.data.ctypes.data - base

@@ -32,7 +32,6 @@ from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanP
 from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, StopReport
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
-from rag_accel.engines.retrieval.vectors.mapped import MappedVectors
 from rag_accel.engines.retrieval.vectors.nearest import (
     Hits,
     limit_of,
@@ -42,6 +41,7 @@ from rag_accel.engines.retrieval.vectors.nearest import (
 )
 from rag_accel.engines.retrieval.vectors.read_order import MOST_LABELS, LastSearch, use_order
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Vectors
+from rag_accel.engines.retrieval.vectors.tiered import TieredVectors
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.errors import ConfigError
 from rag_accel.registry import engine_registry
@@ -181,7 +181,7 @@ class DocumentIndex:
             ConfigError: its calibration is of other clusters, or a cluster exceeds ``hot_bytes``.
         """
         index, documents, count = cls(snapshot.spec), DocumentTable(), len(snapshot.documents)
-        held = MappedVectors(
+        held = TieredVectors(
             snapshot.spec, snapshot.centroids, snapshot.lists, clusters, snapshot.max_norm, check
         )
         documents.put(documents.intake(snapshot.documents))
@@ -515,7 +515,7 @@ class DocumentIndex:
     def tier_counts(self) -> Mapping[str, int]:
         """Return counts of reads of clusters and of their bytes in memory; empty without a tier."""
         held = self._state.vectors
-        return held.tier_counts if isinstance(held, MappedVectors) else {}
+        return held.tier_counts if isinstance(held, TieredVectors) else {}
 
     def _nearest(
         self, view: State, queries: Vectors, counts: Sequence[int], scope: SearchScope
@@ -570,6 +570,8 @@ class DocumentIndex:
         state = self._settled()
         labels = state.documents.labels()
         trained = IvfVectors.train(self._spec, labels, state.vectors.gather(labels))
+        if self._spec.hot not in (None, "ram"):
+            trained = TieredVectors.over(self._spec, trained)
         self._state = replace(state, vectors=trained)
 
 

@@ -68,9 +68,11 @@ class IndexSpec:
             ``DocumentIndex.calibrate``. It is **approximate**; None reads them all.
         hot: ``"ram"`` leaves the clusters of an IVF index in the file that it was loaded from, and
             copies those that searches read most into memory (HedraRAG 4.4). Until it is saved and
-            loaded it lies in memory as a whole. None keeps all in memory.
-        hot_bytes: bytes of the copies. Clusters that changed since the index was loaded lie in
-            memory too, and are not counted.
+            loaded it lies in memory as a whole. A device of torch, such as ``"cuda:0"``, has the
+            copies there, of an index in memory; they are scanned there where that is faster. None
+            makes no copies.
+        hot_bytes: bytes of the copies. Clusters of a file that changed since the index was loaded
+            lie in memory too, and are not counted.
 
     Raises:
         ConfigError: on a value outside its range.
@@ -129,9 +131,12 @@ class IndexSpec:
             )
 
     def _check_hot(self, hot: object) -> None:
-        if hot != "ram":
+        if not isinstance(hot, str) or hot in ("", "disk"):
             raise ConfigError(
-                "bad index option", where="hot", found=repr(hot), valid="'ram' or None"
+                "bad index option",
+                where="hot",
+                found=repr(hot),
+                valid="'ram', a device of torch such as 'cuda:0', or None",
             )
         if self.kind is not IndexKind.IVF or self.codes is not None:
             raise ConfigError(

@@ -1,0 +1,164 @@
+"""Copies of hot clusters on a torch device, scanned there while the others are scanned here.
+
+HedraRAG (section 4.4) searches the clusters that its cache on a GPU holds there, the others on the
+processor at the same time, and merges what both found. Products of float32 differ in their last
+bits from device to device: what is found are candidates, as FAISS's are (``nearest.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_accel.engine_api.line_fit import LineFit
+from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList
+from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
+from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores
+from rag_accel.errors import ConfigError
+
+#: calls between two tries of the slower way
+_TRIED_EVERY = 64
+#: of a mean, what stays with each call
+_KEPT = 7 / 8
+
+
+class Copies(NamedTuple):
+    """The vectors of some clusters, one behind another, on the device.
+
+    Args:
+        vectors: ``[n, dim]``.
+        squares: ``[n]``, their squared lengths.
+        labels: ``[n]``.
+        clusters: ``[n]``, of each vector.
+        is_valid: ``[clusters]``, which of all clusters are among them, as they are.
+    """
+
+    vectors: Any
+    squares: Any
+    labels: Any
+    clusters: Any
+    is_valid: npt.NDArray[np.bool_]
+
+
+class DeviceLists:
+    """Copies of clusters on a device. Scans are made by several threads, copies by one.
+
+    Args:
+        device: of torch, such as ``"cuda:0"``.
+        metric: of the index.
+        num_clusters: of the index.
+        dimension: of its vectors.
+
+    Raises:
+        ConfigError: torch is not installed, or there is no such device.
+    """
+
+    def __init__(self, device: str, metric: Metric, num_clusters: int, dimension: int) -> None:
+        self._torch = _torch()
+        self._metric = metric
+        self._pid = os.getpid()
+        self._nothing = np.empty((0, dimension), np.float32), np.empty(0, np.int64)
+        self._num_clusters = num_clusters
+        self.name = device
+        #: what is there; whoever scans takes it once
+        self.copies: Copies
+        #: why it is not used any more; None while it is
+        self.fault: str | None = None
+        try:
+            self.copies = self.copy([], [])
+        except Exception as error:
+            raise ConfigError(
+                "no device for hot clusters",
+                where="hot",
+                found=f"{device!r}: {error}",
+                valid="'ram', or a device of torch on this machine, such as 'cuda:0'",
+            ) from error
+
+    def why_not(self) -> str | None:
+        """Return why a call is to be made without it; None if it may be made with it."""
+        if self.fault is not None:
+            return self.fault
+        if os.getpid() != self._pid:
+            return "the process was forked: its device is the parent's"
+        if self._torch.get_float32_matmul_precision() != "highest":
+            return "torch's float32 products are set to a lower precision than 'highest'"
+        return None
+
+    def copy(self, clusters: Sequence[int], lists: Sequence[ClusterList]) -> Copies:
+        """Return copies of lists on the device; RuntimeError if it has no room, or is gone."""
+        no_vectors, no_labels = self._nothing
+        vectors = np.concatenate([no_vectors, *(one.vectors for one in lists)])
+        labels = np.concatenate([no_labels, *(one.labels for one in lists)])
+        owners = np.repeat(np.array(clusters, dtype=np.int64), [len(one) for one in lists])
+        on_device = [self._torch.from_numpy(one).to(self.name) for one in (vectors, labels, owners)]
+        is_valid = np.zeros(self._num_clusters, dtype=bool)
+        is_valid[[*clusters]] = True
+        return Copies(on_device[0], on_device[0].square().sum(1), *on_device[1:], is_valid)
+
+    def forget(self, clusters: Sequence[int]) -> None:
+        """Have clusters that have changed be scanned no more."""
+        is_valid = self.copies.is_valid.copy()
+        is_valid[[*clusters]] = False
+        self.copies = self.copies._replace(is_valid=is_valid)
+
+    def scan(self, copies: Copies, queries: Vectors, count: int, wanted: Any) -> Any:
+        """Begin a scan of ``wanted: [n, clusters], bool``; return what ``found`` takes."""
+        torch = self._torch
+        asked = torch.from_numpy(queries).to(self.name)
+        scores = asked @ copies.vectors.T
+        if self._metric is Metric.L2:
+            scores = 2 * scores - copies.squares - asked.square().sum(1, keepdim=True)
+        allowed = torch.from_numpy(wanted).to(self.name)[:, copies.clusters]
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        best = scores.topk(min(count, scores.shape[1]), dim=1)
+        return best.values, copies.labels[best.indices]
+
+    def found(self, begun: Any) -> tuple[Scores, Labels]:
+        """Wait for a scan; return its scores, best first, and labels, ``[n, at most count]``."""
+        scores, labels = (part.cpu().numpy() for part in begun)
+        return scores, np.where(np.isneginf(scores), NO_LABEL, labels)
+
+
+class LearnedGain:
+    """The learned times of calls with and without a device. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._fits = {True: LineFit(_KEPT), False: LineFit(_KEPT)}
+        self._num_calls = 0
+
+    def prefers_device(self, numbers: int) -> bool:
+        """Tell how to make a call that reads so many numbers of hot clusters."""
+        self._num_calls += 1
+        expected = {way: self._expected_s(way, numbers) for way in (True, False)}
+        if expected[True] is None or expected[False] is None:
+            return expected[True] is None
+        is_faster = expected[True] < expected[False]
+        return is_faster != (self._num_calls % _TRIED_EVERY == 0)
+
+    def note(self, with_device: bool, numbers: int, started: float) -> None:
+        """Learn from a call that has ended now."""
+        self._fits[with_device].add(numbers, time.perf_counter() - started)
+
+    def _expected_s(self, way: bool, numbers: int) -> float | None:
+        line = self._fits[way].line(0.0)
+        return None if line is None else line.base_s + line.per_item_s * numbers
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise ConfigError(
+            "hot clusters on a device without torch",
+            where="hot",
+            found=str(error),
+            valid="'ram', or an installed torch",
+            hint="pip install torch, or set hot='ram'",
+        ) from error
