@@ -21,7 +21,6 @@ from rag_accel import Accelerator
 from rag_accel.adoption.embeddings import HostedCalls
 from rag_accel.adoption.known_classes import NotAdoptedError
 from rag_accel.errors import EngineOutputError
-from rag_accel.interception.leaf_table import plain_method
 
 #: bounds a hang; nothing is measured
 PATIENCE_S = 20.0
@@ -353,7 +352,7 @@ class HostedRecognition:
 
     def calls(self, embeddings: Any) -> HostedCalls:
         """Return how an object asks; raise ``NotAdoptedError`` where its calls are not shared."""
-        return type(self).hosted_calls(embeddings, type(embeddings), plain_method)
+        return type(self).hosted_calls(embeddings, type(embeddings))
 
     def shares(self, embeddings: Any) -> bool:
         """Return whether an object's calls may be shared."""

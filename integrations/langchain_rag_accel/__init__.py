@@ -8,9 +8,8 @@ from rag_accel import shutdown
 if TYPE_CHECKING:
     from langchain_rag_accel.accelerate import accelerate, explain, prepare
     from langchain_rag_accel.components.embeddings import RagAccelEmbeddings
-    from langchain_rag_accel.components.graph_retriever import RagAccelGraphRetriever
     from langchain_rag_accel.components.local_chat import ChatRagAccel
-    from langchain_rag_accel.components.retrievers import RagAccelRetriever
+    from langchain_rag_accel.components.retrievers import RagAccelGraphRetriever, RagAccelRetriever
     from langchain_rag_accel.components.vectorstores import RagAccelVectorStore
     from langchain_rag_accel.coverage import coverage
     from rag_accel.interception import activate

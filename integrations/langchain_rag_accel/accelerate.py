@@ -12,21 +12,16 @@ from typing import Any, Final
 from langchain_core.runnables import Runnable
 
 from langchain_rag_accel.coverage import coverage, program_of
-from langchain_rag_accel.explanation import EXPLANATION
-from langchain_rag_accel.graph_transformers import accelerate_transformer, is_graph_transformer
-from langchain_rag_accel.graphs import accelerate_graph
 from langchain_rag_accel.integration import INTEGRATION
-from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.recognised import RECOGNISED
-from langchain_rag_accel.runnables import AcceleratedRunnable
+from langchain_rag_accel.leaf_table import EXPLANATION, LANGCHAIN, RECOGNISED
+from langchain_rag_accel.parallel_calls import accelerate_transformer, is_graph_transformer
+from langchain_rag_accel.runnables import AcceleratedRunnable, accelerate_graph
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.recognised_parts import Preparation
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import SCHEDULED, leaf_class
 from rag_accel.interception.twins import twin
-from rag_accel_adapters.langchain.blocking_chains import ClassicChain
-from rag_accel_adapters.langchain.langgraph_parts import is_graph
-from rag_accel_adapters.langchain.walk import walk
+from rag_accel_adapters.langchain.composites import ClassicChain
+from rag_accel_adapters.langchain.walk import is_graph
 
 
 def _make(obj: Any, accelerator: Accelerator | None) -> Any:
@@ -51,13 +46,10 @@ def _explain(obj: Any, own: Accelerator | None) -> str:
     return EXPLANATION.of(obj, own, program=program_of(obj))
 
 
-_PREPARATION = Preparation(RECOGNISED, lambda program: (found.obj for found in walk(program)))
-
-
 def _prepare(obj: Any, own: Accelerator | None, timeout_s: float) -> bool:
     if isinstance(obj, AcceleratedRunnable):
-        return _PREPARATION.of(obj.bound, obj.accelerator, timeout_s)
-    return _PREPARATION.of(obj, own, timeout_s)
+        obj, own = obj.bound, obj.accelerator
+    return RECOGNISED.prepare(LANGCHAIN, obj, own, timeout_s)
 
 
 def _hint(obj: Any) -> str:

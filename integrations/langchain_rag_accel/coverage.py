@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from langchain_rag_accel.graphs import graph_program
 from langchain_rag_accel.leaf_table import LANGCHAIN
-from langchain_rag_accel.runnables import AcceleratedRunnable
+from langchain_rag_accel.runnables import AcceleratedRunnable, graph_program
 from rag_accel.accelerator import Accelerator
 from rag_accel.interception.coverage import Coverage, CoverageRow, OpenMeters
 from rag_accel.interception.program import AcceleratedProgram

@@ -23,7 +23,7 @@ INTEGRATION = Integration(
     components={
         "ChatRagAccel": "components.local_chat",
         "RagAccelEmbeddings": "components.embeddings",
-        "RagAccelGraphRetriever": "components.graph_retriever",
+        "RagAccelGraphRetriever": "components.retrievers",
         "RagAccelRetriever": "components.retrievers",
         "RagAccelVectorStore": "components.vectorstores",
     },

@@ -1,10 +1,11 @@
-"""The methods in which LangChain objects do their work.
+"""LangChain as a framework: the methods in which its objects do their work, and explanations.
 
-Beside them stand the methods in which composite retrievers make calls that do not need each other.
+Among the methods are those in which composite retrievers make calls that do not need each other.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,32 +25,66 @@ from langchain_rag_accel.owned_search import (
     is_plain_within,
     is_recognised,
     searching,
+    why_not_searched,
 )
-from langchain_rag_accel.parallel_calls import in_parallel, is_spread
-from langchain_rag_accel.recognised import RECOGNISED
+from langchain_rag_accel.parallel_calls import (
+    how_spread,
+    in_parallel,
+    is_graph_transformer,
+    is_spread,
+)
+from langchain_rag_accel.plan import make_graph
+from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
 from rag_accel.adoption.proxy_calls import StandingIn
+from rag_accel.adoption.recognised_parts import RecognisedParts
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.explanation import (
+    AROUND_LEAVES,
+    NOT_UNDERSTOOD,
+    ExplainedPart,
+    Explanation,
+    recognised_store,
+)
 from rag_accel.interception.fallback import start_in_pool
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_table import (
     Framework,
     LeafMethod,
     Method,
+    is_composite,
+    leaf_base,
     leaf_pair,
-    plain_method,
 )
-from rag_accel_adapters.langchain.blocking_chains import (
+from rag_accel_adapters.langchain.composites import (
     ClassicChain,
     blocking_call,
+    composite_of,
     runs_in_executor,
 )
-from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.documents import documents_in, question_in
 from rag_accel_adapters.langchain.models import EMBEDDINGS
 from rag_accel_adapters.langchain.proxies import PROXIES
-from rag_accel_adapters.langchain.queried_graphs import QueriedGraph
-from rag_accel_adapters.langchain.walk import leaves, walk
+from rag_accel_adapters.langchain.walk import (
+    Found,
+    QueriedGraph,
+    is_function,
+    is_users,
+    leaves,
+    walk,
+)
+
+RECOGNISED = RecognisedParts(
+    Embeddings,
+    EMBEDDINGS,
+    PROXIES,
+    why_not_searched,
+    {
+        Embeddings: "RagAccelEmbeddings embeds with a local model",
+        VectorStore: "RagAccelVectorStore searches on an engine",
+        BaseChatModel: "ChatRagAccel runs a local model, or calls the servers of a RemoteLLM",
+    },
+)
 
 
 def in_call_threads(method: Method) -> Method:
@@ -214,7 +249,47 @@ LANGCHAIN = Framework(
     is_composite_call=_is_composite_call,
     spread=_spread,
     why_not=RECOGNISED.why_not,
-    may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
+    may_be_owned=EMBEDDINGS.may_adopt,
     documents=documents_in,
     question=question_in,
 )
+
+
+def _parts(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
+    """Yield the leaves that are inside a program, and the functions of the user's."""
+    if is_graph_transformer(program):
+        lines = (f"{type(program).__name__}.{said}" for said in how_spread(program, accelerator))
+        yield ExplainedPart("program", tuple(lines), is_leaf=False)
+    for found in walk(program):
+        is_leaf = found.is_leaf and not is_composite(found.obj)
+        yield ExplainedPart(found.path, tuple(_lines(found, accelerator)), is_leaf)
+
+
+def _lines(found: Found, accelerator: Accelerator) -> Iterator[str]:
+    kind = type(found.obj).__name__
+    if found.is_leaf:
+        yield f"{kind}: {_how(found.obj, accelerator)}"
+        yield from (f"{kind}.{said}" for said in how_spread(found.obj, accelerator))
+    elif is_function(found.obj) and is_users(found.obj):
+        function = found.obj.func if isinstance(found.obj, functools.partial) else found.obj
+        name = getattr(function, "__qualname__", repr(function))
+        yield f"{kind}: {name}, your own code: opaque, runs as it is on your thread or loop"
+
+
+def _how(leaf: Any, accelerator: Accelerator) -> str:
+    described = RECOGNISED.describe(leaf, accelerator, _searched)
+    if described is not None:
+        return described
+    if leaf_base(type(leaf)) is None:
+        return NOT_UNDERSTOOD
+    if is_composite(leaf):
+        return AROUND_LEAVES
+    return RECOGNISED.borrowed(leaf, accelerator)
+
+
+def _searched(leaf: Any) -> str | None:
+    is_ours = isinstance(leaf, VectorStore) and is_recognised(type(leaf))
+    return recognised_store(why_not_searched(leaf)) if is_ours else None
+
+
+EXPLANATION = Explanation(LANGCHAIN, _parts, make_graph)

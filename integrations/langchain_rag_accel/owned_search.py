@@ -17,7 +17,8 @@ from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_s
 from rag_accel.adoption.known_classes import overrides
 from rag_accel.adoption.store_copies import is_large, size_obstacle
 from rag_accel.interception.leaf_call import inside, is_nested
-from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
+from rag_accel.interception.leaf_table import LeafMethod
+from rag_accel.system.methods import plain_class, plain_method
 from rag_accel.system.weak_maps import ByClass
 from rag_accel_adapters.langchain.stores import (
     IN_MEMORY,
@@ -30,7 +31,7 @@ Method = Callable[..., Any]
 
 
 #: tells whether an owned engine may search stores of a class
-is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
+is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls)))
 
 
 def why_not_searched(store: Any) -> str | None:
@@ -40,7 +41,7 @@ def why_not_searched(store: Any) -> str | None:
     cls = plain_class(type(store))
     if not is_recognised(cls):
         return overrides(cls, InMemoryVectorStore)
-    if not searches_unchanged(store, cls, plain_method):
+    if not searches_unchanged(store):
         return "what it searches with was replaced"
     return size_obstacle(IN_MEMORY, store) or ""
 
@@ -83,8 +84,7 @@ def searching(original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
 
 def _may_be_owned(store: Any) -> bool:
     # In this order: of a small store, the search may take no longer than without us.
-    cls = plain_class(type(store))
-    return is_large(IN_MEMORY, store) and searches_unchanged(store, cls, plain_method)
+    return is_large(IN_MEMORY, store) and searches_unchanged(store)
 
 
 def _unit_of(store: Any) -> Method:

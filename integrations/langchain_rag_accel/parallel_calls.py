@@ -1,10 +1,13 @@
 """Independent calls that LangChain's composites make one by one, run side by side.
 
-Only where everything they may use is known to be thread-safe; else they are made in order.
+Only where everything they may use is known to be thread-safe; else they are made in order. The
+transformer of documents into graphs is one; each of its own calls is a request.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +16,7 @@ from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables.config import ensure_config
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.interception.leaf_table import leaf_methods, plain_class, plain_method
+from rag_accel.interception.leaf_table import leaf_methods
 from rag_accel.interception.parallel_calls import (
     MAX_AT_ONCE,
     accelerator_of_calls,
@@ -21,7 +24,10 @@ from rag_accel.interception.parallel_calls import (
     preparation_for,
     run_side_by_side,
 )
+from rag_accel.interception.twins import program_of, program_twin
+from rag_accel.system.classes import full_name
 from rag_accel.system.loops import runs_in_loop
+from rag_accel.system.methods import plain_class, plain_method
 from rag_accel_adapters.langchain.composites import composite_of
 from rag_accel_adapters.langchain.thread_safe import THREAD_SAFETY
 
@@ -80,3 +86,44 @@ def _spread_methods(cls: type) -> Iterator[str]:
 
 #: The method of a transformer of documents into graphs, which is no leaf.
 TRANSFORMING = "convert_to_graph_documents"
+
+
+_TRANSFORMER = "langchain_experimental.graph_transformers.llm.LLMGraphTransformer"
+_ENTRIES = (
+    "convert_to_graph_documents",
+    "aconvert_to_graph_documents",
+    "process_response",
+    "aprocess_response",
+)
+
+
+def is_graph_transformer(obj: object) -> bool:
+    """Tell whether an object is an ``LLMGraphTransformer``, or of a class made from it."""
+    return any(full_name(cls) == _TRANSFORMER for cls in type(obj).__mro__)
+
+
+def accelerate_transformer(transformer: Any, accelerator: Accelerator | None) -> Any:
+    """Return a transformer of the same class and state, whose calls are requests."""
+    return program_twin(transformer, accelerator, _methods)
+
+
+def _methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
+    return {name: _request(getattr(cls, name)) for name in _ENTRIES}
+
+
+def _request(plain: Any) -> Any:
+    if inspect.iscoroutinefunction(plain):
+
+        @functools.wraps(plain)
+        async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with program_of(self).call():
+                return await plain(self, *args, **kwargs)
+
+        return acall
+
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with program_of(self).call():
+            return in_parallel(plain)(self, *args, **kwargs)
+
+    return call

@@ -8,8 +8,8 @@ from typing import Any
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.interception.program import intercepting
 from rag_accel_adapters.langchain.langgraph_edges import refused
-from rag_accel_adapters.langchain.langgraph_parts import is_graph
 from rag_accel_adapters.langchain.plan import graph_of
+from rag_accel_adapters.langchain.walk import is_graph
 
 TESTED_LANGGRAPH = "1.2.24"
 

@@ -1,23 +1,168 @@
-"""A whole runnable run as one request of the scheduler, with LangChain in control."""
+"""Runnables and compiled graphs whose runs are requests, with LangChain or LangGraph in control.
+
+All entries of a compiled graph run by two methods, ``stream`` and ``astream``; these are what a
+request is put around.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    HumanMessageChunk,
+    SystemMessage,
+    SystemMessageChunk,
+)
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.graph import Graph
 from langchain_core.tools import BaseTool
 from pydantic import PrivateAttr
 
-from langchain_rag_accel.explanation import EXPLANATION
-from langchain_rag_accel.given_values import values_of
-from langchain_rag_accel.program import Program
+from langchain_rag_accel.leaf_table import EXPLANATION
 from rag_accel.accelerator import Accelerator, current_request, default_accelerator
+from rag_accel.engine_api import Message, Role
 from rag_accel.interception.identity import activated, scoped
+from rag_accel.interception.program import AcceleratedProgram
+from rag_accel.interception.twins import is_twin, twin
 from rag_accel.interception.wrappers import astepped, stepped
+from rag_accel.leaves.recorded_prompts import MOST_VALUES, Values
+from rag_accel_adapters.langchain.langgraph_edges import called_without_context, skeleton
+
+_ROLES: Mapping[type[BaseMessage], Role] = {
+    SystemMessage: "system",
+    HumanMessage: "user",
+    AIMessage: "assistant",
+    SystemMessageChunk: "system",
+    HumanMessageChunk: "user",
+    AIMessageChunk: "assistant",
+}
+
+
+def values_of(given: Any) -> Values:
+    """Return texts, and messages of text, by their key; that of what stands alone is empty.
+
+    No code of the program's runs: what is of a class of its own is left out.
+    """
+    named = given if type(given) is dict else {"": given}
+    found: dict[str, str | tuple[Message, ...]] = {}
+    for name, value in islice(named.items(), MOST_VALUES):
+        known = value if type(value) is str else _turns(value)
+        if type(name) is str and known is not None:
+            found[name] = known
+    return found
+
+
+def _turns(value: Any) -> tuple[Message, ...] | None:
+    """Return messages as engines take them; None where one of them is anything else."""
+    told: Sequence[Any] = value if type(value) in (list, tuple) else (value,)
+    turns: list[Message] = []
+    for message in told:
+        role = _ROLES.get(type(message))
+        if role is None or type(message.content) is not str:
+            return None
+        turns.append(Message(role, message.content))
+    return tuple(turns)
+
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+class Program(AcceleratedProgram):
+    """A runnable as a program.
+
+    Args:
+        runnable: the program.
+        own: the accelerator it was given, if any.
+    """
+
+    def __init__(self, runnable: Runnable[Any, Any], own: Accelerator | None) -> None:
+        lent_ids = _of_graph(called_without_context, runnable) or frozenset[int]()
+        plan = _of_graph(skeleton, runnable)
+        super().__init__(runnable.get_name(), own, plan and plan.here, lent_ids)
+
+
+def _of_graph(look: Callable[[Any], T], runnable: Runnable[Any, Any]) -> T | None:
+    """Return what is seen in a program; None where looking, which runs the owner's code, fails."""
+    try:
+        return look(runnable)
+    except Exception as error:
+        # Text only: a kept record would keep the error, its frames and so the program alive.
+        _logger.warning("the plan of %s is unknown: %s", runnable.get_name(), repr(error))
+        return None
+
+
+#: of each accelerated graph; one made of another has that one's
+_programs: WeakKeyDictionary[Any, Program] = WeakKeyDictionary()
+
+
+def accelerate_graph(graph: Any, accelerator: Accelerator | None) -> Any:
+    """Return a compiled graph of the same class and state, whose runs are scheduled."""
+    made = twin(graph, accelerator, graph_methods)
+    if is_twin(made):
+        _program_of(made, accelerator)
+    return made
+
+
+def _program_of(graph: Any, own: Accelerator | None) -> Program:
+    found = _programs.get(graph)
+    return found if found is not None else _programs.setdefault(graph, Program(graph, own))
+
+
+def graph_program(graph: Any) -> Program | None:
+    """Return the program of an accelerated graph, None for another object."""
+    return next((made for one, made in list(_programs.items()) if one is graph), None)
+
+
+def graph_methods(cls: type, own: Accelerator | None) -> dict[str, Any]:
+    """Return the methods in which an accelerated graph differs from a graph of class ``cls``."""
+    plain: Any = cls  # a compiled graph's class
+
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
+        return values_of(args[0] if args else kwargs.get("input"))
+
+    @functools.wraps(plain.stream)
+    def stream(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        with _program_of(self, own).run(functools.partial(given, args, kwargs)) as scope:
+            yield from stepped(iter(plain.stream(self, *args, **kwargs)), scope)
+
+    @functools.wraps(plain.astream)
+    async def astream(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        with _program_of(self, own).run(functools.partial(given, args, kwargs)) as scope:
+            chunks = aiter(plain.astream(self, *args, **kwargs))
+            async with aclosing(astepped(chunks, scope)) as items:
+                async for item in items:
+                    yield item
+
+    @functools.wraps(plain.batch)
+    def batch(self: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        with _program_of(self, own).call(is_batch=True):
+            return plain.batch(self, *args, **kwargs)
+
+    @functools.wraps(plain.abatch)
+    async def abatch(self: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        with _program_of(self, own).call(is_batch=True):
+            return await plain.abatch(self, *args, **kwargs)
+
+    @functools.wraps(plain.copy)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = plain.copy(self, *args, **kwargs)
+        if made.nodes is self.nodes:  # the same program, under another config perhaps
+            _programs[made] = _program_of(self, own)
+        return made
+
+    return {"stream": stream, "astream": astream, "batch": batch, "abatch": abatch, "copy": copy}
 
 
 class AcceleratedRunnable(RunnableBinding[Any, Any]):

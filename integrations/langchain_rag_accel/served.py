@@ -28,7 +28,7 @@ from rag_accel.serving.served import (
     ServingTerms,
     whole_answer,
 )
-from rag_accel_adapters.langchain.langgraph_parts import is_graph
+from rag_accel_adapters.langchain.walk import is_graph
 
 
 def serve_object(obj: Any, terms: ServingTerms) -> Served | None:

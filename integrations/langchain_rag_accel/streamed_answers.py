@@ -32,8 +32,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from rag_accel.serving.served import MESSAGES
 from rag_accel.system.methods import syntax_of
 from rag_accel_adapters.langchain.callables import free_variables
-from rag_accel_adapters.langchain.langgraph_parts import is_graph
-from rag_accel_adapters.langchain.walk import LEAF_BASES, is_users, leaves
+from rag_accel_adapters.langchain.walk import LEAF_BASES, is_graph, is_users, leaves
 
 _CALLS = ("invoke", "ainvoke")
 #: names under which objects of the frameworks run; what is looked for where the object is unknown

@@ -8,9 +8,11 @@ from rag_accel import shutdown
 if TYPE_CHECKING:
     from llama_index_rag_accel.accelerate import accelerate, explain, prepare
     from llama_index_rag_accel.components.embeddings import RagAccelEmbedding
-    from llama_index_rag_accel.components.graph_retriever import RagAccelGraphRetriever
     from llama_index_rag_accel.components.llms import RagAccelLLM
-    from llama_index_rag_accel.components.retrievers import RagAccelRetriever
+    from llama_index_rag_accel.components.retrievers import (
+        RagAccelGraphRetriever,
+        RagAccelRetriever,
+    )
     from llama_index_rag_accel.components.vector_stores import RagAccelVectorStore
     from llama_index_rag_accel.coverage import coverage
     from rag_accel.interception import activate

@@ -22,16 +22,12 @@ from llama_index_rag_accel.entries import (
     is_program,
     requests_of,
 )
-from llama_index_rag_accel.explanation import EXPLANATION
 from llama_index_rag_accel.integration import INTEGRATION
-from llama_index_rag_accel.leaf_table import LLAMA_INDEX, does_work
-from llama_index_rag_accel.recognised import RECOGNISED
+from llama_index_rag_accel.leaf_table import EXPLANATION, LLAMA_INDEX, RECOGNISED, does_work
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.recognised_parts import Preparation
 from rag_accel.interception.integration import Acceleration
 from rag_accel.interception.leaf_table import is_scheduled
 from rag_accel.interception.twins import program_twin, twin
-from rag_accel_adapters.llama_index.walk import walk
 
 
 def _make(obj: Any, accelerator: Accelerator | None) -> Any:
@@ -71,7 +67,7 @@ ACCELERATION = Acceleration(
     ),
     is_open=lambda obj: isinstance(obj, BaseIndex),
     explain=EXPLANATION.of,
-    prepare=Preparation(RECOGNISED, lambda program: (found.obj for found in walk(program))).of,
+    prepare=functools.partial(RECOGNISED.prepare, LLAMA_INDEX),
     coverage=coverage,
     methods=[
         *LLAMA_INDEX.working_methods(),

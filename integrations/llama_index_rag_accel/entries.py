@@ -10,32 +10,70 @@ import functools
 import inspect
 import weakref
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from functools import partial
+from itertools import islice
 from threading import Thread
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
 from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentChatResponse
-from llama_index.core.indices.property_graph import (
-    SchemaLLMPathExtractor,
-    SimpleLLMPathExtractor,
-)
+from llama_index.core.indices.property_graph import SchemaLLMPathExtractor, SimpleLLMPathExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.schema import QueryBundle
 from workflows import Workflow
 from workflows.events import StopEvent
 from workflows.handler import WorkflowHandler
 
-from llama_index_rag_accel.concurrency.parallel_calls import spread
-from llama_index_rag_accel.given_values import values_of
+from llama_index_rag_accel.concurrency.offload import spread
 from rag_accel.accelerator import Accelerator
+from rag_accel.engine_api import Message, Role
 from rag_accel.interception.twins import program_of
 from rag_accel.interception.wrappers import StreamScope, astepped, stepped
+from rag_accel.leaves.recorded_prompts import MOST_VALUES, Values
 from rag_accel.system.methods import called_on
+
+_ROLES: Mapping[MessageRole, Role] = {
+    MessageRole.SYSTEM: "system",
+    MessageRole.USER: "user",
+    MessageRole.ASSISTANT: "assistant",
+}
+
+
+def values_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
+    """Return questions, and messages of text, by the place or the name of the argument.
+
+    No code of the program's runs: what is of a class of its own is left out.
+    """
+    named = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+    found: dict[str, str | tuple[Message, ...]] = {}
+    for name, value in islice(named.items(), MOST_VALUES):
+        text = value.query_str if type(value) is QueryBundle else value
+        known = text if type(text) is str else _turns(text)
+        if known is not None:
+            found[name] = known
+    return found
+
+
+def _turns(value: Any) -> tuple[Message, ...] | None:
+    """Return messages as engines take them; None where one of them is anything else."""
+    if type(value) is not list:
+        return None
+    told: list[Any] = value
+    turns: list[Message] = []
+    for message in told:
+        if type(message) is not ChatMessage or message.role not in _ROLES:
+            return None
+        if any(type(block) is not TextBlock for block in message.blocks):
+            return None
+        turns.append(Message(_ROLES[message.role], message.content or ""))
+    return tuple(turns)
+
 
 #: by the base class of a program, its public methods that do work
 ENTRIES: Mapping[type, tuple[str, ...]] = {

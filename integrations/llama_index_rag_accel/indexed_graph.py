@@ -23,21 +23,19 @@ from rag_accel.adoption.shared_hops import SharedHops
 from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_call import held, is_nested
-from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
+from rag_accel.interception.leaf_table import LeafMethod
 from rag_accel.interception.wrappers import borrowed
 from rag_accel.system.loops import runs_in_loop
+from rag_accel.system.methods import plain_class, plain_method
 from rag_accel.system.weak_maps import ByClass
-from rag_accel_adapters.llama_index.graph_retrievers import (
-    obstacle_of_size,
-    obstacle_of_store,
-    obstacle_to_sharing,
-)
 from rag_accel_adapters.llama_index.graph_stores import (
     ITS_OWN,
     RelMap,
     SharedSearches,
     answers,
     index_obstacle,
+    obstacle_of_size,
+    obstacle_to_sharing,
     searches_as_known,
     searches_unchanged,
     shared,
@@ -52,7 +50,7 @@ _WHERE = "graph index"
 _is_stores_own: ContextVar[bool] = ContextVar("rag_accel_is_graphs_own", default=False)
 
 #: tells whether stores of a class may be searched by an index
-is_indexed = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
+is_indexed = ByClass(lambda cls: searches_as_known(plain_class(cls)))
 
 
 def indexed(original: Method, leaf: LeafMethod, plain: Method, spread: Spread) -> Method:
@@ -184,9 +182,7 @@ def why_not_shared(retriever: BasePGRetriever) -> str | None:
     None where they do, once its store was met unchanged.
     """
     store = retriever._graph_store
-    reason = obstacle_to_sharing(retriever, plain_class(type(retriever)), _below_spans)
-    if reason is None:
-        reason = obstacle_of_store(store, plain_class(type(store)), plain_method)
+    reason = obstacle_to_sharing(retriever, _below_spans)
     return reason if reason is not None else obstacle_of_size(store)  # type: ignore[arg-type]
 
 
@@ -197,7 +193,7 @@ def why_not_indexed(store: Any) -> str | None:
     cls = plain_class(type(store))
     if not is_indexed(cls):
         return "the searches of its class are not those that are known"
-    if not searches_unchanged(store, cls, plain_method):
+    if not searches_unchanged(store):
         return "what it searches with was replaced"
     return index_obstacle(store) or ""
 
@@ -237,11 +233,7 @@ def _asking(store: Any) -> BasePGRetriever | None:
 def _search(identity: RequestIdentity, store: Any, name: str) -> Method | None:
     """Return a search by the index of a store; None where the store is to be asked."""
     cls = type(store)
-    if (
-        _is_stores_own.get()
-        or not is_indexed(cls)
-        or not searches_unchanged(store, plain_class(cls), plain_method)
-    ):
+    if _is_stores_own.get() or not is_indexed(cls) or not searches_unchanged(store):
         return None
     try:
         return answers(store, name)

@@ -12,7 +12,7 @@ INTEGRATION = Integration(
     roots=("llama_index", "workflows"),
     components={
         "RagAccelEmbedding": "components.embeddings",
-        "RagAccelGraphRetriever": "components.graph_retriever",
+        "RagAccelGraphRetriever": "components.retrievers",
         "RagAccelLLM": "components.llms",
         "RagAccelRetriever": "components.retrievers",
         "RagAccelVectorStore": "components.vector_stores",

@@ -1,6 +1,6 @@
-"""The methods in which LlamaIndex objects do their work.
+"""LlamaIndex as a framework: the methods in which its objects do their work, and explanations.
 
-Beside them stand those that block a loop meanwhile, or make calls that do not need each other.
+Among them are methods that block a loop meanwhile, or make calls that do not need each other.
 
 Embeddings and retrievers are intercepted below their own events, caches and rate limiters; models
 around them, since there is no method between a model's events and its work.
@@ -20,6 +20,8 @@ from llama_index.core.base.embeddings.base_sparse import BaseSparseEmbedding
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.embeddings.multi_modal_base import MultiModalEmbedding
 from llama_index.core.graph_stores.types import PropertyGraphStore
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 from llama_index.core.multi_modal_llms.base import MultiModalLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
@@ -33,31 +35,68 @@ from llama_index_rag_accel.concurrency.offload import (
     leaving_within,
     may_leave,
     off_loop,
+    reason_to_stay,
+    spread,
     stays_on_loop,
 )
-from llama_index_rag_accel.concurrency.parallel_calls import spread
-from llama_index_rag_accel.indexed_graph import indexed, is_indexed
-from llama_index_rag_accel.owned_search import is_recognised, may_be_owned, searching
-from llama_index_rag_accel.recognised import RECOGNISED
-from rag_accel.accelerator import RequestIdentity
+from llama_index_rag_accel.entries import is_program
+from llama_index_rag_accel.indexed_graph import indexed, is_indexed, why_not_indexed, why_not_shared
+from llama_index_rag_accel.owned_search import (
+    is_recognised,
+    may_be_owned,
+    searching,
+    why_not_searched,
+)
+from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.adoption.embedding_calls import Role
-from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser
-from rag_accel.adoption.prefetching_methods import EmbeddingsAhead
+from rag_accel.adoption.owned_embedding import EmbeddingMethod, EmbeddingRecogniser, EmbeddingsAhead
 from rag_accel.adoption.proxy_calls import StandingIn
+from rag_accel.adoption.recognised_parts import RecognisedParts
 from rag_accel.engine_api import PrimitiveKind
+from rag_accel.interception.explanation import (
+    AROUND_LEAVES,
+    BORROWED,
+    GRAPH_RETRIEVAL,
+    ExplainedPart,
+    Explanation,
+    recognised_store,
+)
 from rag_accel.interception.leaf_table import (
     Framework,
     LeafMethod,
+    is_composite,
     leaf_class,
     leaf_methods,
-    plain_class,
-    plain_method,
 )
 from rag_accel.system.classes import does_the_same
+from rag_accel.system.methods import plain_class, plain_method
 from rag_accel_adapters.llama_index.documents import documents_in, question_in
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
+from rag_accel_adapters.llama_index.plan import graph_of
 from rag_accel_adapters.llama_index.proxies import PROXIES
-from rag_accel_adapters.llama_index.walk import walk
+from rag_accel_adapters.llama_index.walk import FoundPart, walk
+
+
+def _why_not_searched(leaf: Any) -> str | None:
+    if isinstance(leaf, BasePGRetriever):
+        reason = why_not_shared(leaf)
+        return "" if reason is None else f"no graph retrieval: {reason}"
+    found = why_not_searched(leaf)
+    return why_not_indexed(leaf) if found is None else found
+
+
+RECOGNISED = RecognisedParts(
+    BaseEmbedding,
+    EMBEDDINGS,
+    PROXIES,
+    _why_not_searched,
+    {
+        BaseEmbedding: "RagAccelEmbedding embeds with a local model",
+        BasePydanticVectorStore: "RagAccelVectorStore searches on an engine",
+        BaseLLM: "RagAccelLLM runs a local model, or calls the servers of a RemoteLLM",
+    },
+)
+
 
 DECODING, SEARCHING = PrimitiveKind.DECODING, PrimitiveKind.SEARCHING
 EMBEDDING, RERANKING = PrimitiveKind.EMBEDDING, PrimitiveKind.RERANKING
@@ -119,7 +158,7 @@ def _chunk_len(obj: Any, cls: type) -> int | None:
     """Return the texts of a chunk, unless a cache or a limiter has a say in what is computed."""
     if obj.embeddings_cache is not None or obj.rate_limiter is not None:
         return None
-    is_known = does_the_same(cls, BaseEmbedding, _BATCH_METHODS, plain_method)
+    is_known = does_the_same(cls, BaseEmbedding, _BATCH_METHODS)
     return obj.embed_batch_size if is_known else None
 
 
@@ -272,7 +311,7 @@ LLAMA_INDEX = Framework(
     is_composite_call=_is_composite_call,
     spread=spread,
     why_not=RECOGNISED.why_not,
-    may_be_owned=partial(EMBEDDINGS.may_adopt, method=plain_method),
+    may_be_owned=EMBEDDINGS.may_adopt,
     documents=documents_in,
     question=question_in,
 )
@@ -284,3 +323,78 @@ def does_work(cls: type) -> bool:
     return known.framework is LLAMA_INDEX and any(
         leaf.flavour != "composite" for leaf in leaf_methods(cls)
     )
+
+
+_PROGRAM = f"{AROUND_LEAVES}, each call or run of it is one request"
+_PART = f"{AROUND_LEAVES}, as part of a request"
+
+
+def _parts(program: Any, accelerator: Accelerator) -> Iterator[ExplainedPart]:
+    for found in walk(program):
+        lines = tuple(_lines(found, accelerator))
+        yield ExplainedPart(found.path, lines, _is_leaf(found.obj))
+
+
+def _is_leaf(obj: Any) -> bool:
+    """Tell whether an object does work itself rather than having others do it."""
+    return does_work(type(obj)) and not is_composite(obj)
+
+
+def _lines(found: FoundPart, accelerator: Accelerator) -> Iterator[str]:
+    obj = found.obj
+    name = type(obj).__name__
+    if _is_leaf(obj):
+        yield f"{name}: {_how(found, accelerator)}"
+    elif is_program(obj):
+        yield f"{name}: {_PART if found.around else _PROGRAM}"
+    elif isinstance(obj, BaseIndex):
+        yield f"{name}: what it makes is accelerated, each insertion is a request"
+    yield from (f"{name}.{said}" for said in _on_loop(obj, accelerator))
+
+
+def _how(found: FoundPart, accelerator: Accelerator) -> str:
+    described = RECOGNISED.describe(found.obj, accelerator, _searched)
+    if described is not None:
+        return described
+    if _is_inner(found):
+        return "part of the leaf that holds it: runs within its call"
+    return RECOGNISED.borrowed(found.obj, accelerator)
+
+
+def _searched(leaf: Any) -> str | None:
+    if isinstance(leaf, BasePGRetriever):
+        reason = why_not_shared(leaf)
+        return GRAPH_RETRIEVAL if reason is None else f"{BORROWED} (no graph retrieval: {reason})"
+    return recognised_store(why_not_searched(leaf)) if is_recognised(type(leaf)) else None
+
+
+def _is_inner(found: FoundPart) -> bool:
+    """Tell whether a leaf that holds an object counts its calls as its own."""
+    holders = (holder for holder in found.around if _is_leaf(holder))
+    kinds = {leaf.kind for holder in holders for leaf in leaf_methods(type(holder))}
+    inner = tuple(base for kind in kinds for base in LLAMA_INDEX.inner.get(kind, ()))
+    return isinstance(found.obj, inner)
+
+
+def _on_loop(obj: Any, accelerator: Accelerator) -> Iterator[str]:
+    """Yield where the async methods run that upstream lets block their loop, together."""
+    cls = type(obj)
+    methods = leaf_methods(cls) if leaf_class(cls).framework is LLAMA_INDEX else ()
+    options = accelerator.options
+    known_proxy = PROXIES.fitting(obj)
+    has_proxy = known_proxy is not None and known_proxy.describe(options) is not None
+    by_place: dict[str, list[str]] = {}
+    for leaf in methods:
+        known = blocking_method(plain_method(plain_class(cls), leaf.name))
+        if known is None:
+            continue
+        reason = reason_to_stay(
+            known, obj, accelerator, is_search=has_proxy and leaf.kind is PrimitiveKind.SEARCHING
+        )
+        where = "leaves its loop free" if reason is None else f"blocks its loop: {reason}"
+        by_place.setdefault(where, []).append(leaf.name)
+    for where, (first, *others) in by_place.items():
+        yield f"{first} {where}" + (f"; the same for {', '.join(others)}" if others else "")
+
+
+EXPLANATION = Explanation(LLAMA_INDEX, _parts, graph_of)

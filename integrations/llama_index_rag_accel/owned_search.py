@@ -14,19 +14,16 @@ from rag_accel.accelerator import RequestIdentity
 from rag_accel.adoption.copied_search import CopiedSearch, is_due, left_to_its_store
 from rag_accel.adoption.known_classes import overrides
 from rag_accel.adoption.store_copies import is_large, size_obstacle
-from rag_accel.interception.leaf_table import LeafMethod, plain_class, plain_method
+from rag_accel.interception.leaf_table import LeafMethod
+from rag_accel.system.methods import plain_class
 from rag_accel.system.weak_maps import ByClass
-from rag_accel_adapters.llama_index.stores import (
-    SIMPLE,
-    searches_as_known,
-    searches_unchanged,
-)
+from rag_accel_adapters.llama_index.stores import SIMPLE, searches_as_known, searches_unchanged
 
 Method = Callable[..., Any]
 
 
 #: tells whether an owned engine may search stores of a class
-is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls), plain_method))
+is_recognised = ByClass(lambda cls: searches_as_known(plain_class(cls)))
 
 
 def why_not_searched(store: Any) -> str | None:
@@ -36,7 +33,7 @@ def why_not_searched(store: Any) -> str | None:
     cls = plain_class(type(store))
     if not is_recognised(cls):
         return overrides(cls, SimpleVectorStore)
-    if not searches_unchanged(store, cls, plain_method):
+    if not searches_unchanged(store):
         return "what it searches with was replaced"
     return size_obstacle(SIMPLE, store) or ""
 
@@ -101,7 +98,5 @@ def _query(store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> VectorS
     if query.filters is not None or type(query.node_ids) not in (list, type(None)):
         return None
     # In this order: of a small store, the search may take no longer than without us.
-    is_fit = is_large(SIMPLE, store) and searches_unchanged(
-        store, plain_class(type(store)), plain_method
-    )
+    is_fit = is_large(SIMPLE, store) and searches_unchanged(store)
     return query if is_fit else None

@@ -15,7 +15,7 @@ from rag_accel.engines.embedding.hosted_engine import ServerAnswer
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.engines.http.endpoints import EndpointGate
 from rag_accel.errors import ConfigError
-from rag_accel.system.classes import PlainMethod, does_the_same, full_name, known_base
+from rag_accel.system.classes import does_the_same, full_name, known_base
 
 #: Asks a server for texts, by a gate where its calls are limited.
 AskByGate = Callable[[list[str], EndpointGate | None], ServerAnswer]
@@ -84,7 +84,7 @@ def _method(cls: type, name: str) -> Any:
     return getattr(cls, name, None)
 
 
-Adopter = Callable[[Any, type, PlainMethod], AdoptedEmbeddings]
+Adopter = Callable[[Any, type], AdoptedEmbeddings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +124,24 @@ class KnownEmbeddings:
         for name, known in self._known.items():
             yield ClassRow(name, known.acts, known.unless)
 
-    def may_adopt(self, cls: type, method: PlainMethod = _method) -> bool:
+    def may_adopt(self, cls: type) -> bool:
         """Tell whether objects of a class may be run by an owned engine."""
-        return self._find(cls, method) is not None
+        return self._find(cls) is not None
 
-    def adopt(self, obj: Any, cls: type, method: PlainMethod = _method) -> AdoptedEmbeddings | None:
+    def adopt(self, obj: Any, cls: type) -> AdoptedEmbeddings | None:
         """Return how an owned engine can run ``obj``, which is a plain ``cls``; None if not."""
-        adopter = self._find(cls, method)
+        adopter = self._find(cls)
         if adopter is None:
             return None
         try:
-            return adopter(obj, cls, method)
+            return adopter(obj, cls)
         except NotAdoptedError:
             return None
 
-    def limited(self, obj: Any, cls: type, method: PlainMethod, gate: EndpointGate) -> Any:
+    def limited(self, obj: Any, cls: type, gate: EndpointGate) -> Any:
         """Return ``obj`` as it sends by a gate; itself if its class is not known to send."""
         if cls not in self._limits:
-            known = None if self._find(cls, method) is None else self._known_of(cls)
+            known = None if self._find(cls) is None else self._known_of(cls)
             self._limits[cls] = None if known is None else known.limit
         limit = self._limits[cls]
         return obj if limit is None else limit(obj, gate)
@@ -150,28 +150,28 @@ class KnownEmbeddings:
         names = map(full_name, cls.__mro__)
         return next((self._known[name] for name in names if name in self._known), None)
 
-    def why_not(self, obj: Any, cls: type, method: PlainMethod = _method) -> str | None:
+    def why_not(self, obj: Any, cls: type) -> str | None:
         """Return why no engine runs ``obj``, whose class is known; None if one does."""
         known = known_base(cls, self._known)
         if known is None:
             return None
-        adopter = self._find(cls, method)
+        adopter = self._find(cls)
         if adopter is None:
             return overrides(cls, known)
         try:
-            adopter(obj, cls, method)
+            adopter(obj, cls)
         except NotAdoptedError as error:
             return str(error)
         return None
 
-    def _find(self, cls: type, method: PlainMethod) -> Adopter | None:
+    def _find(self, cls: type) -> Adopter | None:
         if cls not in self._of_classes:
-            self._of_classes[cls] = self._look_up(cls, method)
+            self._of_classes[cls] = self._look_up(cls)
         return self._of_classes[cls]
 
-    def _look_up(self, cls: type, method: PlainMethod) -> Adopter | None:
+    def _look_up(self, cls: type) -> Adopter | None:
         known = known_base(cls, self._known)
-        if known is None or not does_the_same(cls, known, self._methods, method):
+        if known is None or not does_the_same(cls, known, self._methods):
             return None
         return self._known[full_name(known)].adopt
 
@@ -275,14 +275,14 @@ SERVER_UNLESS = (
 
 
 def server_class(
-    calls: Callable[[Any, type, PlainMethod], HostedCalls],
+    calls: Callable[[Any, type], HostedCalls],
     limit: Limit,
     unless: tuple[str, ...] = SERVER_UNLESS,
 ) -> EmbeddingsClass:
     """Return a class of embeddings on servers, whose small requests may share calls."""
 
-    def adopt(obj: Any, cls: type, method: PlainMethod) -> AdoptedEmbeddings:
-        return adopt_server(calls(obj, cls, method))
+    def adopt(obj: Any, cls: type) -> AdoptedEmbeddings:
+        return adopt_server(calls(obj, cls))
 
     return EmbeddingsClass(adopt, SERVER, unless, limit)
 

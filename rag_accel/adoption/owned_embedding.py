@@ -9,24 +9,32 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from rag_accel.accelerator import RequestIdentity
-from rag_accel.adoption.embedding_calls import AskAlone, EmbeddingCall, Role, warn_unused
+from rag_accel.adoption.embedding_calls import (
+    AskAlone,
+    EmbeddingCall,
+    EmbeddingPrefetch,
+    Role,
+    taking_from,
+    warn_unused,
+)
 from rag_accel.adoption.embeddings import HostedCalls, KnownEmbeddings
 from rag_accel.adoption.endpoint_gates import gate_for
 from rag_accel.engines.embedding.hosted_engine import is_small
 from rag_accel.engines.embedding.hosted_texts import CallTurn, Flight, Rows, rows_of
 from rag_accel.interception import wrappers
-from rag_accel.interception.fallback import awith_fallback, with_fallback
+from rag_accel.interception.fallback import awith_fallback, fail_open, with_fallback
 from rag_accel.interception.leaf_call import LeafCall, is_nested, meters, note_leaf
-from rag_accel.interception.leaf_table import (
-    LeafMethod,
-    leaf_class,
+from rag_accel.interception.leaf_table import LeafMethod, leaf_class
+from rag_accel.system.methods import (
+    decorated_as,
+    is_decorated,
     plain_class,
     plain_method,
+    undecorated,
 )
-from rag_accel.system.methods import decorated_as, is_decorated, undecorated
 
 _WHERE = "embedding"
 
@@ -208,7 +216,7 @@ class EmbeddingRecogniser:
         texts = [given[0]] if how.one else given[0]
         if not isinstance(texts, list | tuple) or not all(map(_is_text, texts)):
             return None
-        adopted = self.known.adopt(obj, plain_class(type(obj)), plain_method)
+        adopted = self.known.adopt(obj, plain_class(type(obj)))
         warn_unused(identity.accelerator, plain_class(type(obj)), adopted)
         if adopted is None or not _may_share(adopted.hosted, texts):
             return None
@@ -229,7 +237,7 @@ class EmbeddingRecogniser:
         gate = gate_for(identity, obj, is_batch=is_batch)
         if gate is None:
             return obj
-        limited = partial(self.known.limited, obj, plain_class(type(obj)), plain_method, gate)
+        limited = partial(self.known.limited, obj, plain_class(type(obj)), gate)
         return with_fallback(identity.accelerator, limited, lambda: obj, "endpoint")
 
 
@@ -394,3 +402,66 @@ def _may_share(hosted: HostedCalls | None, texts: Sequence[str]) -> bool:
     if type(texts) is not list or any(type(text) is not str for text in texts):
         return False
     return len(texts) <= hosted.max_texts and is_small(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsAhead:
+    """A framework's method that embeds a list chunk by chunk, and the way to its texts.
+
+    The method itself runs as always, around calls of the recogniser's methods; only what those
+    calls are going to ask for is handed to the engine before.
+
+    Args:
+        recogniser: recognises the objects.
+        argument: the name of its first argument, the list of texts.
+        chunk_len: returns how many texts an object embeds in a call, given its plain class; None
+            if what it is going to ask for cannot be told.
+    """
+
+    recogniser: EmbeddingRecogniser
+    argument: str
+    chunk_len: Callable[[Any, type], int | None]
+
+    def owned(self, original: Method, leaf: LeafMethod, borrowed: Method) -> Method:
+        """Return the version of the method that hands its texts over before it begins."""
+
+        def sync(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            with taking_from(self.begin(identity, obj, args, kwargs, on_loop=False)):
+                return original(obj, *args, **kwargs)
+
+        async def coroutine(identity: RequestIdentity, obj: Any, *args: Any, **kwargs: Any) -> Any:
+            with taking_from(self.begin(identity, obj, args, kwargs, on_loop=True)):
+                return await original(obj, *args, **kwargs)
+
+        return coroutine if leaf.flavour == "coroutine" else sync
+
+    def begin(
+        self,
+        identity: RequestIdentity,
+        obj: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        on_loop: bool,
+    ) -> EmbeddingPrefetch | None:
+        """Hand the texts of a call over, if its object is recognised and needs several chunks."""
+        texts = args[0] if args else kwargs.get(self.argument)
+        if not leaf_class(type(obj)).may_be_owned or not _are_texts(texts) or is_nested(obj):
+            return None
+        cls = plain_class(type(obj))
+        chunk_len = self.chunk_len(obj, cls)
+        if chunk_len is None or len(texts) <= chunk_len:
+            return None
+        adopted = self.recogniser.known.adopt(obj, cls)
+        if adopted is None or adopted.hosted is not None:
+            return None
+        call = EmbeddingCall(identity, adopted, obj, texts, "document")
+        try:
+            return call.submit(on_loop=on_loop)
+        except Exception as error:
+            fail_open(identity.accelerator, error, "embedding")
+            return None
+
+
+def _are_texts(value: object) -> TypeGuard[Sequence[str]]:
+    return isinstance(value, list | tuple) and all(type(text) is str for text in value)

@@ -19,7 +19,8 @@ from rag_accel.adoption.served_models import ServerHooks
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.engines.http.endpoints import EndpointGate
-from rag_accel.system.classes import PlainMethod, does_the_same, full_name, known_base
+from rag_accel.system.classes import does_the_same, full_name, known_base
+from rag_accel.system.methods import plain_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +104,32 @@ class ProxyClass:
     tell: Callable[[Any, Any], Any] | None = None
     is_served: bool = False
     effects: Mapping[str, str] = field(default_factory=dict[str, str])
-    check: Callable[[Any, type, PlainMethod], object] | None = None
+    check: Callable[[Any, type], object] | None = None
     cross_encoder: Callable[[Any], Any] | None = None
     is_of_use: Callable[[Any, Ask], bool] | None = None
     samples: Callable[[Any], bool] = lambda obj: False
 
-    def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
-        """Return why a proxy of an object of a plain class is of no use; None if it is of use."""
+    def why_not(self, obj: Any) -> str | None:
+        """Return why a proxy of an object is of no use; None if it is of use."""
         if self.check is not None:
             try:
-                self.check(obj, cls, method)
+                self.check(obj, plain_class(type(obj)))
             except NotAdoptedError as error:
                 return str(error)
         return self.obstacle(obj)
 
-    def fits(self, obj: Any, cls: type, method: PlainMethod) -> bool:
-        """Tell whether a proxy of an object of a plain class is of use."""
-        return self.why_not(obj, cls, method) is None
+    def describe(self, options: Options) -> str | None:
+        """Return how an object with proxies runs under options; None if nothing acts on it."""
+        effects = [text for option, text in self.effects.items() if getattr(options, option)]
+        if self.effects and not effects:
+            return None
+        return f"recognised {self.name}: {'; '.join((self.acts, *effects))}"
+
+    def switched_off(self, options: Options) -> str:
+        """Return which options switch off all effects; empty if some effect is on."""
+        if any(getattr(options, name) for name in self.effects):
+            return ""
+        return " and ".join(f"{name} is off; {name}=True" for name in self.effects)
 
 
 #: What acts on recognised models, stores and rerankers, and what switches it off.
@@ -161,69 +171,27 @@ class ProxyClasses:
         for name, known in self._known.items():
             yield ClassRow(name, "; ".join((known.acts, *known.effects.values())), known.unless)
 
-    def describe(self, obj: Any, cls: type, method: PlainMethod, options: Options) -> str | None:
-        """Return how an object with proxies runs under options; None if it has none."""
-        known = self.find(cls, method)
-        if known is None or not known.fits(obj, cls, method):
-            return None
-        effects = [text for option, text in known.effects.items() if getattr(options, option)]
-        if known.effects and not effects:
-            return None
-        return f"recognised {known.name}: {'; '.join((known.acts, *effects))}"
-
-    def why_not(self, obj: Any, cls: type, method: PlainMethod) -> str | None:
+    def why_not(self, obj: Any) -> str | None:
         """Return why an object of a known class has no proxies; None if it has some."""
-        base = known_base(cls, self._known)
+        cls = plain_class(type(obj))
+        base, known = known_base(cls, self._known), self.find(cls)
         if base is None:
             return None
-        known = self.find(cls, method)
-        return overrides(cls, base) if known is None else known.why_not(obj, cls, method)
+        return overrides(cls, base) if known is None else known.why_not(obj)
 
-    def language_model(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
-        """Return the language model that an object with proxies calls; None if it has none."""
-        known = self.find(cls, method)
-        if known is None or known.model is None or not known.fits(obj, cls, method):
-            return None
-        return known.model(obj)
+    def fitting(self, obj: Any) -> ProxyClass | None:
+        """Return what is known of an object's class; None unless a proxy of it is of use."""
+        known = self.find(plain_class(type(obj)))
+        return known if known is not None and known.why_not(obj) is None else None
 
-    def samples(self, obj: Any, cls: type, method: PlainMethod) -> bool:
-        """Tell whether an object with a language model draws tokens by chance as a rule."""
-        known = self.find(cls, method)
-        return known is not None and known.samples(obj)
-
-    def cross_encoder(self, obj: Any, cls: type, method: PlainMethod) -> Any | None:
-        """Return the cross-encoder that scores for an object with proxies; None if none does."""
-        known = self.find(cls, method)
-        if known is None or known.cross_encoder is None or not known.fits(obj, cls, method):
-            return None
-        return known.cross_encoder(obj)
-
-    def switched_off(self, cls: type, method: PlainMethod, options: Options) -> str:
-        """Return which options switch off all effects on a class; empty if some effect is on."""
-        known = self.find(cls, method)
-        names = [] if known is None else list(known.effects)
-        if any(getattr(options, name) for name in names):
-            return ""
-        return " and ".join(f"{name} is off; {name}=True" for name in names)
-
-    def is_served(self, obj: Any, cls: type, method: PlainMethod) -> bool:
-        """Tell whether an object sends prompts to a server, which is told of their texts."""
-        known = self.find(cls, method)
-        return known is not None and known.is_served and known.fits(obj, cls, method)
-
-    def find(self, cls: type, method: PlainMethod) -> ProxyClass | None:
+    def find(self, cls: type) -> ProxyClass | None:
         """Return what is known of a plain class: it is a known one or does what that does."""
-        try:
-            return self._of_classes[cls]
-        except KeyError:
+        if cls not in self._of_classes:
             base = known_base(cls, self._known)
-            found = None if base is None else self._unless_changed(cls, base, method)
-            self._of_classes[cls] = found
-            return found
-
-    def _unless_changed(self, cls: type, base: type, method: PlainMethod) -> ProxyClass | None:
-        known = self._known[full_name(base)]
-        return known if does_the_same(cls, base, known.methods, method) else None
+            known = None if base is None else self._known[full_name(base)]
+            is_same = known is None or base is None or does_the_same(cls, base, known.methods)
+            self._of_classes[cls] = known if is_same else None
+        return self._of_classes[cls]
 
 
 def replaced(obj: Any, **attributes: Any) -> Any:

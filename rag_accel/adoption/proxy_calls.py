@@ -16,12 +16,8 @@ from rag_accel.adoption.generation import GenerateCall, GenerateHooks
 from rag_accel.adoption.proxies import Ask, ClientWork, ProxyClass, ProxyClasses
 from rag_accel.interception.fallback import start_in_pool, with_fallback
 from rag_accel.interception.leaf_call import is_nested, meters, note_work_on_engine
-from rag_accel.interception.leaf_table import (
-    LeafMethod,
-    is_default,
-    plain_class,
-    plain_method,
-)
+from rag_accel.interception.leaf_table import LeafMethod, is_default
+from rag_accel.system.methods import plain_class
 from rag_accel.system.weak_maps import ByClass
 
 Method = Callable[..., Any]
@@ -32,9 +28,7 @@ class StandingIn:
 
     def __init__(self, proxies: ProxyClasses) -> None:
         #: returns what is known of a class; None if its objects have no proxies
-        self.known: ByClass[ProxyClass | None] = ByClass(
-            lambda cls: proxies.find(plain_class(cls), plain_method)
-        )
+        self.known: ByClass[ProxyClass | None] = ByClass(lambda cls: proxies.find(plain_class(cls)))
 
     def may_be_proxied(self, cls: type) -> bool:
         """Tell whether objects of a class may have proxies."""
@@ -70,11 +64,8 @@ class StandingIn:
 
 def _proxy(known: ProxyClass, ask: Ask, obj: Any) -> Any:
     """Return what replaces an object for one call: itself where a proxy is of no use."""
-    if known.is_of_use is not None:
-        fits = known.is_of_use(obj, ask)
-    else:
-        fits = known.fits(obj, plain_class(type(obj)), plain_method)
-    return known.make(obj, ask) if fits else obj
+    is_of_use = known.is_of_use or (lambda obj, ask: known.why_not(obj) is None)
+    return known.make(obj, ask) if is_of_use(obj, ask) else obj
 
 
 def _notes(obj: Any, leaf: LeafMethod, args: Sequence[Any]) -> list[Callable[[], None]]:

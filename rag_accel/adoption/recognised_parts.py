@@ -15,23 +15,20 @@ from rag_accel.adoption.clients import RERANK, cross_encoder_engine
 from rag_accel.adoption.embeddings import KnownEmbeddings
 from rag_accel.adoption.proxies import ProxyClasses
 from rag_accel.config import is_enabled
-from rag_accel.interception.explanation import AROUND_PARTS, BORROWED, component
+from rag_accel.interception.explanation import BORROWED, component
 from rag_accel.interception.fallback import with_fallback
 from rag_accel.interception.identity import activated
 from rag_accel.interception.leaf_table import (
+    AROUND_PARTS,
     NO_ENGINE,
+    Framework,
     is_scheduled,
     leaf_base,
     leaf_class,
-    plain_class,
-    plain_method,
 )
-from rag_accel.interception.option_reach import (
-    ADOPTED_EMBEDDINGS,
-    ADOPTED_LLM,
-    SERVED_LLM,
-)
+from rag_accel.interception.option_reach import ADOPTED_EMBEDDINGS, ADOPTED_LLM, SERVED_LLM
 from rag_accel.scheduler.messages import EngineName
+from rag_accel.system.methods import plain_class
 
 _NONE = ProxyClasses({})
 _WHERE = "prepare"
@@ -61,12 +58,13 @@ class RecognisedParts:
         """Return the options that a leaf reads."""
         cls = plain_class(type(leaf))
         reads = frozenset[str]()
-        adopted = self.embeddings.adopt(leaf, cls, plain_method)
+        adopted = self.embeddings.adopt(leaf, cls)
         if adopted is not None and adopted.hosted is None:
             reads |= ADOPTED_EMBEDDINGS
-        if self.proxies.language_model(leaf, cls, plain_method) is not None:
+        known = self.proxies.fitting(leaf)
+        if known is not None and known.model is not None:
             reads |= ADOPTED_LLM
-        if self.proxies.is_served(leaf, cls, plain_method):
+        if known is not None and known.is_served:
             reads |= SERVED_LLM
         return reads
 
@@ -86,18 +84,20 @@ class RecognisedParts:
         cls = plain_class(type(leaf))
         if is_scheduled(cls):
             return component(leaf, accelerator)
-        adopted = self.embeddings.adopt(leaf, cls, plain_method)
+        adopted = self.embeddings.adopt(leaf, cls)
         if adopted is not None:
             return embedding_calls.describe(adopted, accelerator)
         if (how := others(leaf)) is not None:
             return how
-        model = self.proxies.language_model(leaf, cls, plain_method)
-        if model is not None:
-            samples = self.proxies.samples(leaf, cls, plain_method)
-            return local_llms.describe(accelerator, model, samples=samples)
-        if self.proxies.is_served(leaf, cls, plain_method):
+        known = self.proxies.fitting(leaf)
+        if known is None:
+            return None
+        if known.model is not None:
+            samples = known.samples(leaf)
+            return local_llms.describe(accelerator, known.model(leaf), samples=samples)
+        if known.is_served:
             return served_llms.describe(accelerator)
-        return self.proxies.describe(leaf, cls, plain_method, accelerator.options)
+        return known.describe(accelerator.options)
 
     def prepared_engine(self, leaf: Any, accelerator: Accelerator) -> EngineAt | None:
         """Return the engine that computes here for a leaf, made if need be; None without one.
@@ -115,17 +115,51 @@ class RecognisedParts:
         return with_fallback(accelerator, recognised, lambda: None, _WHERE)
 
     def _recognised_engine(self, leaf: Any, cls: type, accelerator: Accelerator) -> EngineAt | None:
-        adopted = self.embeddings.adopt(leaf, cls, plain_method)
+        adopted = self.embeddings.adopt(leaf, cls)
         if adopted is not None:
             return embedding_calls.prepared_engine(accelerator, adopted, leaf)
-        model = self.proxies.language_model(leaf, cls, plain_method)
-        if model is not None:
-            return local_llms.prepared_engine(accelerator, model, leaf)
-        scorer = self.proxies.cross_encoder(leaf, cls, plain_method)
-        if scorer is None:
+        known = self.proxies.fitting(leaf)
+        if known is not None and known.model is not None:
+            return local_llms.prepared_engine(accelerator, known.model(leaf), leaf)
+        if known is None or known.cross_encoder is None:
             return None
+        scorer = known.cross_encoder(leaf)
         make = partial(cross_encoder_engine, scorer)
         return accelerator, accelerator.own(scorer, RERANK, make, holder=leaf)
+
+    def prepare(
+        self, framework: Framework, program: Any, own: Accelerator | None, timeout_s: float
+    ) -> bool:
+        """Prepare what computes here for a program; tell whether that took no longer.
+
+        Args:
+            framework: of the program.
+            program: whose parts may be such leaves.
+            own: the accelerator it was given; None for that of the moment.
+            timeout_s: as of ``Accelerator.prepare``.
+        """
+        if not is_enabled():
+            return True
+        accelerator = own or activated() or default_accelerator()
+        end = time.monotonic() + timeout_s
+        prepared = partial(self.prepared_engine, accelerator=accelerator)
+
+        def engines(leaves: Iterable[Any]) -> Iterator[EngineName]:
+            return (engine for _, engine in filter(None, map(prepared, leaves)))
+
+        def is_ready(on: Accelerator, leaves: Iterable[Any]) -> bool:
+            run = partial(on.prepare_engines, partial(engines, leaves), left_s(end))
+            return with_fallback(on, run, lambda: False, _WHERE)
+
+        with accelerator.embedders.preparations.begun():
+            held: dict[Accelerator, list[Any]] = {}
+            # A leaf whose engine cannot be made is left out from now on.
+            for _, leaf in framework.parts_of(program):
+                found = prepared(leaf)
+                if found is not None:
+                    held.setdefault(found[0], []).append(leaf)
+            ready = [is_ready(on, leaves) for on, leaves in held.items()]
+        return all(ready)
 
     def borrowed(self, leaf: Any, accelerator: Accelerator) -> str:
         """Return how a leaf runs that no engine runs, and why none does."""
@@ -142,32 +176,28 @@ class RecognisedParts:
         cls = plain_class(type(leaf))
         if is_scheduled(cls):
             return ""
-        if self.embeddings.adopt(leaf, cls, plain_method) is not None:
+        if self.embeddings.adopt(leaf, cls) is not None:
             return ""
-        found = self.embeddings.why_not(leaf, cls, plain_method)
+        found = self.embeddings.why_not(leaf, cls)
         if found is None:
             found = self.searched(leaf)
         if found is None:
-            found = self._why_no_proxy(leaf, cls, accelerator)
+            found = self._why_no_proxy(leaf, accelerator)
         return self._why_unknown(leaf, cls) if found is None else found
 
-    def _why_no_proxy(self, leaf: Any, cls: type, accelerator: Accelerator | None) -> str | None:
-        if (obstacle := self.proxies.why_not(leaf, cls, plain_method)) is not None:
+    def _why_no_proxy(self, leaf: Any, accelerator: Accelerator | None) -> str | None:
+        if (obstacle := self.proxies.why_not(leaf)) is not None:
             return obstacle
-        model = self.proxies.language_model(leaf, cls, plain_method)
-        if model is not None:
-            if accelerator is None:
-                return ""
-            samples = self.proxies.samples(leaf, cls, plain_method)
+        known = self.proxies.find(plain_class(type(leaf)))
+        if known is None or accelerator is None:
+            return None if known is None else ""
+        if known.model is not None:
+            samples, model = known.samples(leaf), known.model(leaf)
             return local_llms.why_plain(accelerator, model, is_sampled=samples) or ""
-        if self.proxies.is_served(leaf, cls, plain_method):
-            if accelerator is None or accelerator.options.endpoint_limits:
-                return ""
-            return "" if served_llms.changes(accelerator) else served_llms.UNCHANGED
-        if self.proxies.find(cls, plain_method) is None:
-            return None
-        options = None if accelerator is None else accelerator.options
-        return "" if options is None else self.proxies.switched_off(cls, plain_method, options)
+        if known.is_served:
+            is_changed = accelerator.options.endpoint_limits or served_llms.changes(accelerator)
+            return "" if is_changed else served_llms.UNCHANGED
+        return known.switched_off(accelerator.options)
 
     def _why_unknown(self, leaf: Any, cls: type) -> str:
         known = (name for base, name in self.instead.items() if issubclass(cls, base))
@@ -184,46 +214,3 @@ def held_leaves(leaf: Any) -> list[Any]:
     """Return the leaves that a leaf has in its attributes, as a retriever has its store."""
     held = leaf_class(plain_class(type(leaf))).framework.held_by(leaf)
     return [part for part in held if part is not leaf and leaf_base(type(part)) is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """The preparation of one framework's programs before their first request.
-
-    Args:
-        recognised: the leaves that engines run.
-        leaves: yields the objects of a program that may be such leaves.
-    """
-
-    recognised: RecognisedParts
-    leaves: Callable[[Any], Iterable[Any]]
-
-    def of(self, program: Any, own: Accelerator | None, timeout_s: float) -> bool:
-        """Prepare what computes here for a program; tell whether that took no longer.
-
-        Args:
-            program: of the framework.
-            own: the accelerator it was given; None for that of the moment.
-            timeout_s: as of ``Accelerator.prepare``.
-        """
-        if not is_enabled():
-            return True
-        accelerator = own or activated() or default_accelerator()
-        end = time.monotonic() + timeout_s
-        prepared = partial(self.recognised.prepared_engine, accelerator=accelerator)
-
-        def engines(leaves: Iterable[Any]) -> Iterator[EngineName]:
-            return (engine for _, engine in filter(None, map(prepared, leaves)))
-
-        def is_ready(on: Accelerator, leaves: Iterable[Any]) -> bool:
-            run = partial(on.prepare_engines, partial(engines, leaves), left_s(end))
-            return with_fallback(on, run, lambda: False, _WHERE)
-
-        with accelerator.embedders.preparations.begun():
-            held: dict[Accelerator, list[Any]] = {}
-            for leaf in self.leaves(program):  # whose engine cannot be made is left out from now on
-                found = prepared(leaf)
-                if found is not None:
-                    held.setdefault(found[0], []).append(leaf)
-            ready = [is_ready(on, leaves) for on, leaves in held.items()]
-        return all(ready)

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from rag_accel.adoption.generation import Report
 from rag_accel.engine_api import Message
 from rag_accel.engine_api.transient import is_doubtful, is_transient, retry_after_s
 from rag_accel.engines.http.endpoints import EndpointGate
@@ -184,42 +185,49 @@ class ServerHooks:
 
 
 #: Reports on one call's prompts, as its answers come; the first one is taken first.
-Reports = list[Mapping[str, Any]]
+Reports = list[Report]
 #: Adds a report to what a framework returns.
-Add = Callable[[Any, Mapping[str, Any]], None]
+Add = Callable[[Any, Report], None]
 
 
 def with_reports(reports: Reports, found: Any, add: Add) -> Any:
     """Return what a framework's method returned, or a stream of it, with its reports added."""
+
+    def tell(item: Any) -> None:
+        if reports:
+            add(item, reports.pop(0))
+
+    return telling(found, tell)
+
+
+def telling(found: Any, tell: Callable[[Any], object]) -> Any:
+    """Return what a framework's method returned, each item of a stream or the whole told first."""
     if isinstance(found, Iterator):
-        return _stream_with(reports, found, add)
+        return _stream_telling(found, tell)
     if hasattr(found, "__aiter__"):
-        return _astream_with(reports, found, add)
+        return _astream_telling(found, tell)
     if isinstance(found, Awaitable):
-        return _later_with(reports, found, add)
-    return _added(reports, found, add)
-
-
-def _added(reports: Reports, found: Any, add: Add) -> Any:
-    if reports:
-        add(found, reports.pop(0))
+        return _later_telling(found, tell)
+    tell(found)
     return found
 
 
-def _stream_with(reports: Reports, chunks: Iterator[Any], add: Add) -> Iterator[Any]:
+def _stream_telling(items: Iterator[Any], tell: Callable[[Any], object]) -> Iterator[Any]:
     try:
-        for chunk in chunks:
-            yield _added(reports, chunk, add)
+        for item in items:
+            tell(item)
+            yield item
     finally:
-        if isinstance(chunks, Generator):
-            chunks.close()
+        if isinstance(items, Generator):
+            items.close()
 
 
-async def _astream_with(reports: Reports, chunks: Any, add: Add) -> Any:
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            yield _added(reports, chunk, add)
+async def _astream_telling(items: Any, tell: Callable[[Any], object]) -> Any:
+    async with aclosing(items):
+        async for item in items:
+            tell(item)
+            yield item
 
 
-async def _later_with(reports: Reports, found: Awaitable[Any], add: Add) -> Any:
-    return with_reports(reports, await found, add)
+async def _later_telling(found: Awaitable[Any], tell: Callable[[Any], object]) -> Any:
+    return telling(await found, tell)

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from rag_accel.accelerator import Accelerator, current_request
 from rag_accel.interception.leaf_call import NotedCall, Way, meters
-from rag_accel.interception.leaf_table import Framework, leaf_base, plain_class, why_not
+from rag_accel.interception.leaf_table import Framework, leaf_base, why_not
 from rag_accel.interception.option_reach import OptionReach, as_lines, reach_into
 from rag_accel.interception.patches import patches
 from rag_accel.interception.twins import twin_name
+from rag_accel.system.methods import plain_class
 from rag_accel.system.weak_maps import WeakIdDict
 
 #: Of an object that an engine may run.

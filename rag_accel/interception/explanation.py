@@ -12,16 +12,11 @@ from rag_accel.explained_text import ExplainedText
 from rag_accel.graph.ragraph import RAGraph
 from rag_accel.graph.text import format as format_graph
 from rag_accel.interception.identity import activated
-from rag_accel.interception.leaf_table import (
-    NO_ENGINE,
-    Framework,
-    is_scheduled,
-    leaf_class,
-    plain_class,
-)
+from rag_accel.interception.leaf_table import Framework, is_scheduled, leaf_class
 from rag_accel.interception.option_reach import unread_lines
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.twins import is_twin, known_program, original, why_no_twin
+from rag_accel.system.methods import plain_class
 
 BORROWED = "borrowed: admitted by the scheduler, runs where its caller is"
 COMPONENT = "a component of this library: its own engine, requests share batches"
@@ -34,8 +29,6 @@ _RECOGNISED_STORE = (
 )
 #: the most stages of a plan, and prompts, that are drawn
 MOST_LINES = 12
-#: of a leaf that holds others, as a retriever holds its store
-AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 GRAPH_RETRIEVAL = (
     "graph retrieval: once its store was met unchanged, an owned engine makes its hops, those of"
     " all requests in one step; nodes, scores, texts and order are its own"

@@ -11,12 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.errors import (
-    BusyError,
-    DeadlineError,
-    ForkedError,
-    RequestCancelledError,
-)
+from rag_accel.errors import BusyError, DeadlineError, ForkedError, RequestCancelledError
 
 logger = logging.getLogger("rag_accel.interception")
 

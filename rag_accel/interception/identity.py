@@ -5,12 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
-from rag_accel.accelerator import (
-    Accelerator,
-    RequestIdentity,
-    current_request,
-    default_accelerator,
-)
+from rag_accel.accelerator import Accelerator, RequestIdentity, current_request, default_accelerator
 from rag_accel.config import is_enabled, is_switch_set
 from rag_accel.interception.arguments import checked
 from rag_accel.system.forks import forks

@@ -24,9 +24,8 @@ from rag_accel.interception import patches, plain
 from rag_accel.interception.arguments import chosen, refuse_keywords
 from rag_accel.interception.coverage import Coverage, OpenMeters
 from rag_accel.interception.explanation import Explain, Explanation
-from rag_accel.interception.idle_programs import warn_idle
 from rag_accel.interception.leaf_table import OWN, Framework, leaf_class
-from rag_accel.interception.option_reach import warn_unread
+from rag_accel.interception.option_reach import warn_idle, warn_unread
 from rag_accel.interception.program import AcceleratedProgram
 from rag_accel.interception.twins import known_program, mark_interactive, twin
 

@@ -18,7 +18,7 @@ from rag_accel.engine_api import PrimitiveKind
 from rag_accel.leaves.identity import RequestIdentity
 from rag_accel.leaves.retrieved_documents import ReadDocuments
 from rag_accel.scheduler.messages import EngineName
-from rag_accel.system.methods import is_decorated, undecorated, unpatched
+from rag_accel.system.methods import plain_class, plain_method, undecorated, unpatched
 from rag_accel.system.weak_maps import ByClass
 
 Method = Callable[..., Any]
@@ -33,6 +33,8 @@ Flavour = Literal[
 ]
 
 NO_ENGINE = "no engine of this library computes what this class does"
+#: of a leaf that holds others, as a retriever holds its store
+AROUND_PARTS = f"{NO_ENGINE} around the parts that it holds"
 
 #: What a class sets that brings its work to the scheduler itself.
 SCHEDULED = "__rag_accel_scheduled__"
@@ -223,12 +225,6 @@ def why_not(leaf: Any, accelerator: Accelerator | None) -> str:
         return f"what it holds cannot be looked at: {error!r}"
 
 
-def plain_class(cls: type) -> type:
-    """Return the class a twin's class was made from; any other class is its own."""
-    # Before it stands the base that keeps hooks for subclasses from running.
-    return cls.__mro__[2] if cls.__dict__.get("__rag_accel__", False) else cls
-
-
 def is_composite(obj: Any) -> bool:
     """Tell whether an object only has others of its kind, or models, do the work.
 
@@ -294,17 +290,6 @@ def is_default(cls: type, leaf: LeafMethod) -> bool:
     # A LangChain retriever without ``run_manager`` gets a default when its class is made.
     made = f"{leaf.default.__qualname__}.__init_subclass__.<locals>.{leaf.name}"
     return undecorated(here) is undecorated(default) or getattr(here, "__qualname__", "") == made
-
-
-def plain_method(cls: type, name: str) -> Method | None:
-    """Return the method as the program wrote it, also while its class is patched."""
-    method = getattr(cls, name, None)
-    # ``functools.wraps`` copies attributes: somebody's wrapper of our wrapper is not ours.
-    original = unpatched(method)
-    if original is method:
-        return method
-    # As the class would give it: a decorator that binds by itself must learn of the object.
-    return original.__get__(None, cls) if is_decorated(original) else original
 
 
 def wrapped_in(cls: type, name: str) -> Method | None:

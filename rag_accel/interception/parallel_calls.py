@@ -26,7 +26,6 @@ from rag_accel.accelerator import Accelerator
 from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import find_identity
 from rag_accel.interception.leaf_call import is_inside_leaf, is_nested, is_part_of_unscheduled
-from rag_accel.interception.leaf_table import plain_class
 from rag_accel.interception.watching import obstacle_ahead, watched_request
 from rag_accel.system.thread_safety import Preparation, ThreadSafety
 
@@ -65,7 +64,7 @@ def preparation_for(
     ``None`` if they may not be, or after an internal error of ours.
     """
     try:
-        found = safety.check(uses(), accelerator.options.thread_safe_classes, plain_class)
+        found = safety.check(uses(), accelerator.options.thread_safe_classes)
     except Exception as error:
         fail_open(accelerator, error, __name__)
         return None
@@ -76,7 +75,7 @@ def preparation_for(
 
 def obstacle(accelerator: Accelerator, safety: ThreadSafety, uses: Iterable[object]) -> str | None:
     """Return why objects may not be used in several threads; ``None`` if they may."""
-    found = safety.check(uses, accelerator.options.thread_safe_classes, plain_class)
+    found = safety.check(uses, accelerator.options.thread_safe_classes)
     return found if isinstance(found, str) else None
 
 
@@ -110,7 +109,7 @@ async def arun_side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list
     return await _Tasks(calls).run(at_once)
 
 
-class _Outcomes:
+class Outcomes:
     """Results, errors and context changes of calls."""
 
     def __init__(self, number: int) -> None:
@@ -118,6 +117,20 @@ class _Outcomes:
         self.contexts = [self._before.copy() for _ in range(number)]
         self.values: list[Any] = [None] * number
         self.errors: dict[int, BaseException] = {}
+
+    @classmethod
+    def of(cls, call: Callable[[], object]) -> Outcomes:
+        """Return the outcome of a call that is made here; its error may be any."""
+        made = cls(1)
+        try:
+            made.values[0] = made.contexts[0].run(call)
+        except BaseException as error:  # also one that no future can hold, a StopIteration
+            made.errors[0] = error
+        return made
+
+    def result(self) -> Any:
+        """Return or raise as ``results`` does for the only call."""
+        return self.results()[0]
 
     def results(self, own: Context | None = None) -> list[Any]:
         """Set here what the calls up to the first that failed have set; return or raise.
@@ -150,7 +163,7 @@ class _Calls:
 
     def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
         self._calls = calls
-        self._outcomes = _Outcomes(len(calls))
+        self._outcomes = Outcomes(len(calls))
         self._changed = Condition()
         self._num_taken = 1  # the first is the caller's
         self._under_way = 1
@@ -214,7 +227,7 @@ class _Tasks:
 
     def __init__(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> None:
         self._calls = calls
-        self._outcomes = _Outcomes(len(calls))
+        self._outcomes = Outcomes(len(calls))
         self._num_taken = 0
         self._stopped = False
 

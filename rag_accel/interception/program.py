@@ -9,12 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from rag_accel.accelerator import (
-    Accelerator,
-    RequestIdentity,
-    current_request,
-    default_accelerator,
-)
+from rag_accel.accelerator import Accelerator, RequestIdentity, current_request, default_accelerator
 from rag_accel.config import is_enabled, is_switch_set
 from rag_accel.engines.http.endpoint_limit import Urgency
 from rag_accel.graph.ragraph import RAGraph

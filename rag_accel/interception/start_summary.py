@@ -10,10 +10,10 @@ import time
 from contextlib import suppress
 
 from rag_accel.config import is_enabled, is_summary_on
-from rag_accel.interception.explanation import AROUND_PARTS
-from rag_accel.interception.idle_programs import reasons_in_line
 from rag_accel.interception.leaf_call import NotedCall, meters
-from rag_accel.interception.leaf_table import plain_class, why_not
+from rag_accel.interception.leaf_table import AROUND_PARTS, why_not
+from rag_accel.interception.option_reach import reasons_in_line
+from rag_accel.system.methods import plain_class
 
 #: leaf calls, and seconds after the first of them, by which a program has started
 MOST_CALLS, MOST_S = 200, 10.0

@@ -38,10 +38,9 @@ from rag_accel.interception.leaf_table import (
     is_composite,
     is_default,
     leaf_class,
-    plain_method,
 )
 from rag_accel.interception.watching import TIMED, watched_request
-from rag_accel.system.methods import called_on, mark
+from rag_accel.system.methods import called_on, mark, plain_method
 
 T = TypeVar("T")
 StreamScope = Callable[[], AbstractContextManager[object]]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-#: returns a class's method as its program wrote it
-PlainMethod = Callable[[type, str], Any]
+from rag_accel.system.methods import plain_method
 
 
 def known_base(cls: type, known: Container[str]) -> type | None:
@@ -22,13 +21,14 @@ def full_name(named: type | FunctionType) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def does_the_same(cls: type, known: type, names: Sequence[str], method: PlainMethod) -> bool:
+def does_the_same(cls: type, known: type, names: Sequence[str]) -> bool:
     """Tell whether ``cls`` has these methods from ``known``, which is one of its bases."""
-    return all(_unbound(method(cls, name)) is _unbound(method(known, name)) for name in names)
+    return all(_unbound(cls, name) is _unbound(known, name) for name in names)
 
 
-def _unbound(method: Any) -> Any:
+def _unbound(cls: type, name: str) -> Any:
     """Return a method as it stands in its class: a decorator of wrapt's binds it for each look."""
+    method = plain_method(cls, name)
     return getattr(method, "_self_parent", method)
 
 

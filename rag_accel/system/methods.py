@@ -194,6 +194,23 @@ def unpatched(method: Any) -> Any:
     return found[1] if type(found) is tuple and found[0] is method else method
 
 
+def plain_method(cls: type, name: str) -> Any:
+    """Return the method as the program wrote it, also while its class is patched."""
+    method = getattr(cls, name, None)
+    # ``functools.wraps`` copies attributes: somebody's wrapper of our wrapper is not ours.
+    original = unpatched(method)
+    if original is method:
+        return method
+    # As the class would give it: a decorator that binds by itself must learn of the object.
+    return original.__get__(None, cls) if is_decorated(original) else original
+
+
+def plain_class(cls: type) -> type:
+    """Return the class a twin's class was made from; any other class is its own."""
+    # Before it stands the base that keeps hooks for subclasses from running.
+    return cls.__mro__[2] if cls.__dict__.get("__rag_accel__", False) else cls
+
+
 def mark_as(method: Method, wrapper: Method) -> None:
     """Note in a method that it wraps what another does; nothing if that wraps nothing."""
     original = unpatched(wrapper)

@@ -16,12 +16,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Non
 from typing import Any
 
 from rag_accel.system.classes import full_name
+from rag_accel.system.methods import plain_class
 
 #: The most objects looked at for one call; one that holds more is not known to be safe.
 MAX_OBJECTS = 2000
-
-#: returns the class of an object that may be a twin
-PlainClass = Callable[[type], type]
 
 #: returns what an object's calls may use, ``None`` if it is not to be called
 Look = Callable[[Any], "Iterable[object] | None"]
@@ -30,6 +28,16 @@ Look = Callable[[Any], "Iterable[object] | None"]
 Preparation = Callable[[], object]
 
 _DATA = frozenset({NoneType, bool, int, float, complex, str, bytes, range})
+
+
+def class_names(table: str) -> frozenset[str]:
+    """Return the full names of classes, in lines of a module and the names of its classes.
+
+    A line that begins with a hash says why the next ones are there.
+    """
+    rows = (line.split() for line in table.splitlines() if line.strip())
+    named = (row for row in rows if row[0] != "#")
+    return frozenset(f"{module}.{name}" for module, *names in named for name in names)
 
 
 def prepare_nothing() -> None:
@@ -62,9 +70,7 @@ class ThreadSafety:
     shared: Callable[[], Iterable[object]] = tuple
     prepare: Callable[[Collection[str]], Preparation | str] = lambda classes: prepare_nothing
 
-    def check(
-        self, roots: Iterable[object], named: Collection[str], plain_class: PlainClass
-    ) -> Preparation | str:
+    def check(self, roots: Iterable[object], named: Collection[str]) -> Preparation | str:
         """Return what is to be done in a thread before these objects are used there.
 
         A text says why they, all they hold and what all share may not be called from several
@@ -73,18 +79,13 @@ class ThreadSafety:
         Args:
             roots: the objects.
             named: full names of further classes and functions that are thread-safe.
-            plain_class: returns the class that a program knows an object of a class by.
         """
         classes = set[str]()
-        obstacle = self._look([*roots, *self.shared()], named, plain_class, classes)
+        obstacle = self._look([*roots, *self.shared()], named, classes)
         return self.prepare(classes) if obstacle is None else obstacle
 
     def _look(
-        self,
-        roots: Iterable[object],
-        named: Collection[str],
-        plain_class: PlainClass,
-        classes: set[str],
+        self, roots: Iterable[object], named: Collection[str], classes: set[str]
     ) -> str | None:
         """Add the classes found to ``classes`` up to an obstacle, and return that."""
         waiting, seen = list(roots), dict[int, object]()

@@ -16,7 +16,7 @@ from openai.resources.embeddings import AsyncEmbeddings, Embeddings
 from openai_http import httpx
 from shared_calls_kit import Change, HostedRecognition
 
-from rag_accel_adapters.langchain.hosted import hosted_calls
+from rag_accel_adapters.langchain.models import hosted_calls
 
 plain = shared_calls_kit.plain
 

@@ -26,7 +26,6 @@ import llama_index_rag_accel
 from rag_accel import Accelerator
 from rag_accel.adoption.embeddings import KnownEmbeddings
 from rag_accel.engines.http.endpoints import EndpointGate, Endpoints
-from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.langchain import models as langchain_models
 from rag_accel_adapters.llama_index import models as llama_index_models
 
@@ -348,7 +347,7 @@ async def test_a_refusal_limits_the_endpoint(case: Case, make: Make, server: Htt
     gate = EndpointGate(endpoints=Endpoints())
     for key, is_blocking in (("anna", False), ("bert", True)):
         obj = make(server.url, key)
-        limited = case.known.limited(obj, type(obj), plain_method, gate)
+        limited = case.known.limited(obj, type(obj), gate)
         server.refusals.extend([Refusal(429)])
         for kind in (case.error, list):
             one = await (case.embed_blocking(limited) if is_blocking else case.embed(limited, "a"))
@@ -390,7 +389,7 @@ async def test_objects_of_both_frameworks_wait_at_one_endpoint(server: HttpServe
     gate = EndpointGate(endpoints=Endpoints())
     for name in ("langchain-ollama", "llama-index-ollama"):
         obj = CASES[name].make(server.url)
-        limited = CASES[name].known.limited(obj, type(obj), plain_method, gate)
+        limited = CASES[name].known.limited(obj, type(obj), gate)
         assert await CASES[name].embed_blocking(limited) == vector_of("a")
         obj._client.close()
     assert len(gate.endpoints) == 1

@@ -26,8 +26,7 @@ from rag_accel.graph.nodes import END, START
 from rag_accel.graph.spec import offenders
 from rag_accel.graph.stages import Function
 from rag_accel.graph.text import format
-from rag_accel_adapters.langchain.parts import parts_of
-from rag_accel_adapters.langchain.plan import graph_of
+from rag_accel_adapters.langchain.plan import graph_of, parts_of
 
 PROMPT = PromptTemplate.from_template("say {text}")
 

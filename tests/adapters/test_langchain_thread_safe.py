@@ -30,7 +30,6 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_accel import RagAccelRetriever, RagAccelVectorStore, accelerate
-from rag_accel.interception.leaf_table import plain_class
 from rag_accel.system.classes import full_name
 from rag_accel_adapters.langchain.thread_safe import THREAD_SAFETY
 
@@ -39,7 +38,7 @@ openai_errors = pytest.importorskip("openai")
 
 
 def is_safe(obj: Any, *named: str) -> bool:
-    return not isinstance(THREAD_SAFETY.check([obj], named, plain_class), str)
+    return not isinstance(THREAD_SAFETY.check([obj], named), str)
 
 
 @pytest.fixture

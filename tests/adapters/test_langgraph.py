@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
-from rag_accel_adapters.langchain.langgraph_skeleton import Skeleton, skeleton
+from rag_accel_adapters.langchain.langgraph_edges import Skeleton, skeleton
 
 
 class State(TypedDict, total=False):
@@ -105,7 +105,7 @@ def test_what_is_no_compiled_graph_has_no_skeleton() -> None:
 @pytest.mark.processes
 def test_looking_for_a_skeleton_does_not_import_langgraph() -> None:
     code = (
-        "import sys; from rag_accel_adapters.langchain.langgraph_skeleton import skeleton; "
+        "import sys; from rag_accel_adapters.langchain.langgraph_edges import skeleton; "
         "assert skeleton(5) is None; assert 'langgraph' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -54,7 +54,7 @@ ALONE = replace(THREAD_SAFETY, shared=tuple)
 
 
 def is_safe(obj: Any, *named: str) -> bool:
-    return not isinstance(ALONE.check([obj], named, lambda cls: cls), str)
+    return not isinstance(ALONE.check([obj], named), str)
 
 
 def retriever() -> Any:
@@ -158,12 +158,12 @@ def test_connections_of_one_loop_are_not_shared_by_others() -> None:
         loop_bound=frozenset({full_name(Bound)}),
     )
     for roots, expected in (([Loop()], True), ([Bound()], True), ([Loop(), Bound()], False)):
-        found = safety.check(roots, (), lambda cls: cls)
+        found = safety.check(roots, ())
         assert (found is prepare_nothing) == expected
 
 
 def test_what_all_objects_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "_llm", None)
-    assert THREAD_SAFETY.check([], (), lambda cls: cls) is prepare_nothing
+    assert THREAD_SAFETY.check([], ()) is prepare_nothing
     monkeypatch.setattr(Settings, "_llm", OwnLLM(max_tokens=1))
-    assert full_name(OwnLLM) in str(THREAD_SAFETY.check([], (), lambda cls: cls))
+    assert full_name(OwnLLM) in str(THREAD_SAFETY.check([], ()))

@@ -15,7 +15,6 @@ import langchain_rag_accel
 import llama_index_rag_accel
 import neo4j_graphrag_rag_accel
 from rag_accel import Accelerator
-from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
 
 
@@ -138,5 +137,5 @@ def test_a_class_patched_before_it_is_seen_is_recognised_once_it_is_restored(
     other = Named.model_construct()
     other.__pydantic_private__ = llama_index.__pydantic_private__
     with mock.patch.object(HuggingFaceEmbedding, "_embed", nines):
-        assert EMBEDDINGS.adopt(other, Named, plain_method) is None
-    assert EMBEDDINGS.adopt(other, Named, plain_method) is not None
+        assert EMBEDDINGS.adopt(other, Named) is None
+    assert EMBEDDINGS.adopt(other, Named) is not None

@@ -2,7 +2,8 @@
 
 Such a method is given here a second time, with its calls handed to what may run them side by
 side. What it does before and after them is what LangChain's version does; whether a class has that
-version is told by its source, so that one which is not known runs as it is.
+version is told by its source, so that one which is not known runs as it is. So it is told whether a
+chain of ``langchain-classic`` has an async form of its own, or its blocking form in an executor.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
 
+from rag_accel.system.classes import NamedClasses
 from rag_accel.system.methods import digest_of
 
 Method = Callable[..., Any]
@@ -143,3 +145,25 @@ _KNOWN: dict[str, tuple[Method, str]] = {
         "71bbe46008effe0e",
     ),
 }
+
+
+_DIGESTS = frozenset({"b70812a2c24e20e8"})
+
+
+class ClassicChain(metaclass=NamedClasses, names=("langchain_classic.chains.base.Chain",)):
+    """A chain of prompts, models and whatever else its class calls."""
+
+
+def runs_in_executor(method: Method | None) -> bool:
+    """Tell whether this is the ``_acall`` that runs ``_call`` in the executor of the loop."""
+    # A wrapper of another's has the name and the source of what it wraps.
+    return (
+        getattr(method, "__qualname__", "") == "Chain._acall"
+        and not hasattr(method, "__wrapped__")
+        and digest_of(method) in _DIGESTS
+    )
+
+
+def blocking_call(chain: Any, inputs: Any, run_manager: Any = None) -> Callable[[], Any]:
+    """Return the call that such an ``_acall`` with these arguments makes in a thread."""
+    return partial(chain._call, inputs, run_manager.get_sync() if run_manager else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -32,22 +32,13 @@ from rag_accel_adapters.libraries.hf_pipelines import (
     pipeline_samples,
 )
 from rag_accel_adapters.libraries.http_rerankers import LANGCHAIN_JINA
-from rag_accel_adapters.libraries.openai_limited import (
-    LimitedClient,
-    is_limited,
-    limited_resource,
-)
+from rag_accel_adapters.libraries.openai_limited import LimitedClient, is_limited, limited_resource
 from rag_accel_adapters.libraries.openai_served import (
     TellingClient,
     is_openai_resource,
     telling_resource,
 )
-from rag_accel_adapters.libraries.vector_stores import (
-    CHROMA,
-    CHROMA_UNLESS,
-    QDRANT,
-    QDRANT_UNLESS,
-)
+from rag_accel_adapters.libraries.vector_stores import CHROMA, CHROMA_UNLESS, QDRANT, QDRANT_UNLESS
 
 #: Methods of stores that search by a client, which have no coroutines of their own.
 _SEARCHES = (
@@ -98,31 +89,19 @@ def _pipeline_llm(llm: Any, ask: Ask) -> Any:
 
 def _tell(pipeline: Any, found: Any) -> Any:
     """Return generations, or a stream of their chunks, that say how texts were computed."""
-    if isinstance(found, Iterator):
-        return _telling(pipeline.reports, found)
-    groups = [
-        generation if isinstance(generation, list) else [generation]
-        for generation in found.generations
-    ]
-    generations = [generation for group in groups for generation in group]
+    if isinstance(found, Iterator):  # infos of chunks are added up: one says it
+        return with_reports(pipeline.reports, found, _add)
+    generations = list(_generations_in(found))
     if len(generations) == len(pipeline.reports):
         for generation, report in zip(generations, pipeline.reports, strict=True):
             _add(generation, report)
     return found
 
 
-def _telling(reports: Sequence[Report], chunks: Iterator[Any]) -> Iterator[Any]:
-    """Yield chunks, of which one says it: infos of chunks are added up."""
-    is_told = False
-    try:
-        for chunk in chunks:
-            if reports and not is_told:  # which there is before the last chunk
-                is_told = True
-                _add(chunk, reports[0])
-            yield chunk
-    finally:
-        if isinstance(chunks, Generator):
-            chunks.close()
+def _generations_in(found: Any) -> Iterator[Any]:
+    """Yield the generations of a result; a chunk is one."""
+    for group in getattr(found, "generations", [found]):
+        yield from group if isinstance(group, list) else [group]
 
 
 def _add(generation: Any, report: Report) -> None:
@@ -221,11 +200,9 @@ def _tell_served(llm: Any, found: Any) -> Any:
     return found if reports is None else with_reports(reports, found, _add_to_all)
 
 
-def _add_to_all(found: Any, report: Mapping[str, Any]) -> None:
-    groups = getattr(found, "generations", [found])
-    for group in groups:
-        for generation in group if isinstance(group, list) else [group]:
-            _add(generation, report)
+def _add_to_all(found: Any, report: Report) -> None:
+    for generation in _generations_in(found):
+        _add(generation, report)
 
 
 _SERVED = ProxyClass(

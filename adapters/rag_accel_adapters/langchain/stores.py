@@ -11,6 +11,7 @@ import numpy as np
 from rag_accel.adoption.known_classes import ClassRow
 from rag_accel.adoption.store_copies import COPIED, COPIED_UNLESS, Look, StoreKind, rows_of
 from rag_accel.system.classes import is_written_in
+from rag_accel.system.methods import plain_class, plain_method
 
 ROW = ClassRow("langchain_core.vectorstores.in_memory.InMemoryVectorStore", COPIED, COPIED_UNLESS)
 
@@ -73,28 +74,25 @@ IN_MEMORY = StoreKind(
 )
 
 
-def searches_as_known(cls: type, method: Method) -> bool:
-    """Tell whether stores of a class are LangChain's ``InMemoryVectorStore`` in how they search.
-
-    Args:
-        method: returns a class's method as its program wrote it.
-    """
+def searches_as_known(cls: type) -> bool:
+    """Tell whether stores of a class are LangChain's ``InMemoryVectorStore`` in how they search."""
     from langchain_core.vectorstores import InMemoryVectorStore
 
     if not issubclass(cls, InMemoryVectorStore) or cls.__hash__ is not object.__hash__:
         return False
-    return all(method(cls, name) is method(InMemoryVectorStore, name) for name in _ITS_METHODS)
+    found = ((plain_method(cls, name), name) for name in _ITS_METHODS)
+    return all(method is plain_method(InMemoryVectorStore, name) for method, name in found)
 
 
-def searches_unchanged(store: Any, cls: type, method: Method) -> bool:
+def searches_unchanged(store: Any) -> bool:
     """Tell whether nothing was put in the place of what a recognised store searches with.
 
-    Looked at in each search that an engine could do: the store's own attributes, its class, which
-    is ``cls`` as its program wrote it, and the functions of LangChain's modules.
+    Looked at in each search that an engine could do: the store's own attributes, its class as its
+    program wrote it, and the functions of LangChain's modules.
     """
     from langchain_core.vectorstores import in_memory, utils
 
-    its = vars(in_memory)
+    its, cls = vars(in_memory), plain_class(type(store))
     if getattr(utils, "_HAS_SIMSIMD", False) or not _ITS_NAMES.isdisjoint(vars(store)):
         return False
     cosine, diverse = utils._cosine_similarity, utils.maximal_marginal_relevance
@@ -102,4 +100,4 @@ def searches_unchanged(store: Any, cls: type, method: Method) -> bool:
         return False
     if its.get("maximal_marginal_relevance") is not diverse or not is_written_in(utils, diverse):
         return False
-    return all(is_written_in(in_memory, method(cls, name)) for name in _ITS_METHODS)
+    return all(is_written_in(in_memory, plain_method(cls, name)) for name in _ITS_METHODS)

@@ -12,89 +12,73 @@ from typing import Any
 from langchain_core.globals import get_llm_cache
 
 from rag_accel.adoption.clients import is_on_gpu
-from rag_accel.system.thread_safety import Look, ThreadSafety, attributes_of
+from rag_accel.system.thread_safety import Look, ThreadSafety, attributes_of, class_names
 
 _CORE, _CLASSIC = "langchain_core", "langchain_classic"
 _COMMUNITY, _EXPERIMENTAL = "langchain_community", "langchain_experimental"
 _OURS = "langchain_rag_accel"
 
 
-def _names(module: str, classes: str) -> frozenset[str]:
-    return frozenset(f"{module}.{name}" for name in classes.split())
-
-
 #: Calls leave these as they are, or lock what they change.
-_OPAQUE = frozenset[str]().union(
-    _names(f"{_CORE}.documents.base", "Document"),
-    _names(f"{_CORE}.messages.human", "HumanMessage"),
-    _names(f"{_CORE}.messages.system", "SystemMessage"),
-    _names(f"{_CORE}.messages.ai", "AIMessage"),
-    _names(f"{_COMMUNITY}.docstore.in_memory", "InMemoryDocstore"),
-    _names("operator", "itemgetter"),
-    _names("rank_bm25", "BM25Okapi"),
-    _names("httpx", "Client"),
-    _names("sentence_transformers.sentence_transformer.model", "SentenceTransformer"),
-    _names("sentence_transformers.SentenceTransformer", "SentenceTransformer"),
+_OPAQUE = class_names("""
+    langchain_core.documents.base Document
+    langchain_core.messages.human HumanMessage
+    langchain_core.messages.system SystemMessage
+    langchain_core.messages.ai AIMessage
+    langchain_community.docstore.in_memory InMemoryDocstore
+    operator itemgetter
+    rank_bm25 BM25Okapi
+    httpx Client
+    sentence_transformers.sentence_transformer.model SentenceTransformer
+    sentence_transformers.SentenceTransformer SentenceTransformer
     # LangChain itself calls these handlers from several threads. Not those that stream: the tokens
     # of different calls would mix.
-    _names(f"{_CORE}.tracers.langchain", "LangChainTracer"),
-    _names(f"{_CORE}.tracers.run_collector", "RunCollectorCallbackHandler"),
-    _names(f"{_CORE}.tracers.stdout", "ConsoleCallbackHandler"),
-    _names(f"{_CORE}.callbacks.stdout", "StdOutCallbackHandler"),
-    _names(f"{_CORE}.callbacks.usage", "UsageMetadataCallbackHandler"),
-    _names(f"{_COMMUNITY}.callbacks.openai_info", "OpenAICallbackHandler"),
-    _names(f"{_OURS}.components.embeddings", "RagAccelEmbeddings"),
-)
-_MANAGERS = _names(
-    f"{_CORE}.callbacks.manager",
-    "CallbackManager CallbackManagerForRetrieverRun CallbackManagerForChainRun",
-)
-_MODELS = frozenset[str]().union(
-    _names("langchain_openai.chat_models.base", "ChatOpenAI"),
-    _names("langchain_openai.chat_models.azure", "AzureChatOpenAI"),
-    _names(f"{_OURS}.components.local_chat", "ChatRagAccel"),
-)
-_EMBEDDINGS = _names("langchain_openai.embeddings.base", "OpenAIEmbeddings") | _names(
-    "langchain_openai.embeddings.azure", "AzureOpenAIEmbeddings"
-)
-_PARTS = frozenset[str]().union(
-    _names(f"{_CORE}.prompts.prompt", "PromptTemplate"),
-    _names(
-        f"{_CORE}.prompts.chat",
-        "ChatPromptTemplate MessagesPlaceholder HumanMessagePromptTemplate"
-        " SystemMessagePromptTemplate AIMessagePromptTemplate",
-    ),
-    _names(f"{_CORE}.output_parsers.string", "StrOutputParser"),
-    _names(f"{_CORE}.output_parsers.json", "JsonOutputParser"),
-    _names(f"{_CORE}.output_parsers.pydantic", "PydanticOutputParser"),
-    _names(
-        f"{_CORE}.output_parsers.openai_tools",
-        "JsonOutputToolsParser JsonOutputKeyToolsParser PydanticToolsParser",
-    ),
-    _names(
-        f"{_CORE}.runnables.base",
-        "RunnableSequence RunnableParallel RunnableLambda RunnableGenerator RunnableBinding",
-    ),
-    _names(f"{_CORE}.runnables.passthrough", "RunnablePassthrough RunnableAssign RunnablePick"),
-    _names(f"{_CORE}.runnables.fallbacks", "RunnableWithFallbacks"),
-    _names(f"{_CORE}.runnables.retry", "RunnableRetry"),
-    _names(f"{_CORE}.language_models.chat_models", "_ChatModelBinding"),
-    _names(f"{_CORE}.vectorstores.base", "VectorStoreRetriever"),
-    _names(f"{_CORE}.embeddings.fake", "DeterministicFakeEmbedding"),
-    _names(f"{_CLASSIC}.chains.llm", "LLMChain"),
-    _names(f"{_CLASSIC}.retrievers.ensemble", "EnsembleRetriever"),
-    _names(f"{_CLASSIC}.retrievers.multi_query", "MultiQueryRetriever LineListOutputParser"),
-    _names(f"{_CLASSIC}.retrievers.merger_retriever", "MergerRetriever"),
-    _names(
-        f"{_CLASSIC}.retrievers.contextual_compression",
-        "ContextualCompressionRetriever",
-    ),
-    _names(
-        f"{_CLASSIC}.retrievers.document_compressors.chain_extract",
-        "LLMChainExtractor NoOutputParser",
-    ),
-    _names(f"{_EXPERIMENTAL}.graph_transformers.llm", "LLMGraphTransformer"),
-)
+    langchain_core.tracers.langchain LangChainTracer
+    langchain_core.tracers.run_collector RunCollectorCallbackHandler
+    langchain_core.tracers.stdout ConsoleCallbackHandler
+    langchain_core.callbacks.stdout StdOutCallbackHandler
+    langchain_core.callbacks.usage UsageMetadataCallbackHandler
+    langchain_community.callbacks.openai_info OpenAICallbackHandler
+    langchain_rag_accel.components.embeddings RagAccelEmbeddings
+""")
+_MANAGERS = class_names("""
+    langchain_core.callbacks.manager CallbackManager CallbackManagerForRetrieverRun
+    langchain_core.callbacks.manager CallbackManagerForChainRun
+""")
+_MODELS = class_names("""
+    langchain_openai.chat_models.base ChatOpenAI
+    langchain_openai.chat_models.azure AzureChatOpenAI
+    langchain_rag_accel.components.local_chat ChatRagAccel
+""")
+_EMBEDDINGS = class_names("""
+    langchain_openai.embeddings.base OpenAIEmbeddings
+    langchain_openai.embeddings.azure AzureOpenAIEmbeddings
+""")
+_PARTS = class_names("""
+    langchain_core.prompts.prompt PromptTemplate
+    langchain_core.prompts.chat ChatPromptTemplate MessagesPlaceholder HumanMessagePromptTemplate
+    langchain_core.prompts.chat SystemMessagePromptTemplate AIMessagePromptTemplate
+    langchain_core.output_parsers.string StrOutputParser
+    langchain_core.output_parsers.json JsonOutputParser
+    langchain_core.output_parsers.pydantic PydanticOutputParser
+    langchain_core.output_parsers.openai_tools JsonOutputToolsParser JsonOutputKeyToolsParser
+    langchain_core.output_parsers.openai_tools PydanticToolsParser
+    langchain_core.runnables.base RunnableSequence RunnableParallel RunnableLambda RunnableGenerator
+    langchain_core.runnables.base RunnableBinding
+    langchain_core.runnables.passthrough RunnablePassthrough RunnableAssign RunnablePick
+    langchain_core.runnables.fallbacks RunnableWithFallbacks
+    langchain_core.runnables.retry RunnableRetry
+    langchain_core.language_models.chat_models _ChatModelBinding
+    langchain_core.vectorstores.base VectorStoreRetriever
+    langchain_core.embeddings.fake DeterministicFakeEmbedding
+    langchain_classic.chains.llm LLMChain
+    langchain_classic.retrievers.ensemble EnsembleRetriever
+    langchain_classic.retrievers.multi_query MultiQueryRetriever LineListOutputParser
+    langchain_classic.retrievers.merger_retriever MergerRetriever
+    langchain_classic.retrievers.contextual_compression ContextualCompressionRetriever
+    langchain_classic.retrievers.document_compressors.chain_extract LLMChainExtractor NoOutputParser
+    langchain_experimental.graph_transformers.llm LLMGraphTransformer
+""")
 
 #: Attributes that describe an object, and that its calls only pass on or compare with.
 _DESCRIBING = frozenset(

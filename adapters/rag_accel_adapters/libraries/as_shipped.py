@@ -19,10 +19,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_accel.adoption.known_classes import NotAdoptedError
-from rag_accel.system.methods import module_of, traced, undecorated, unpatched
-
-#: returns a class's method as its program wrote it, whatever has replaced it since
-PlainMethod = Callable[[type, str], Any]
+from rag_accel.system.classes import is_written_in
+from rag_accel.system.methods import (
+    cell_of_traced,
+    module_of,
+    plain_method,
+    traced,
+    undecorated,
+    unpatched,
+)
 
 _code = attrgetter("__code__")
 #: dunder attributes of a class that decide how its objects behave; others are bookkeeping
@@ -63,25 +68,24 @@ def check_object(obj: Any, name: str) -> None:
     """
     names = getattr(obj, "__dict__", {}).keys()  # none with slots only
     for base in _library_bases(type(obj)):
-        replaced = names & _as_shipped(base, None).names
+        replaced = names & _as_shipped(base).names
         if replaced:
             raise NotAdoptedError(f"{name}: {base.__name__}.{min(replaced)} is replaced on it")
 
 
-def check_class(cls: type, method: PlainMethod, leaves: Sequence[str]) -> None:
+def check_class(cls: type, leaves: Sequence[str]) -> None:
     """Check that a class and those of its bases that a library brings are as shipped.
 
     Args:
-        method: where methods of the class may be replaced by ours, returns what they replaced.
         leaves: methods in whose place our work runs, in the tracers that stand around them.
 
     Raises:
         NotAdoptedError: one is not; it says by which module.
     """
     for base in _library_bases(cls):
-        _as_shipped(base, method)
+        _as_shipped(base)
     for name in leaves:
-        found = undecorated(method(cls, name))
+        found = undecorated(plain_method(cls, name))
         if traced(found) is not None:
             raise NotAdoptedError(
                 f"{cls.__name__}.{name} is traced by {module_of(found)} in a way that is not known",
@@ -121,7 +125,7 @@ def _is_standard(base: type) -> bool:
     return package_of(base) in _STANDARD or base.__module__.startswith("llama_index.core.")
 
 
-def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass:
+def _as_shipped(cls: type) -> _ShippedClass:
     values = tuple(vars(cls).values())
     seen = _seen.get(cls)
     # Identities, not equality: a proxy of a function equals it.
@@ -135,7 +139,7 @@ def _as_shipped(cls: type, method: PlainMethod | None) -> _ShippedClass:
         return seen
     functions, names = list[FunctionType](), set[str]()
     for name in list(vars(cls)):
-        found = _functions(cls, name, method)
+        found = _functions(cls, name)
         if found is None or not all(_is_of(function, cls) for function in found):
             raise NotAdoptedError(
                 f"{cls.__name__}.{name} is a function of {_foreign_module(cls, name, found)},"
@@ -157,7 +161,7 @@ def _foreign_module(cls: type, name: str, found: Sequence[FunctionType] | None) 
     return module_of(foreign[0] if foreign else vars(cls)[name])
 
 
-def _functions(cls: type, name: str, method: PlainMethod | None) -> list[FunctionType] | None:
+def _functions(cls: type, name: str) -> list[FunctionType] | None:
     """Return the functions behind an attribute of a class; ``None`` for what cannot be judged."""
     value = vars(cls)[name]
     if name.startswith("__") and name not in _DECISIVE:
@@ -165,7 +169,7 @@ def _functions(cls: type, name: str, method: PlainMethod | None) -> list[Functio
     if name == "model_post_init" and _is_pydantics(value):  # put there for private attributes
         return []
     if isinstance(value, FunctionType):
-        value = method(cls, name) if method is not None else value
+        value = plain_method(cls, name)
     functions = list(_unwrapped(value))
     if all(type(function) is FunctionType for function in functions):
         return functions
@@ -295,3 +299,104 @@ def _homes() -> tuple[str, ...]:
     """Return the folders of the libraries that are imported."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
     return tuple(os.path.dirname(file) + os.sep for file in files if file is not None)
+
+
+#: Of a class, each place where one of the methods may stand: the number of the base, the name, and
+#: what was found there.
+_Places = tuple[tuple[int, str, Any], ...]
+_ABSENT = object()
+#: returns a class's method as its program wrote it
+PlainMethod = Callable[[type, str], Any]
+
+
+class WrittenMethods:
+    """Methods by which a class's objects do what an engine of ours computes in their place.
+
+    A test, a tracer or a program may replace any of them, in a class or on an object, at any time.
+    Then the object's own method is to run.
+
+    Args:
+        leaves: those that an engine's work stands for, in whatever decorators they are that bind
+            by themselves or are a known tracer's: these stand around that work, too.
+        inner: those that these call.
+    """
+
+    def __init__(self, leaves: Sequence[str], inner: Sequence[str] = ()) -> None:
+        self._leaves = frozenset(leaves)
+        self._names = (*leaves, *inner)
+        self._seen: WeakKeyDictionary[type, _Places] = WeakKeyDictionary()
+
+    def check(self, obj: Any, cls: type) -> None:
+        """Check that nothing has replaced one of them, but tracers that stand around leaves.
+
+        Raises:
+            NotAdoptedError: something has.
+        """
+        if not self.are_plain(obj, cls):
+            raise NotAdoptedError(f"a method of {cls.__name__} is replaced, or of the object")
+
+    def are_plain(self, obj: Any, cls: type, method: PlainMethod = plain_method) -> bool:
+        """Tell whether nothing has replaced one of them.
+
+        Args:
+            obj: the object.
+            cls: its plain class.
+            method: returns a class's method as its program wrote it.
+        """
+        if not vars(obj).keys().isdisjoint(self._names):
+            return False
+        seen = self._seen.get(cls)
+        if seen is not None:
+            bases = cls.__mro__
+            for at, name, value in seen:
+                if bases[at].__dict__.get(name, _ABSENT) is not value:
+                    break
+            else:
+                return True
+        return self._look(cls, method)
+
+    def _look(self, cls: type, method: PlainMethod) -> bool:
+        places: list[tuple[int, str, Any]] = []
+        for name in self._names:
+            for at, base in enumerate(cls.__mro__):
+                value = vars(base).get(name, _ABSENT)
+                places.append((at, name, value))
+                if value is _ABSENT:
+                    continue
+                found = method(cls, name)
+                if name in self._leaves:
+                    found = _undecorated(found)
+                if not _is_written(base, name, found):
+                    return False
+                break
+        self._seen[cls] = tuple(places)
+        return True
+
+
+def _undecorated(method: Any) -> Any:
+    while True:
+        if isinstance(method, FunctionType) and type(method) is not FunctionType:
+            method = getattr(method, "__wrapped__", None)
+        elif cell_of_traced(method) is not None:
+            method = unpatched(traced(method))  # which it may have been put around
+        else:
+            return method
+
+
+def _is_written(cls: type, name: str, method: Any) -> bool:
+    """Tell whether a class's method is the one that the class's module wrote."""
+    module = sys.modules.get(cls.__module__)
+    if _repeats_another(method):
+        method = method.__wrapped__
+    if module is None or not is_written_in(module, method):
+        return False
+    return method.__code__.co_qualname == f"{cls.__qualname__}.{name}"
+
+
+def _repeats_another(method: Any) -> bool:
+    """Tell whether this is a function of tenacity's, which calls another one until it succeeds."""
+    return (
+        type(method) is FunctionType
+        and method.__globals__.get("__name__") == "tenacity"
+        and hasattr(method, "__wrapped__")
+    )

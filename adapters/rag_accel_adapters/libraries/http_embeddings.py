@@ -23,13 +23,8 @@ from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS, ServerAnsw
 from rag_accel.engines.http.endpoints import EndpointGate, EndpointPlace
 from rag_accel.errors import EngineOutputError
 from rag_accel.system.classes import full_name
-from rag_accel.system.methods import undecorated
-from rag_accel_adapters.libraries.as_shipped import (
-    PlainMethod,
-    check_class,
-    check_function,
-    check_object,
-)
+from rag_accel.system.methods import plain_method, undecorated
+from rag_accel_adapters.libraries.as_shipped import check_class, check_function, check_object
 from rag_accel_adapters.libraries.openai_clients import (
     DIFFERENT_CLIENTS,
     ask_unchanged,
@@ -113,19 +108,19 @@ class HttpEmbeddings:
         """Return the class as one whose small requests share calls."""
         return server_class(self.hosted_calls, self.protocol.limited, _UNLESS)
 
-    def hosted_calls(self, obj: Any, cls: type, method: PlainMethod) -> HostedCalls:
+    def hosted_calls(self, obj: Any, cls: type) -> HostedCalls:
         """Return how to ask for an object of plain class ``cls``.
 
         Raises:
             NotAdoptedError: a caller might decide a call.
         """
-        values = partial(self._values, cls, method)
+        values = partial(self._values, cls)
         group = group_of(values, obj)
         # With settings of its own, so that a later change is not this call's.
         own = replaced(obj, **copy.deepcopy(self._settings(cls, obj)))
         ask = partial(ask_unchanged, values, own, group)
         # Without the tracers around it, which trace what callers ask for, not shared calls.
-        embed = undecorated(method(cls, self.embed))
+        embed = undecorated(plain_method(cls, self.embed))
         return HostedCalls(
             group=group,
             max_texts=getattr(obj, self.max_texts) if self.max_texts else MAX_CALL_TEXTS,
@@ -139,8 +134,8 @@ class HttpEmbeddings:
         names = cls.model_fields.keys() - self.apart - {*self.protocol.clients}
         return {name: vars(obj)[name] for name in sorted(names)}
 
-    def _values(self, cls: Any, method: PlainMethod, obj: Any) -> tuple[Any, ...]:
-        check_plain(obj, cls, self.name, method, self.leaves)
+    def _values(self, cls: Any, obj: Any) -> tuple[Any, ...]:
+        check_plain(obj, cls, self.name, self.leaves)
         settings = self._settings(cls, obj)
         for name, value in settings.items():
             check_value(value, name)
@@ -204,7 +199,7 @@ def _checked(answer: Any, place: EndpointPlace) -> Any:
     return answer
 
 
-def check_plain(obj: Any, cls: Any, name: str, method: PlainMethod, leaves: Sequence[str]) -> None:
+def check_plain(obj: Any, cls: Any, name: str, leaves: Sequence[str]) -> None:
     """Check that an object's plain class is that of a name, as shipped, and all it holds.
 
     Raises:
@@ -213,7 +208,7 @@ def check_plain(obj: Any, cls: Any, name: str, method: PlainMethod, leaves: Sequ
     if full_name(cls) != name:
         raise NotAdoptedError(f"{cls.__qualname__} is a class of the program's", "its base class")
 
-    check_class(cls, method, leaves)
+    check_class(cls, leaves)
     private = obj.__pydantic_private__ or {}
     more = (vars(obj).keys() - cls.model_fields.keys()) | (
         private.keys() - cls.__private_attributes__.keys()
@@ -319,7 +314,7 @@ def check_httpx() -> None:
         cls = getattr(sys.modules["httpx"], name)
         if full_name(cls) != f"httpx.{name}":
             raise NotAdoptedError(f"httpx.{name} is a {full_name(cls)}", "httpx's own class")
-        check_class(cls, getattr, ())
+        check_class(cls, ())
 
 
 def tei_queries(own: Any, texts: list[str]) -> Sequence[Any]:

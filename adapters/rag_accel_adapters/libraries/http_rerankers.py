@@ -15,20 +15,10 @@ from typing import Any
 
 from rag_accel.adoption.known_classes import NotAdoptedError
 from rag_accel.adoption.proxies import HOSTED_RERANKER, OWN_METHODS, Ask, ProxyClass
-from rag_accel.system.classes import PlainMethod, full_name
+from rag_accel.system.classes import full_name
 from rag_accel_adapters.libraries.as_shipped import check_object
-from rag_accel_adapters.libraries.http_embeddings import (
-    TEI,
-    Protocol,
-    check_httpx,
-    check_plain,
-)
-from rag_accel_adapters.libraries.openai_clients import (
-    check_value,
-    digest_of,
-    is_value,
-    number_of,
-)
+from rag_accel_adapters.libraries.http_embeddings import TEI, Protocol, check_httpx, check_plain
+from rag_accel_adapters.libraries.openai_clients import check_value, digest_of, is_value, number_of
 
 _UNLESS = (
     "a token that a function gives",
@@ -66,8 +56,8 @@ class HttpReranker:
             check=self._check,
         )
 
-    def _check(self, obj: Any, cls: type, method: PlainMethod) -> None:
-        check_plain(obj, cls, self.name, method, self.leaves)
+    def _check(self, obj: Any, cls: type) -> None:
+        check_plain(obj, cls, self.name, self.leaves)
         digest_of(self._values, obj)
 
     def _values(self, obj: Any) -> tuple[Any, ...]:

@@ -1,8 +1,12 @@
-"""Resources of the openai package whose calls tell a server of the retrieved texts of prompts."""
+"""Resources of the openai package whose calls tell servers of retrieved texts, or go to others.
+
+A call may go to another server of the same model than the one that the program's client asks.
+"""
 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,13 +22,57 @@ from rag_accel.adoption.served_models import (
 )
 from rag_accel.engine_api import Message
 from rag_accel_adapters.libraries.openai_limited import ending_in_time
-from rag_accel_adapters.libraries.openai_places import (
-    arguments_at,
-    client_at,
-    held,
-    may_be_sent_elsewhere,
-    resource_at,
-)
+
+_READING = "x-stainless-"
+
+
+def may_be_sent_elsewhere(resource: Any) -> bool:
+    """Tell whether calls may go to other servers; not where a client has an ``auth`` of its own."""
+    client = getattr(resource._client, "_client", None)
+    return client is not None and getattr(client, "auth", None) is None
+
+
+def resource_at(resource: Any, place: ServedPlace) -> Any:
+    """Return a resource that asks a server."""
+    return type(resource)(client_at(resource._client, place))
+
+
+def client_at(client: Any, place: ServedPlace) -> Any:
+    """Return a client of a server, on the connections of the program's own.
+
+    Where other servers are left, it does not try again by itself. Another server than the program's
+    sees neither its key nor its headers.
+    """
+    from openai import Omit
+
+    own: dict[str, Any] = {} if place.is_last else {"max_retries": 0}
+    if is_own(client, place):
+        return client.with_options(**own) if own else client
+    names = ("OpenAI-Organization", "OpenAI-Project")
+    return client.with_options(
+        base_url=place.base_url,
+        api_key=place.api_key or "none",
+        set_default_headers=dict.fromkeys(names, Omit()),
+        set_default_query={},
+        **own,
+    )
+
+
+def is_own(client: Any, place: ServedPlace) -> bool:
+    """Tell whether a server is the one that the program's client asks."""
+    return str(client.base_url).rstrip("/") == place.base_url
+
+
+def arguments_at(client: Any, place: ServedPlace, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call for a server; another one sees no header of the program's."""
+    sent = {**kwargs, "model": place.model}
+    headers = sent.get("extra_headers")
+    if headers and not is_own(client, place):
+        # The client's own word on how it reads the answer.
+        reading = {name: headers[name] for name in headers if name.lower().startswith(_READING)}
+        sent["extra_headers"] = reading
+    return sent
+
 
 #: Most seconds of the one question to a server what it is.
 _MODELS_S = 5.0
@@ -109,7 +157,7 @@ class _Attempt:
         return sent if self.place is None else arguments_at(self.resource._client, self.place, sent)
 
     def answered(self, answer: Any, texts: PromptTexts | None, reports: Reports) -> Any:
-        return held(answer if texts is None else _read(answer, texts, reports), self.place)
+        return _read(answer, texts, reports, self.place)
 
     def __enter__(self) -> None:
         pass
@@ -243,22 +291,28 @@ def _message(turn: Any) -> Message | None:
     return Message(turn["role"], content) if isinstance(content, str) else None
 
 
-def _read(answer: Any, texts: PromptTexts, reports: Reports) -> Any:
-    """Return an answer whose report is put where it is known."""
-    if hasattr(answer, "__aiter__"):
-        return _AsyncTellingStream(answer, texts, reports)
-    if hasattr(answer, "__next__"):
-        return _TellingStream(answer, texts, reports)
-    whole = answer
-    if not hasattr(answer, "choices"):
-        parse = getattr(answer, "parse", None)  # of a raw response, which keeps what it has parsed
-        with suppress(Exception):  # the caller meets it, too
-            whole = parse() if callable(parse) else None
-    if hasattr(whole, "choices"):
-        params = getattr(whole, "kv_transfer_params", None)
-        report = texts.report(params, _cached_tokens(whole))
-        if report is not None:
-            reports.append(report)
+def _read(
+    answer: Any, texts: PromptTexts | None, reports: Reports, place: ServedPlace | None
+) -> Any:
+    """Return an answer that puts its report where it is known, and gives its place back."""
+    if hasattr(answer, "__aiter__") or hasattr(answer, "__next__"):
+        if texts is None and place is None:
+            return answer
+        stream = _AsyncReadStream if hasattr(answer, "__aiter__") else _SyncReadStream
+        return stream(answer, texts, reports, place)
+    if texts is not None:
+        whole = answer
+        if not hasattr(answer, "choices"):
+            parse = getattr(answer, "parse", None)  # of a raw response, which keeps what it parsed
+            with suppress(Exception):  # the caller meets it, too
+                whole = parse() if callable(parse) else None
+        if hasattr(whole, "choices"):
+            params = getattr(whole, "kv_transfer_params", None)
+            report = texts.report(params, _cached_tokens(whole))
+            if report is not None:
+                reports.append(report)
+    if place is not None:
+        place.ended()
     return answer
 
 
@@ -268,55 +322,91 @@ def _cached_tokens(answer: Any) -> int | None:
     return cached if type(cached) is int else None
 
 
-class _Telling:
-    """A stream of the openai package that puts reports as its events pass."""
+class _ReadStream:
+    """A stream of the openai package that puts reports as its events pass.
 
-    def __init__(self, stream: Any, texts: PromptTexts, reports: Reports) -> None:
-        self._stream, self._texts, self._reports = stream, texts, reports
+    Its place is given back at its end, or when it goes.
+    """
+
+    def __init__(
+        self, stream: Any, texts: PromptTexts | None, reports: Reports, place: ServedPlace | None
+    ) -> None:
+        self._stream, self._texts, self._reports, self._place = stream, texts, reports, place
         self._is_begun = False
+        if place is not None:  # not the stream: it would be kept alive
+            weakref.finalize(self, place.ended).atexit = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def _note(self, event: Any) -> Any:
-        if not self._is_begun:
-            self._is_begun = True
-            self._reports.append(self._texts.streamed(None))
-        cached = _cached_tokens(event)
-        if cached is not None and not getattr(event, "choices", None):
-            self._reports.append(self._texts.streamed(cached))
+        if self._texts is not None:
+            if not self._is_begun:
+                self._is_begun = True
+                self._reports.append(self._texts.streamed(None))
+            cached = _cached_tokens(event)
+            if cached is not None and not getattr(event, "choices", None):
+                self._reports.append(self._texts.streamed(cached))
         return event
 
+    def _end(self) -> None:
+        if self._place is not None:
+            self._place.ended()
 
-class _TellingStream(_Telling):
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, StopIteration | StopAsyncIteration):
+            self._end()
+        elif self._place is not None:
+            self._place.failed(error)
+
+
+class _SyncReadStream(_ReadStream):
     """Such a stream for threads."""
 
-    def __enter__(self) -> _TellingStream:
+    def __enter__(self) -> _SyncReadStream:
         self._stream.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._end()
         self._stream.__exit__(*error)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return self._note(next(self._stream))
+        try:
+            return self._note(next(self._stream))
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def close(self) -> None:
+        self._end()
+        self._stream.close()
 
 
-class _AsyncTellingStream(_Telling):
+class _AsyncReadStream(_ReadStream):
     """Such a stream for a loop."""
 
-    async def __aenter__(self) -> _AsyncTellingStream:
+    async def __aenter__(self) -> _AsyncReadStream:
         await self._stream.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        self._end()
         await self._stream.__aexit__(*error)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        return self._note(await anext(self._stream))
+        try:
+            return self._note(await anext(self._stream))
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    async def close(self) -> None:
+        self._end()
+        await self._stream.close()

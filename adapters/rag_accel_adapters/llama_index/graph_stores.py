@@ -24,6 +24,8 @@ from llama_index.core.graph_stores.types import (
     PropertyGraphStore,
     Relation,
 )
+from llama_index.core.indices.property_graph import LLMSynonymRetriever, VectorContextRetriever
+from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 
 from rag_accel.adoption.known_classes import ClassRow
 from rag_accel.adoption.triplets import (
@@ -34,9 +36,10 @@ from rag_accel.adoption.triplets import (
     TripletView,
     TripletWalk,
 )
-from rag_accel.system.classes import PlainMethod, does_the_same, is_written_in
-from rag_accel.system.methods import digest_of
+from rag_accel.system.classes import does_the_same, full_name, is_written_in
+from rag_accel.system.methods import digest_of, plain_class, plain_method
 from rag_accel.system.weak_maps import WeakIdDict
+from rag_accel_adapters.libraries.as_shipped import PlainMethod, WrittenMethods
 
 #: Triplets from which an index is faster than the store.
 MIN_TRIPLETS = 64
@@ -328,27 +331,24 @@ def index_obstacle(store: SimplePropertyGraphStore) -> str | None:
     return None if num >= MIN_TRIPLETS else f"small: {num} triplets, of {MIN_TRIPLETS}"
 
 
-def searches_as_known(cls: type, method: PlainMethod) -> bool:
-    """Tell whether stores of a class are ``SimplePropertyGraphStore`` in how they search.
-
-    Args:
-        method: returns a class's method as its program wrote it.
-    """
+def searches_as_known(cls: type) -> bool:
+    """Tell whether stores of a class are ``SimplePropertyGraphStore`` in how they search."""
     if not issubclass(cls, SimplePropertyGraphStore):
         return False
-    read = {name: method(SimplePropertyGraphStore, name) for name in _SEARCHES}
+    read = {name: plain_method(SimplePropertyGraphStore, name) for name in _SEARCHES}
     if any(digest_of(getattr(read[name], "__code__", None)) != _READ[name] for name in _SEARCHES):
         return False
-    return does_the_same(cls, SimplePropertyGraphStore, (*_SEARCHES, *_ASYNC_SEARCHES), method)
+    return does_the_same(cls, SimplePropertyGraphStore, (*_SEARCHES, *_ASYNC_SEARCHES))
 
 
-def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
+def searches_unchanged(store: Any) -> bool:
     """Tell whether nothing was put in the place of what a recognised store searches with.
 
-    Looked at in each search: the store's own attributes, its class, which is ``cls`` as its program
-    wrote it, its graph's, and LlamaIndex's functions.
+    Looked at in each search: the store's own attributes, its class as its program wrote it, its
+    graph's, and LlamaIndex's functions.
     """
     own: Mapping[str, Any] = vars(store)
+    cls = plain_class(type(store))
     graph = own.get("graph")
     if type(graph) is not LabelledPropertyGraph or not own.keys().isdisjoint(
         (*_SEARCHES, *_ASYNC_SEARCHES)
@@ -362,10 +362,70 @@ def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
     ):
         return False
     return (
-        all(is_written_in(simple_labelled, method(cls, name)) for name in _SEARCHES)
-        and all(is_written_in(types, method(cls, name)) for name in _ASYNC_SEARCHES)
+        all(is_written_in(simple_labelled, plain_method(cls, name)) for name in _SEARCHES)
+        and all(is_written_in(types, plain_method(cls, name)) for name in _ASYNC_SEARCHES)
         and all(
             is_written_in(types, getattr(LabelledPropertyGraph, name)) for name in _GRAPH_METHODS
         )
         and issubclass(cls, PropertyGraphStore)
     )
+
+
+_EVERY = (
+    "_retrieve",
+    "_aretrieve",
+    "retrieve_from_graph",
+    "aretrieve_from_graph",
+    "_get_nodes_with_score",
+    "_add_source_text",
+    "add_source_text",
+    "async_add_source_text",
+)
+_METHODS: dict[type, WrittenMethods] = {
+    VectorContextRetriever: WrittenMethods(
+        (),
+        (
+            *_EVERY,
+            "_build_vector_store_query",
+            "_get_vector_store_query",
+            "_aget_vector_store_query",
+            "_get_kg_ids",
+        ),
+    ),
+    LLMSynonymRetriever: WrittenMethods(
+        (), (*_EVERY, "_parse_llm_output", "_prepare_matches", "_aprepare_matches")
+    ),
+}
+
+
+def obstacle_to_sharing(retriever: BasePGRetriever, method: PlainMethod) -> str | None:
+    """Return why the hops of a retriever share no steps with others; None where they may.
+
+    Cheap, since each search asks it: how large the store is and what it holds is not looked at.
+
+    Args:
+        retriever: the retriever.
+        method: returns a class's method as its program wrote it.
+    """
+    cls = plain_class(type(retriever))
+    methods = _METHODS.get(cls)
+    if methods is None:
+        return f"{full_name(cls)} is not one of LlamaIndex's two that find nodes in the graph"
+    if not methods.are_plain(retriever, cls, method):
+        return "one of its methods was replaced"
+    if getattr(retriever, "_filters", None) is not None:
+        return "it filters the nodes that it begins with"
+    store: Any = retriever._graph_store
+    cls = plain_class(type(store))
+    if cls is not SimplePropertyGraphStore:
+        return f"its store is a {full_name(cls)}, which is asked itself"
+    is_known = searches_as_known(cls) and searches_unchanged(store)
+    return None if is_known else "the searches of its store are not those that are known"
+
+
+def obstacle_of_size(store: SimplePropertyGraphStore) -> str | None:
+    """Return why the hops over a recognised store share no steps as it is; None where they may."""
+    size, least = len(store.graph.triplets), MIN_SHARED_TRIPLETS
+    if size >= least:
+        return None
+    return f"its store holds {size} triplets, a step is faster from {least} on"

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rag_accel.adoption.clients import (
@@ -37,17 +28,12 @@ from rag_accel.adoption.proxies import (
     replaced,
 )
 from rag_accel.adoption.remote_stores import BatchedClient, remote_store_row
-from rag_accel.adoption.served_models import Reports, with_reports
+from rag_accel.adoption.served_models import Reports, telling, with_reports
 from rag_accel_adapters.libraries.hf_pipelines import generating, samples, shared_call
 from rag_accel_adapters.libraries.http_rerankers import LLAMA_INDEX_JINA, LLAMA_INDEX_TEI
 from rag_accel_adapters.libraries.openai_limited import LimitedClient
 from rag_accel_adapters.libraries.openai_served import TellingClient
-from rag_accel_adapters.libraries.vector_stores import (
-    CHROMA,
-    CHROMA_UNLESS,
-    QDRANT,
-    QDRANT_UNLESS,
-)
+from rag_accel_adapters.libraries.vector_stores import CHROMA, CHROMA_UNLESS, QDRANT, QDRANT_UNLESS
 
 
 def _reranker_obstacle(reranker: Any) -> str | None:
@@ -79,43 +65,13 @@ def _llm(llm: Any, ask: Ask) -> Any:
 
 def _tell(llm: Any, found: Any) -> Any:
     """Return a response, or a stream of responses, whose notes say how texts were computed."""
-    reports = llm._model.reports
-    if inspect.isawaitable(found):
-        return _telling_later(reports, found)
-    if isinstance(found, Iterator):
-        return _telling(reports, found)
-    return _add(found, reports)
+    return telling(found, partial(_add, llm._model.reports))
 
 
-def _telling(reports: Sequence[Report], responses: Iterator[Any]) -> Iterator[Any]:
-    """Yield responses; the last one, which holds the whole text, says it."""
-    try:
-        for response in responses:
-            yield _add(response, reports)
-    finally:
-        if isinstance(responses, Generator):
-            responses.close()
-
-
-async def _telling_later(
-    reports: Sequence[Report], responses: Awaitable[AsyncGenerator[Any]]
-) -> AsyncIterator[Any]:
-    return _atelling(reports, await responses)
-
-
-async def _atelling(
-    reports: Sequence[Report], responses: AsyncGenerator[Any]
-) -> AsyncIterator[Any]:
-    async with aclosing(responses):
-        async for response in responses:
-            yield _add(response, reports)
-
-
-def _add(response: Any, reports: Sequence[Report]) -> Any:
-    if reports and reports[0] is not None:
+def _add(reports: Sequence[Report], response: Any) -> None:
+    if reports and reports[0] is not None:  # of a stream, the last one holds the whole text
         kwargs = response.additional_kwargs
         response.additional_kwargs = {**kwargs, **reports[0]}
-    return response
 
 
 def _reads_in_threads(tokenizer: Any) -> bool:
@@ -174,17 +130,15 @@ def _limited(llm: Any, ask: Ask) -> Any:
 def _tell_served(llm: Any, found: Any) -> Any:
     """Return a response, or a stream of responses, that says how texts were computed."""
     client = llm._client
-    return (
-        with_reports(client.reports, found, _add_served)
-        if isinstance(client, TellingClient)
-        else found
-    )
+    is_telling = isinstance(client, TellingClient)
+    return with_reports(client.reports, found, _add_served) if is_telling else found
 
 
-def _add_served(response: Any, report: Mapping[str, Any]) -> None:
-    kwargs = response.additional_kwargs
-    told = {**kwargs.get("kv_reuse", {}), **report["kv_reuse"]}
-    response.additional_kwargs = {**kwargs, "kv_reuse": told}
+def _add_served(response: Any, report: Report) -> None:
+    if report is not None:
+        kwargs = response.additional_kwargs
+        told = {**kwargs.get("kv_reuse", {}), **report["kv_reuse"]}
+        response.additional_kwargs = {**kwargs, "kv_reuse": told}
 
 
 _RERANKER = ProxyClass(

@@ -15,7 +15,8 @@ from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
 from rag_accel.adoption.known_classes import ClassRow
 from rag_accel.adoption.store_copies import COPIED, COPIED_UNLESS, Look, Rows, StoreKind, rows_of
-from rag_accel.system.classes import PlainMethod, does_the_same, is_written_in
+from rag_accel.system.classes import does_the_same, is_written_in
+from rag_accel.system.methods import plain_class, plain_method
 
 ROW = ClassRow("llama_index.core.vector_stores.simple.SimpleVectorStore", COPIED, COPIED_UNLESS)
 _ITS_METHODS = ("query", "aquery")
@@ -64,34 +65,30 @@ SIMPLE = StoreKind(
 )
 
 
-def searches_as_known(cls: type, method: PlainMethod) -> bool:
-    """Tell whether stores of a class are ``SimpleVectorStore`` in how they search.
-
-    Args:
-        method: returns a class's method as its program wrote it.
-    """
+def searches_as_known(cls: type) -> bool:
+    """Tell whether stores of a class are ``SimpleVectorStore`` in how they search."""
     if not issubclass(cls, SimpleVectorStore):
         return False
-    return does_the_same(cls, SimpleVectorStore, _ITS_METHODS, method)
+    return does_the_same(cls, SimpleVectorStore, _ITS_METHODS)
 
 
-def searches_unchanged(store: Any, cls: type, method: PlainMethod) -> bool:
+def searches_unchanged(store: Any) -> bool:
     """Tell whether nothing was put in the place of what a recognised store searches with.
 
-    Looked at in each search that an engine could do: the store's own attributes, its class, which
-    is ``cls`` as its program wrote it, and the functions of LlamaIndex's modules.
+    Looked at in each search that an engine could do: the store's own attributes, its class as its
+    program wrote it, and the functions of LlamaIndex's modules.
     """
     data = vars(store).get("data")
     if type(data) is not SimpleVectorStoreData or type(data.embedding_dict) is not dict:
         return False
     if not vars(store).keys().isdisjoint(_ITS_METHODS):
         return False
-    its = vars(simple)
+    its, cls = vars(simple), plain_class(type(store))
     return (
         vars(embedding_utils).get("default_similarity_fn") is base.similarity
         and is_written_in(base, base.similarity)
         and is_written_in(embedding_utils, its.get("get_top_k_embeddings"))
         and is_written_in(utils, its.get("build_metadata_filter_fn"))
-        and is_written_in(simple, method(cls, "query"))
-        and is_written_in(types, method(cls, "aquery"))
+        and is_written_in(simple, plain_method(cls, "query"))
+        and is_written_in(types, plain_method(cls, "aquery"))
     )

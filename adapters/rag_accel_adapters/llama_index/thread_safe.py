@@ -25,6 +25,7 @@ from rag_accel.system.thread_safety import (
     Look,
     Preparation,
     ThreadSafety,
+    class_names,
     prepare_nothing,
     state_of,
 )
@@ -32,94 +33,85 @@ from rag_accel.system.thread_safety import (
 _CORE = "llama_index.core"
 
 
-def _names(module: str, classes: str) -> frozenset[str]:
-    return frozenset(f"{module}.{name}" for name in classes.split())
-
-
 #: Reading from these leaves them as they are.
-_OPAQUE = frozenset[str]().union(
-    _names(f"{_CORE}.indices.vector_store.base", "VectorStoreIndex"),
-    _names(f"{_CORE}.indices.list.base", "SummaryIndex"),
-    _names(f"{_CORE}.vector_stores.simple", "SimpleVectorStore"),
-    _names(f"{_CORE}.storage.kvstore.simple_kvstore", "SimpleKVStore"),
-    _names(f"{_CORE}.vector_stores.types", "MetadataFilter MetadataFilters VectorStoreQuery"),
-    _names(f"{_CORE}.schema", "QueryBundle TextNode Node Document ImageNode"),
-    _names(f"{_CORE}.graph_stores.types", "EntityNode ChunkNode Relation"),
+_OPAQUE = class_names("""
+    llama_index.core.indices.vector_store.base VectorStoreIndex
+    llama_index.core.indices.list.base SummaryIndex
+    llama_index.core.vector_stores.simple SimpleVectorStore
+    llama_index.core.storage.kvstore.simple_kvstore SimpleKVStore
+    llama_index.core.vector_stores.types MetadataFilter MetadataFilters VectorStoreQuery
+    llama_index.core.schema QueryBundle TextNode Node Document ImageNode
+    llama_index.core.graph_stores.types EntityNode ChunkNode Relation
     # Its driver may be shared by threads, and what it keeps beside changes with its schema alone.
-    _names("llama_index.graph_stores.neo4j.neo4j_property_graph", "Neo4jPropertyGraphStore"),
-    _names("tiktoken.core", "Encoding"),
-    _names("openai", "OpenAI AsyncOpenAI AzureOpenAI AsyncAzureOpenAI"),
-    _names("httpx", "Client AsyncClient"),
-    _names("sentence_transformers.sentence_transformer.model", "SentenceTransformer"),
-    _names("sentence_transformers.SentenceTransformer", "SentenceTransformer"),
-)
+    llama_index.graph_stores.neo4j.neo4j_property_graph Neo4jPropertyGraphStore
+    tiktoken.core Encoding
+    openai OpenAI AsyncOpenAI AzureOpenAI AsyncAzureOpenAI
+    httpx Client AsyncClient
+    sentence_transformers.sentence_transformer.model SentenceTransformer
+    sentence_transformers.SentenceTransformer SentenceTransformer
+""")
 #: These run coroutines in loops of their own.
-_LOOPING = frozenset[str]().union(
-    _names(f"{_CORE}.evaluation.relevancy", "RelevancyEvaluator"),
-    _names(f"{_CORE}.evaluation.faithfulness", "FaithfulnessEvaluator"),
-    _names(f"{_CORE}.evaluation.correctness", "CorrectnessEvaluator"),
-    _names(f"{_CORE}.evaluation.guideline", "GuidelineEvaluator"),
-    _names(f"{_CORE}.query_engine.sub_question_query_engine", "SubQuestionQueryEngine"),
-    _names(f"{_CORE}.retrievers.fusion_retriever", "QueryFusionRetriever"),
-    _names(f"{_CORE}.response_synthesizers.tree_summarize", "TreeSummarize"),
-    _names(f"{_CORE}.response_synthesizers.accumulate", "Accumulate"),
-    _names(f"{_CORE}.response_synthesizers.compact_and_accumulate", "CompactAndAccumulate"),
-)
+_LOOPING = class_names("""
+    llama_index.core.evaluation.relevancy RelevancyEvaluator
+    llama_index.core.evaluation.faithfulness FaithfulnessEvaluator
+    llama_index.core.evaluation.correctness CorrectnessEvaluator
+    llama_index.core.evaluation.guideline GuidelineEvaluator
+    llama_index.core.query_engine.sub_question_query_engine SubQuestionQueryEngine
+    llama_index.core.retrievers.fusion_retriever QueryFusionRetriever
+    llama_index.core.response_synthesizers.tree_summarize TreeSummarize
+    llama_index.core.response_synthesizers.accumulate Accumulate
+    llama_index.core.response_synthesizers.compact_and_accumulate CompactAndAccumulate
+""")
 #: Their connections for coroutines belong to one loop.
-_LOOP_BOUND = frozenset[str]().union(
-    _names("llama_index.llms.openai.base", "OpenAI"),
-    _names("llama_index.embeddings.openai.base", "OpenAIEmbedding"),
-)
-_PROMPTS = frozenset[str]().union(
-    _names(f"{_CORE}.prompts.base", "PromptTemplate ChatPromptTemplate SelectorPromptTemplate"),
-    _names(f"{_CORE}.prompts.rich", "RichPromptTemplate"),
-)
-_OTHERS = frozenset[str]().union(
-    _names(f"{_CORE}.response_synthesizers.compact_and_refine", "CompactAndRefine"),
-    _names(f"{_CORE}.response_synthesizers.refine", "Refine"),
-    _names(f"{_CORE}.response_synthesizers.simple_summarize", "SimpleSummarize"),
-    _names(f"{_CORE}.response_synthesizers.generation", "Generation"),
-    _names(f"{_CORE}.response_synthesizers.no_text", "NoText"),
-    _names(f"{_CORE}.response_synthesizers.context_only", "ContextOnly"),
-    _names(f"{_CORE}.indices.prompt_helper", "PromptHelper ChatPromptHelper"),
-    _names(f"{_CORE}.utilities.token_counting", "TokenCounter"),
-    _names(f"{_CORE}.base.llms.types", "ChatMessage TextBlock"),
-    _names(f"{_CORE}.output_parsers.pydantic", "PydanticOutputParser"),
-    _names(f"{_CORE}.query_engine.retriever_query_engine", "RetrieverQueryEngine"),
-    _names(f"{_CORE}.query_engine.transform_query_engine", "TransformQueryEngine"),
-    _names(f"{_CORE}.query_engine.multistep_query_engine", "MultiStepQueryEngine"),
-    _names(
-        f"{_CORE}.query_engine.retry_query_engine",
-        "RetryQueryEngine RetryGuidelineQueryEngine",
-    ),
-    _names(f"{_CORE}.query_engine.retry_source_query_engine", "RetrySourceQueryEngine"),
-    _names(f"{_CORE}.query_engine.citation_query_engine", "CitationQueryEngine"),
-    _names(f"{_CORE}.query_engine.router_query_engine", "RouterQueryEngine"),
-    _names(f"{_CORE}.query_engine.flare.base", "FLAREInstructQueryEngine"),
-    _names(f"{_CORE}.query_engine.flare.answer_inserter", "LLMLookaheadAnswerInserter"),
-    _names(f"{_CORE}.query_engine.flare.output_parser", "IsDoneOutputParser QueryTaskOutputParser"),
-    _names(
-        f"{_CORE}.indices.query.query_transform.base",
-        "IdentityQueryTransform HyDEQueryTransform DecomposeQueryTransform "
-        "StepDecomposeQueryTransform",
-    ),
-    _names(f"{_CORE}.selectors.llm_selectors", "LLMSingleSelector LLMMultiSelector"),
-    _names(f"{_CORE}.output_parsers.selection", "SelectionOutputParser"),
-    _names(f"{_CORE}.tools.query_engine", "QueryEngineTool"),
-    _names(f"{_CORE}.tools.types", "ToolMetadata"),
-    _names(f"{_CORE}.indices.vector_store.retrievers.retriever", "VectorIndexRetriever"),
-    _names(f"{_CORE}.indices.list.retrievers", "SummaryIndexRetriever"),
-    _names(f"{_CORE}.storage.docstore.simple_docstore", "SimpleDocumentStore"),
-    _names(f"{_CORE}.postprocessor.node", "SimilarityPostprocessor LongContextReorder"),
-    _names(f"{_CORE}.postprocessor.metadata_replacement", "MetadataReplacementPostProcessor"),
-    _names(f"{_CORE}.node_parser.text.sentence", "SentenceSplitter"),
-    _names(f"{_CORE}.llms.mock", "MockLLM"),
-    _names(f"{_CORE}.embeddings.mock_embed_model", "MockEmbedding"),
-    _names("llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"),
-    _names("llama_index.vector_stores.faiss.base", "FaissVectorStore"),
-    _names("llama_index.llms.huggingface.base", "HuggingFaceLLM"),
-    _names(f"{_CORE}.callbacks.base", "CallbackManager"),
-)
+_LOOP_BOUND = class_names("""
+    llama_index.llms.openai.base OpenAI
+    llama_index.embeddings.openai.base OpenAIEmbedding
+""")
+_PROMPTS = class_names("""
+    llama_index.core.prompts.base PromptTemplate ChatPromptTemplate SelectorPromptTemplate
+    llama_index.core.prompts.rich RichPromptTemplate
+""")
+_OTHERS = class_names("""
+    llama_index.core.response_synthesizers.compact_and_refine CompactAndRefine
+    llama_index.core.response_synthesizers.refine Refine
+    llama_index.core.response_synthesizers.simple_summarize SimpleSummarize
+    llama_index.core.response_synthesizers.generation Generation
+    llama_index.core.response_synthesizers.no_text NoText
+    llama_index.core.response_synthesizers.context_only ContextOnly
+    llama_index.core.indices.prompt_helper PromptHelper ChatPromptHelper
+    llama_index.core.utilities.token_counting TokenCounter
+    llama_index.core.base.llms.types ChatMessage TextBlock
+    llama_index.core.output_parsers.pydantic PydanticOutputParser
+    llama_index.core.query_engine.retriever_query_engine RetrieverQueryEngine
+    llama_index.core.query_engine.transform_query_engine TransformQueryEngine
+    llama_index.core.query_engine.multistep_query_engine MultiStepQueryEngine
+    llama_index.core.query_engine.retry_query_engine RetryQueryEngine RetryGuidelineQueryEngine
+    llama_index.core.query_engine.retry_source_query_engine RetrySourceQueryEngine
+    llama_index.core.query_engine.citation_query_engine CitationQueryEngine
+    llama_index.core.query_engine.router_query_engine RouterQueryEngine
+    llama_index.core.query_engine.flare.base FLAREInstructQueryEngine
+    llama_index.core.query_engine.flare.answer_inserter LLMLookaheadAnswerInserter
+    llama_index.core.query_engine.flare.output_parser IsDoneOutputParser QueryTaskOutputParser
+    llama_index.core.indices.query.query_transform.base IdentityQueryTransform HyDEQueryTransform
+    llama_index.core.indices.query.query_transform.base DecomposeQueryTransform
+    llama_index.core.indices.query.query_transform.base StepDecomposeQueryTransform
+    llama_index.core.selectors.llm_selectors LLMSingleSelector LLMMultiSelector
+    llama_index.core.output_parsers.selection SelectionOutputParser
+    llama_index.core.tools.query_engine QueryEngineTool
+    llama_index.core.tools.types ToolMetadata
+    llama_index.core.indices.vector_store.retrievers.retriever VectorIndexRetriever
+    llama_index.core.indices.list.retrievers SummaryIndexRetriever
+    llama_index.core.storage.docstore.simple_docstore SimpleDocumentStore
+    llama_index.core.postprocessor.node SimilarityPostprocessor LongContextReorder
+    llama_index.core.postprocessor.metadata_replacement MetadataReplacementPostProcessor
+    llama_index.core.node_parser.text.sentence SentenceSplitter
+    llama_index.core.llms.mock MockLLM
+    llama_index.core.embeddings.mock_embed_model MockEmbedding
+    llama_index.embeddings.huggingface.base HuggingFaceEmbedding
+    llama_index.vector_stores.faiss.base FaissVectorStore
+    llama_index.llms.huggingface.base HuggingFaceLLM
+    llama_index.core.callbacks.base CallbackManager
+""")
 
 
 def _prompt(prompt: Any) -> list[object] | None:
@@ -163,12 +155,12 @@ _LOOKS: dict[str, Look] = {
 }
 
 #: These may split text into sentences when they are called.
-_SPLITTING = frozenset[str]().union(
-    _names(f"{_CORE}.evaluation.relevancy", "RelevancyEvaluator"),
-    _names(f"{_CORE}.evaluation.faithfulness", "FaithfulnessEvaluator"),
-    _names(f"{_CORE}.query_engine.retry_source_query_engine", "RetrySourceQueryEngine"),
-    _names(f"{_CORE}.query_engine.citation_query_engine", "CitationQueryEngine"),
-)
+_SPLITTING = class_names("""
+    llama_index.core.evaluation.relevancy RelevancyEvaluator
+    llama_index.core.evaluation.faithfulness FaithfulnessEvaluator
+    llama_index.core.query_engine.retry_source_query_engine RetrySourceQueryEngine
+    llama_index.core.query_engine.citation_query_engine CitationQueryEngine
+""")
 _splitter_lock = threading.Lock()
 
 

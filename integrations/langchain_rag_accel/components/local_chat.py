@@ -1,8 +1,12 @@
-"""A language model on this machine as a LangChain chat model whose calls share an engine."""
+"""A language model on this machine as a LangChain chat model whose calls share an engine.
+
+What a local model cannot take of LangChain's messages is refused by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from contextvars import ContextVar
 from typing import Annotated, Any, Literal, cast
@@ -12,28 +16,25 @@ from langchain_core.callbacks import (
     CallbackManagerForLLMRun,
     Callbacks,
 )
+from langchain_core.documents import Document
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.messages.tool import invalid_tool_call, tool_call
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from langchain_rag_accel.components.local_messages import (
-    calls_of,
-    generation_input,
-    named_documents,
-)
 from langchain_rag_accel.components.structured_output import structured
 from rag_accel.accelerator import Accelerator
 from rag_accel.accelerator.preparation import EngineAt
 from rag_accel.adoption.local_calls import CallsAhead, LocalCalls, component_llm
 from rag_accel.config import KvReuse
-from rag_accel.engine_api import GenerationInput, GenerationOutput
+from rag_accel.engine_api import GenerationInput, GenerationOutput, Message, Role, ToolCall
 from rag_accel.engines.llm.local.local_llm import named_bounds
 from rag_accel.engines.llm.local.options import (
     KvRecipe,
@@ -42,9 +43,11 @@ from rag_accel.engines.llm.local.options import (
     number,
     whole_number,
 )
+from rag_accel.engines.llm.local.text.stopping import stop_strings
 from rag_accel.engines.llm.named import NamedLLM
+from rag_accel.errors import ConfigError
 from rag_accel.interception.arguments import refuse_unknown
-from rag_accel.kv.prompt_chunks import locate_chunks
+from rag_accel.kv.prompt_chunks import locate_chunks, several_documents
 
 #: Fields as they are given: what could merely be read as a number is refused, as in calls.
 Whole = Annotated[int, BeforeValidator(whole_number)]
@@ -380,3 +383,110 @@ def usage_of(output: GenerationOutput) -> UsageMetadata:
         total_tokens=prompt + completion,
         input_token_details=details,
     )
+
+
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "human": "user",
+    "ai": "assistant",
+    "HumanMessageChunk": "user",
+    "AIMessageChunk": "assistant",
+    "SystemMessageChunk": "system",
+    "tool": "tool",
+}
+#: options of a call that ask for what a local model cannot do
+_REFUSED = ("functions", "function_call", "response_format")
+_TOOLS = ("tools", "tool_choice")
+
+
+def generation_input(
+    messages: Sequence[BaseMessage],
+    stop: str | Sequence[str] | None,
+    max_tokens: int | None,
+    options: Mapping[str, Any],
+) -> GenerationInput:
+    """Return a call as engines take it.
+
+    Raises:
+        ConfigError: messages or options that a local model cannot take.
+    """
+    for name in _REFUSED:
+        if options.get(name):
+            raise ConfigError(
+                "a local model is not bound to a schema",
+                where=f"ChatRagAccel, {name}",
+                found=name,
+                valid="a call without it",
+                hint="use bind_tools or with_structured_output",
+            )
+    turns = tuple(_turn(message, at) for at, message in enumerate(messages))
+    known = {name: value for name, value in options.items() if name not in (*_REFUSED, *_TOOLS)}
+    tools = tuple(options.get("tools") or ())
+    return GenerationInput(turns, stop_strings(stop), max_tokens, known, tools=tools)
+
+
+def _turn(message: BaseMessage, at: int) -> Message:
+    role = _ROLES.get(message.type)
+    if role is None:
+        raise ConfigError(
+            "a local model takes system, human, AI and tool messages of text",
+            where=f"ChatRagAccel, message {at + 1}",
+            found=f"{message.type} message",
+            valid="system | human | ai | tool",
+        )
+    content = message.content
+    if not isinstance(content, str):
+        for block in content:
+            if isinstance(block, dict) and block.get("type") != "text":
+                raise ConfigError(
+                    "a local model takes text only",
+                    where=f"ChatRagAccel, message {at + 1}",
+                    found=f"content of type {block.get('type')!r}",
+                    valid="text",
+                )
+    calls = tuple(
+        ToolCall(call["id"] or "", call["name"], json.dumps(call["args"], ensure_ascii=False))
+        for call in getattr(message, "tool_calls", ())
+    )
+    return Message(role, str(message.text), calls, getattr(message, "tool_call_id", ""))
+
+
+def calls_of(output: GenerationOutput) -> dict[str, Any]:
+    """Return the calls of an answer as fields of an ``AIMessage``.
+
+    LangChain completes an object that it joins from chunks, and takes it for a call. So a malformed
+    one is given behind the separator of calls.
+    """
+    fault = "no JSON object with a name and an object of arguments"
+    return {
+        "tool_calls": [
+            tool_call(name=call.name, args=json.loads(call.arguments), id=call.id)
+            for call in output.tool_calls
+        ],
+        "invalid_tool_calls": [
+            invalid_tool_call(name=None, args=f"; {text}", id=None, error=fault)
+            for text in output.malformed_calls
+        ],
+    }
+
+
+def named_documents(given: Any) -> list[tuple[str, str]]:
+    """Return the id and the text of documents that a call names.
+
+    Raises:
+        ConfigError: something else than texts and documents.
+    """
+    found: list[tuple[str, str]] = []
+    for at, one in enumerate(several_documents(given, "ChatRagAccel")):
+        if isinstance(one, Document):
+            found.append((str(one.id or at), one.page_content))
+        elif isinstance(one, str):
+            found.append((str(at), one))
+        else:
+            raise ConfigError(
+                "documents are texts or LangChain's documents",
+                where=f"ChatRagAccel, documents[{at}]",
+                found=type(one).__name__,
+                valid="str | Document",
+            )
+    return found

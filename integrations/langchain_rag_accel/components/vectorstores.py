@@ -16,8 +16,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from langchain_rag_accel.accelerate import accelerate
-from langchain_rag_accel.components.hybrid_search import HybridStoreSearch, checked_hybrid
-from langchain_rag_accel.components.store_search import document
+from langchain_rag_accel.components.store_search import HybridStoreSearch, checked_hybrid, document
 from rag_accel.accelerator import Accelerator
 from rag_accel.adoption.shared_index import SharedIndex
 from rag_accel.engine_api import Document as IndexedDocument

@@ -26,28 +26,24 @@ from llama_index_rag_accel.components.node_documents import (
     as_document,
     as_node,
     check_filters,
+    check_query,
     condition,
     equal_values,
+    search_query,
     texts_in,
 )
-from llama_index_rag_accel.components.query_modes import check_query, search_query
 from rag_accel.accelerator import Accelerator
-from rag_accel.adoption.hybrid_search import (
+from rag_accel.adoption.shared_index import (
+    Hits,
+    SharedIndex,
     ahybrid_search,
     hybrid_search,
     hybrid_search_among,
     variant_of,
 )
-from rag_accel.adoption.shared_index import Hits, SharedIndex
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import HybridQuery, SearchQuery
-from rag_accel.engines.retrieval import (
-    DocumentIndex,
-    IndexSpec,
-    Metric,
-    load_index,
-    save_index,
-)
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, load_index, save_index
 from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
 from rag_accel.errors import ConfigError
 from rag_accel.interception.fallback import start_in_pool

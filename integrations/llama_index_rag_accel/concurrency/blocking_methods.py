@@ -21,8 +21,7 @@ from llama_index.core.query_engine import RetryGuidelineQueryEngine
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
-from rag_accel.interception.leaf_table import plain_class, plain_method
-from rag_accel.system.methods import digest_of
+from rag_accel.system.methods import digest_of, plain_class, plain_method
 
 #: makes a blocking call elsewhere than on the running loop, given it and its arguments; awaiting it
 #: gives its outcome, whose ``result()`` returns what the call returned or raises what it raised

@@ -7,18 +7,141 @@ is known here, is told by their sources: one of the user's, or of a later LlamaI
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from llama_index.core.async_utils import run_jobs
 from llama_index.core.base.embeddings.base import mean_agg
 from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.utils import get_color_mapping, print_text
 
-from llama_index_rag_accel.concurrency.extractors import EXTRACTORS
-from llama_index_rag_accel.concurrency.independent_calls import IndependentCalls, RunCalls
 from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
-from rag_accel.system.methods import digest_of
+from rag_accel.system.classes import full_name
+from rag_accel.system.methods import digest_of, plain_class, plain_method
+
+#: Runs calls that do not need each other, or one by one if it must, given what they may use, too.
+#: Returns their results in order; raises the error of the first, in order, that fails. Of
+#: coroutines, it returns one itself.
+RunCalls = Callable[[Sequence[Callable[[], Any]], Sequence[object]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentCalls:
+    """One method that makes independent calls one by one.
+
+    Args:
+        body: the same with its calls run by its first argument.
+        digest: of the source that does the same.
+        helper: the method that makes one call, and the digest of its source; empty if the calls
+            are methods of other objects.
+        classes: full names of the classes whose objects are known; empty if the calls' own
+            thread-safety is told of the object itself.
+        applies: tells whether an object, as it is set up now, makes them one by one.
+        is_leafs: whether the calls are made by what is a leaf itself, and then has no permit yet.
+        are_several: tells of the arguments whether there may be more than one call.
+    """
+
+    body: Method
+    digest: str
+    helper: tuple[str, str] | None
+    classes: frozenset[str] = frozenset()
+    applies: Callable[[Any], bool] = lambda obj: True
+    is_leafs: bool = False
+    are_several: Callable[..., bool] = lambda *args, **kwargs: True
+
+    def fits(self, obj: Any, named: Sequence[str]) -> bool:
+        """Tell whether an object makes its calls as it is known here.
+
+        Args:
+            obj: the object.
+            named: full names of classes that are thread-safe, beside those known.
+        """
+        cls = plain_class(type(obj))
+        if self.classes and full_name(cls) not in (*self.classes, *named):
+            return False
+        return self._has_helper(cls, obj) and self.applies(obj)
+
+    def _has_helper(self, cls: type, obj: Any) -> bool:
+        if self.helper is None:
+            return True
+        name, digest = self.helper
+        if name in vars(obj):
+            return False
+        layers = layers_of(plain_method(cls, name))
+        return layers is not None and digest_of(layers.function.__code__) == digest
+
+
+_TRANSFORMATIONS = "llama_index.core.indices.property_graph.transformations"
+_SIMPLE = f"{_TRANSFORMATIONS}.simple_llm.SimpleLLMPathExtractor"
+_SCHEMA = f"{_TRANSFORMATIONS}.schema_llm.SchemaLLMPathExtractor"
+
+
+async def _extracted(
+    desc: str,
+    run_all: Any,
+    extractor: Any,
+    nodes: Sequence[Any],
+    show_progress: bool = False,
+    **kwargs: Any,
+) -> Any:
+    workers = run_all.at_once(extractor.num_workers, [extractor.llm])
+    jobs = [extractor._aextract(node) for node in nodes]
+    return await run_jobs(jobs, workers=workers, show_progress=show_progress, desc=desc)
+
+
+def _may_have_more(extractor: Any) -> bool:
+    """Tell whether an extractor's number of workers is no limit that its user has chosen.
+
+    Less than the class has by itself is one: the model's server takes no more, say. Without any
+    worker upstream waits for ever, or raises.
+    """
+    own = _default_workers(plain_class(type(extractor)))
+    return own is not None and extractor.num_workers >= max(own, 1)
+
+
+def _default_workers(cls: type) -> int | None:
+    """Return how many workers a class has that is made without a number; ``None`` if unknown."""
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            known = inspect.signature(base.__init__).parameters.get("num_workers")
+            if known is not None:
+                return known.default if type(known.default) is int else None
+    return None
+
+
+def _are_apart(nodes: Any = (), show_progress: bool = False, **kwargs: Any) -> bool:
+    """Tell whether there are several nodes, and none is extracted from while another is changed."""
+    if type(nodes) not in (list, tuple):
+        return False
+    several = cast("Sequence[Any]", nodes)
+    apart = {id(getattr(node, "metadata", None)) for node in several}
+    return len(several) > 1 and len(apart) == len(several)
+
+
+def _extracting(name: str, desc: str, digest: str, helper: str) -> IndependentCalls:
+    return IndependentCalls(
+        partial(_extracted, desc),
+        digest,
+        ("_aextract", helper),
+        frozenset({name}),
+        applies=_may_have_more,
+        are_several=_are_apart,
+    )
+
+
+#: By the full name of the method, what is known of each extractor.
+EXTRACTORS: Mapping[str, IndependentCalls] = {
+    f"{_SIMPLE}.acall": _extracting(
+        _SIMPLE, "Extracting paths from text", "abd02dc859449ecb", "790b80a4f1361a8d"
+    ),
+    f"{_SCHEMA}.acall": _extracting(
+        _SCHEMA, "Extracting paths from text with schema", "4dd8993bc72de9d2", "3d8a073d82e5fdc8"
+    ),
+}
+
 
 T = TypeVar("T")
 

@@ -1,35 +1,39 @@
-"""Blocking calls of LlamaIndex's async methods, made in threads.
+"""Calls of LlamaIndex's methods that block a loop, or are made one by one, in threads or tasks.
 
-A call is moved only where everything it may use is known to be thread-safe; else the method runs as
-it is.
+Only where everything they may use is known to be thread-safe; else a method runs as it is.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextvars import Context, ContextVar, copy_context
-from typing import Any
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from llama_index_rag_accel.concurrency.blocking_methods import (
     BlockingMethod,
     Elsewhere,
     blocking_method,
 )
-from llama_index_rag_accel.concurrency.layers import Method, layers_of
+from llama_index_rag_accel.concurrency.composites import IndependentCalls, composite_of
+from llama_index_rag_accel.concurrency.layers import Method, kept, layers_of
 from rag_accel.accelerator import Accelerator, RequestIdentity
 from rag_accel.interception.fallback import fail_open, start_in_pool
 from rag_accel.interception.identity import find_identity, identity_for
 from rag_accel.interception.leaf_call import is_nested
-from rag_accel.interception.leaf_table import (
-    OWN,
-    LeafMethod,
-    plain_class,
-    plain_method,
+from rag_accel.interception.leaf_table import OWN, LeafMethod
+from rag_accel.interception.parallel_calls import (
+    MAX_AT_ONCE,
+    Outcomes,
+    accelerator_of_calls,
+    arun_side_by_side,
+    obstacle,
+    preparation_for,
+    run_side_by_side,
 )
-from rag_accel.interception.parallel_calls import obstacle, preparation_for
 from rag_accel.system.classes import full_name
-from rag_accel.system.methods import called_on
+from rag_accel.system.loops import runs_in_loop
+from rag_accel.system.methods import called_on, plain_class, plain_method
 from rag_accel.system.thread_safety import prepare_nothing
 from rag_accel_adapters.llama_index.proxies import searches_on_engine, shares_steps
 from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
@@ -151,47 +155,92 @@ def reason_to_stay(
 
 async def _in_thread(
     accelerator: Accelerator, prepare: Callable[[], object], call: Method, *args: Any, **kwargs: Any
-) -> CallOutcome:
-    def outcome() -> CallOutcome:
+) -> Outcomes:
+    def outcome() -> Outcomes:
         prepare()
-        return CallOutcome(functools.partial(call, *args, **kwargs))
+        return Outcomes.of(functools.partial(call, *args, **kwargs))
 
     running = start_in_pool(accelerator, outcome, __name__)
     return outcome() if running is None else await running
 
 
-_ABSENT = object()
+T = TypeVar("T")
 
 
-class CallOutcome:
-    """The result of a call or what it has raised, and the context that it left."""
+def spread(method: Method) -> Method:
+    """Return a method as it is to run here.
 
-    __slots__ = ("_changes", "_error", "_value")
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._value: Any = None
-        self._error: BaseException | None = None
-        before = copy_context()
-        try:
-            self._value = call()
-        except BaseException as error:  # also one that no future can hold, a StopIteration
-            self._error = error
-        self._changes = list(_changes(before, copy_context()))
-
-    def result(self) -> Any:
-        """Set here what the call has set; return what it returned or raise what it raised."""
-        for var, value in self._changes:
-            var.set(value)
-        error, self._error = self._error, None
-        if error is None:
-            return self._value
-        try:
-            raise error
-        finally:
-            del error  # whose traceback leads here
+    Its independent calls run side by side and its blocking call in a thread, if they may.
+    """
+    if not _is_known(method):
+        return method
+    known = composite_of(method)
+    return off_loop(method) if known is None else functools.partial(_run_together, method, known)
 
 
-def _changes(before: Context, after: Context) -> Iterator[tuple[ContextVar[Any], Any]]:
-    for var, value in after.items():
-        if value is not before.get(var, _ABSENT):
-            yield var, value
+@kept
+def _is_known(method: Method) -> bool:
+    return composite_of(method) is not None or blocking_method(method) is not None
+
+
+def _run_together(
+    method: Method, known: IndependentCalls, obj: Any, *args: Any, **kwargs: Any
+) -> Any:
+    accelerator = _accelerator_for(known, obj) if known.are_several(*args, **kwargs) else None
+    if accelerator is None:
+        return called_on(method)(obj, *args, **kwargs)
+    layers = layers_of(method)
+    assert layers is not None, "only what is known runs here"
+    if inspect.iscoroutinefunction(layers.function):
+        run_all = _RunTasks(accelerator)
+
+        async def abody(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return await known.body(run_all, self, *args, **kwargs)
+
+        return layers.run(abody, obj, *args, **kwargs)
+    if runs_in_loop():
+        return method(obj, *args, **kwargs)
+
+    def body(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return known.body(functools.partial(_run_all, accelerator), self, *args, **kwargs)
+
+    return layers.run(body, obj, *args, **kwargs)
+
+
+def _accelerator_for(known: IndependentCalls, obj: Any) -> Accelerator | None:
+    """Return the accelerator whose request the calls are part of; ``None`` if they are plain."""
+    # What an embedding is asked for has permits of its own.
+    accelerator = accelerator_of_calls(obj if known.is_leafs else None)
+    if accelerator is None or not known.fits(obj, accelerator.options.thread_safe_classes):
+        return None
+    return accelerator
+
+
+def _run_all(
+    accelerator: Accelerator, calls: Sequence[Callable[[], T]], uses: Sequence[object]
+) -> list[T]:
+    prepare = len(calls) > 1 and preparation_for(accelerator, THREAD_SAFETY, lambda: uses)
+    if not prepare:
+        return [call() for call in calls]
+    prepare()
+    return run_side_by_side(accelerator, calls)
+
+
+class _RunTasks:
+    """A runner of the coroutines of one method, or the number that it may run at once."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+
+    async def __call__(
+        self, calls: Sequence[Callable[[], Awaitable[T]]], uses: Sequence[object]
+    ) -> list[T]:
+        if len(calls) < 2 or not self._are_safe(uses):
+            return [await call() for call in calls]
+        return await arun_side_by_side(calls)
+
+    def at_once(self, own: int, uses: Sequence[object]) -> int:
+        return max(own, MAX_AT_ONCE) if self._are_safe(uses) else own
+
+    def _are_safe(self, uses: Sequence[object]) -> bool:
+        return preparation_for(self._accelerator, THREAD_SAFETY, lambda: uses) is not None

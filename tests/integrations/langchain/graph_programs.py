@@ -9,7 +9,8 @@ from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
 from lc_fakes import SyncChat
-from lc_recording import Recorder, plain
+from lc_recording import plain
+from lc_runs import Runs
 from pydantic import Field
 
 from langchain_rag_accel import accelerate, activate
@@ -60,12 +61,12 @@ def run_three_ways(
     found: list[tuple[str, list[tuple[Any, ...]]]] = []
 
     def note(program: Any) -> None:
-        recorder = Recorder()
+        recorder = Runs()
         try:
             result = plain(run(program, {"callbacks": [recorder]}))
         except Exception as error:
             result = f"{type(error)}: {plain(str(error))}"
-        found.append((result, recorder.entries))
+        found.append((result, recorder.log))
 
     note(make())
     note(accelerate(make(), accelerator=accelerator))

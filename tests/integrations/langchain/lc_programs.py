@@ -7,17 +7,14 @@ from operator import itemgetter
 from typing import Any
 
 from langchain_classic.retrievers import (
-    ContextualCompressionRetriever,
     EnsembleRetriever,
 )
-from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import (
     ConfigurableField,
     Runnable,
-    RunnableBranch,
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
@@ -75,25 +72,6 @@ def parallel_chain() -> Runnable[Any, Any]:
     )
 
 
-def branching() -> Runnable[Any, Any]:
-    return RunnableBranch(
-        (lambda given: "two" in given["input"], QUESTION | AsyncChat(name="two")),
-        (lambda given: "one" in given["input"], QUESTION | SyncChat(name="one")),
-        QUESTION | StreamingChat(name="other"),
-    )
-
-
-def falling_back() -> Runnable[Any, Any]:
-    broken = AsyncChat(error=ValueError("broken model"))
-    return QUESTION | broken.with_fallbacks([AsyncChat(), SyncChat()]) | StrOutputParser()
-
-
-def retrying() -> Runnable[Any, Any]:
-    flaky = AsyncChat(error=ConnectionError("try again"), flaky=True)
-    steady = flaky.with_retry(stop_after_attempt=3, wait_exponential_jitter=False)
-    return QUESTION | steady | StrOutputParser()
-
-
 def returning_a_runnable() -> Runnable[Any, Any]:
     long = QUESTION | AsyncChat(name="long") | StrOutputParser()
     short = QUESTION | SyncChat(name="short") | StrOutputParser()
@@ -136,13 +114,6 @@ def nested() -> Runnable[Any, Any]:
 def ensemble() -> Runnable[Any, Any]:
     parts = [SyncRetriever(prefix="a"), AsyncRetriever(prefix="b")]
     return itemgetter("input") | EnsembleRetriever(retrievers=parts, weights=[0.6, 0.4])
-
-
-def compressed() -> Runnable[Any, Any]:
-    extractor = LLMChainExtractor.from_llm(AsyncChat())
-    return itemgetter("input") | ContextualCompressionRetriever(
-        base_compressor=extractor, base_retriever=AsyncRetriever()
-    )
 
 
 def old_style_retriever() -> Runnable[Any, Any]:
@@ -199,9 +170,6 @@ ORDERED: dict[str, Program] = {
     "sync model chain": sync_model_chain,
     "streaming model chain": streaming_model_chain,
     "completion chain": completion_chain,
-    "branch": branching,
-    "fallbacks": falling_back,
-    "retry": retrying,
     "lambda returning a runnable": returning_a_runnable,
     "closure": calling_a_closure,
     "bound method": calling_a_bound_method,
@@ -217,9 +185,7 @@ ORDERED: dict[str, Program] = {
 PROGRAMS: dict[str, Program] = {
     **ORDERED,
     "retrieval chain": retrieval_chain,
-    "nested": nested,
+    "picked": nested,
     "parallel": parallel_chain,
-    "ensemble": ensemble,
-    "compression": compressed,
     "map": each_input,
 }

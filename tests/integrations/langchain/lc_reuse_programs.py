@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from textwrap import indent
 from typing import Any, TypedDict
 
 from langchain_classic.chains import create_retrieval_chain
@@ -15,8 +14,6 @@ from langchain_classic.retrievers import (
     ParentDocumentRetriever,
 )
 from langchain_classic.retrievers.document_compressors import (
-    DocumentCompressorPipeline,
-    EmbeddingsFilter,
     LLMChainExtractor,
 )
 from langchain_classic.storage import InMemoryStore
@@ -76,10 +73,6 @@ def numbered(documents: list[Document]) -> str:
     return "\n".join(f"[{at}] {one.page_content.strip()}" for at, one in enumerate(documents, 1))
 
 
-def indented(documents: list[Document]) -> str:
-    return "\n".join(indent(one.page_content, "  > ") for one in documents)
-
-
 def over(retriever: Any, prompt: ChatPromptTemplate, model: Any) -> Program:
     found = {"context": retriever | joined, "input": RunnablePassthrough()}
     return found | prompt | model | StrOutputParser()
@@ -123,10 +116,6 @@ def with_numbers(model: Any) -> Program:
     return {"context": Orders() | numbered, "input": RunnablePassthrough()} | PROMPT | model
 
 
-def with_indented_lines(model: Any) -> Program:
-    return {"context": Orders() | indented, "input": RunnablePassthrough()} | PROMPT | model
-
-
 class State(TypedDict, total=False):
     input: str
     context: str
@@ -153,17 +142,6 @@ def graph_with_a_tool(model: Any) -> Program:
 
 def reranked(model: Any) -> Program:
     retriever = ContextualCompressionRetriever(base_compressor=Reversed(), base_retriever=Orders())
-    return over(retriever, PROMPT, model)
-
-
-def filtered(model: Any) -> Program:
-    keeps_all = EmbeddingsFilter(
-        embeddings=DeterministicFakeEmbedding(size=8), similarity_threshold=-1.0, k=None
-    )
-    retriever = ContextualCompressionRetriever(
-        base_compressor=DocumentCompressorPipeline(transformers=[keeps_all]),
-        base_retriever=Orders(),
-    )
     return over(retriever, PROMPT, model)
 
 
@@ -212,7 +190,6 @@ PROGRAMS: list[Callable[[Any], Program]] = [
     with_numbers,
     graph_with_a_tool,
     reranked,
-    filtered,
     many_queries,
     parents,
 ]

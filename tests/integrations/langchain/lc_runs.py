@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from lc_recording import plain
 
 from rag_accel import Accelerator, RAGraph
-from rag_accel_adapters.langchain.parts import parts_of
+from rag_accel_adapters.langchain.plan import parts_of
 
 _STARTS = (
     "on_chain_start",
@@ -32,6 +32,7 @@ _OTHERS = (
     "on_retriever_end",
     "on_retriever_error",
     "on_retry",
+    "on_text",
     "on_tool_end",
     "on_tool_error",
 )
@@ -127,6 +128,57 @@ async def until(is_so: Callable[[], bool]) -> None:
             if is_so():
                 return
             await asyncio.sleep(0.001)
+
+
+async def _all(items: Any) -> list[Any]:
+    return [item async for item in items]
+
+
+async def _atransform(program: Any, given: list[Any], config: Any) -> list[Any]:
+    async def inputs() -> AsyncIterator[Any]:
+        yield given[0]
+
+    return await _all(program.atransform(inputs(), config))
+
+
+#: by name, a way to call a program with the first of some inputs, or with all of them
+BLOCKING: dict[str, Callable[[Any, list[Any], Any], Any]] = {
+    "invoke": lambda program, given, config: program.invoke(given[0], config),
+    "stream": lambda program, given, config: list(program.stream(given[0], config)),
+    "transform": lambda program, given, config: list(program.transform(iter(given[:1]), config)),
+    "batch": lambda program, given, config: program.batch(given, config),
+    "batch_as_completed": lambda program, given, config: sorted(
+        program.batch_as_completed(given, config)
+    ),
+}
+WAYS: dict[str, Callable[[Any, list[Any], Any], Any]] = {
+    **BLOCKING,
+    "ainvoke": lambda program, given, config: program.ainvoke(given[0], config),
+    "astream": lambda program, given, config: _all(program.astream(given[0], config)),
+    "atransform": _atransform,
+    "abatch": lambda program, given, config: program.abatch(given, config),
+    "astream_events": lambda program, given, config: _by_run(
+        program.astream_events(given[0], config, version="v2")
+    ),
+}
+
+
+async def _by_run(events: Any) -> list[Any]:
+    """Return the events of each run in order, and the runs in an order that follows from them."""
+    runs: dict[str, list[str]] = {}
+    told = await _all(events)
+    names = {event["run_id"]: event["name"] for event in told}
+    for event in told:
+        run, above = event.pop("run_id"), [names.get(one, "?") for one in event.pop("parent_ids")]
+        runs.setdefault(run, []).append(plain((above, {**event, "tags": sorted(event["tags"])})))
+    return sorted(runs.values())
+
+
+async def come(way: str, program: Any, given: list[Any], config: Any) -> tuple[str, Any]:
+    """Return what a way comes to; one that blocks does so in a thread that runs no loop."""
+    if way in BLOCKING:
+        return await outcome(asyncio.to_thread, BLOCKING[way], program, given, config)
+    return await outcome(WAYS[way], program, given, config)
 
 
 async def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[str, Any]:

@@ -80,19 +80,6 @@ def chain_over(graph: Any, meeting: Any = None, **settings: Any) -> GraphCypherQ
     return GraphCypherQAChain.from_llm(model, graph=graph, **given | settings)
 
 
-class MeetingEmbeddings(FakeEmbeddings):
-    """Embed a question only when others are there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meeting: Any = None
-
-    def embed_query(self, text: str) -> list[float]:
-        if self.meeting is not None:
-            self.meeting.wait(10.0)
-        return super().embed_query(text)
-
-
 TEXTS = ["a ferry to the island", "the ferry's captain", "an island's rock", "ferry ferry"]
 
 

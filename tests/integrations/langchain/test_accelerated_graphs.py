@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from langchain_rag_accel import accelerate, activate, explain
+from langchain_rag_accel import accelerate, activate
 from langchain_rag_accel.coverage import Coverage, coverage
 from rag_accel import Accelerator
 
@@ -103,13 +102,6 @@ def test_it_is_drawn_alike(accelerator: Accelerator, xray: bool | int) -> None:
     assert fast.get_graph(xray=xray).to_json() == drawn.to_json()
 
 
-async def test_its_subgraphs_are_found(accelerator: Accelerator) -> None:
-    plain, fast = both(accelerator)
-    assert [name for name, _ in fast.get_subgraphs()] == ["part"]
-    assert dict(fast.get_subgraphs()).keys() == dict(plain.get_subgraphs()).keys()
-    assert [name async for name, _ in fast.aget_subgraphs(recurse=True)] == ["part"]
-
-
 def values(snapshot: Any) -> Any:
     """Return what a snapshot says, without what is new in every run."""
     tasks = [
@@ -145,18 +137,6 @@ async def test_states_are_seen_from_coroutines_too(accelerator: Accelerator) -> 
         ended = await graph.ainvoke(Command(resume="yes"), thread())
         history = [values(one) async for one in graph.aget_state_history(thread())]
         seen.append((values(within), ended["said"], history))
-    assert seen[0] == seen[1]
-
-
-@pytest.mark.filterwarnings("ignore:astream_events version='v1':DeprecationWarning")
-@pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_events_are_the_same(accelerator: Accelerator, version: Any) -> None:
-    seen = []
-    for graph in both(accelerator):
-        events = graph.astream_events({"said": []}, thread(), version=version)
-        seen.append(
-            Counter([(one["event"], one["name"], len(one["tags"])) async for one in events])
-        )
     assert seen[0] == seen[1]
 
 
@@ -248,17 +228,3 @@ def test_a_graph_is_accelerated_once(accelerator: Accelerator, opened: list[str]
     with activate(accelerator):
         fast.invoke({"said": []}, thread("2"))
     assert len(opened) == 1
-
-
-@pytest.mark.filterwarnings("ignore:This API is in beta")
-def test_it_becomes_a_tool(accelerator: Accelerator) -> None:
-    plain, fast = inner(), accelerate(inner(), accelerator=accelerator)
-    made, wanted = (graph.as_tool(arg_types={"said": list}, name="find") for graph in (fast, plain))
-    assert (made.name, made.args) == (wanted.name, wanted.args)
-
-
-def test_explanation_names_the_nodes(accelerator: Accelerator) -> None:
-    _, fast = both(accelerator)
-    text = explain(fast)
-    for name in ("first", "answer", "part", "last"):
-        assert name in text

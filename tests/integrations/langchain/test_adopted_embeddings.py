@@ -88,16 +88,6 @@ async def test_objects_over_one_model_share_an_engine(
     assert len(_embedding_engines(accelerator)) == 1
 
 
-async def test_other_settings_are_another_engine(
-    plain: HuggingFaceEmbeddings, accelerator: Accelerator
-) -> None:
-    scaled = plain.model_copy(update={"encode_kwargs": {"prompt": "query: "}})
-    for embeddings in (plain, scaled):
-        fast = accelerate(embeddings, accelerator=accelerator)
-        assert np.allclose(fast.embed_query("x"), embeddings.embed_query("x"), atol=1e-6)
-    assert len(_embedding_engines(accelerator)) == 2
-
-
 def test_a_subclass_that_changes_nothing_is_recognised(
     plain: HuggingFaceEmbeddings, accelerator: Accelerator
 ) -> None:
@@ -111,21 +101,6 @@ def test_a_subclass_that_changes_nothing_is_recognised(
     fast = accelerate(other, accelerator=accelerator)
     assert np.allclose(fast.embed_query("x"), plain.embed_query("x"), atol=1e-6)
     assert len(_embedding_engines(accelerator)) == 1
-
-
-def test_a_subclass_that_embeds_otherwise_is_not_recognised(
-    plain: HuggingFaceEmbeddings, accelerator: Accelerator
-) -> None:
-    class Own(HuggingFaceEmbeddings):
-        def __init__(self) -> None:
-            pass
-
-        def embed_query(self, text: str) -> list[float]:
-            return [2.0]
-
-    other = Own.model_construct()
-    assert accelerate(other, accelerator=accelerator).embed_query("x") == [2.0]
-    assert _embedding_engines(accelerator) == {}
 
 
 async def test_what_the_plain_object_refuses_is_refused_alike(
@@ -143,15 +118,6 @@ async def test_what_the_plain_object_refuses_is_refused_alike(
     with pytest.raises(TypeError):
         fast.embed_query()  # type: ignore[call-arg]
     assert accelerator.bypassed == {}
-
-
-def test_nothing_to_embed_gives_nothing(
-    plain: HuggingFaceEmbeddings, accelerator: Accelerator
-) -> None:
-    assert accelerate(plain, accelerator=accelerator).embed_documents([]) == []
-    assert accelerate(plain, accelerator=accelerator).embed_query("") == pytest.approx(
-        plain.embed_query(""), abs=1e-6
-    )
 
 
 def test_a_text_in_place_of_texts_means_its_letters_as_before(

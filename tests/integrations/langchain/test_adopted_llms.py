@@ -162,18 +162,6 @@ def test_bfloat16_stays_plain(accelerator: Accelerator, monkeypatch: pytest.Monk
     assert "plain: it computes in bfloat16" in explain(fast)
 
 
-def test_bfloat16_is_adopted_where_batched_texts_are_allowed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes = count_owned(monkeypatch)
-    llm = HuggingFacePipeline(pipeline=own_pipeline(own_model(torch.bfloat16)))
-    with Accelerator(strict=True, adopt_llm="batched") as accelerator:
-        fast = accelerate(llm, accelerator=accelerator)
-        assert fast.invoke(QUESTIONS[0]).startswith(QUESTIONS[0])
-        assert sizes
-        assert "batched, approximate" in explain(fast)
-
-
 @pytest.mark.parametrize("off", ["off", False])
 def test_adoption_can_be_turned_off(
     off: Any, llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
@@ -226,13 +214,6 @@ def test_a_model_that_was_changed_runs_plainly(
     assert len(sizes) == before
 
 
-def test_a_model_that_was_hooked_from_the_start_runs_plainly(accelerator: Accelerator) -> None:
-    llm = changing()
-    _hook(llm)
-    fast = accelerate(llm, accelerator=accelerator)
-    assert fast.invoke(QUESTIONS[0]) == llm.invoke(QUESTIONS[0])
-
-
 def test_another_model_in_the_pipeline_is_seen(accelerator: Accelerator) -> None:
     llm = changing()
     fast = accelerate(llm, accelerator=accelerator)
@@ -275,10 +256,3 @@ def test_a_stream_whose_engine_fails_goes_on_plainly(
     monkeypatch.setattr(PackedRunner, "run", failing)
     with Accelerator() as accelerator:
         assert "".join(accelerate(llm, accelerator=accelerator).stream(QUESTIONS[1])) == plain
-
-
-def test_the_explanation_says_what_runs_it(
-    llm: HuggingFacePipeline, accelerator: Accelerator
-) -> None:
-    for held in (llm, chat_of(llm)):
-        assert "owned engine (exact)" in explain(accelerate(held, accelerator=accelerator))

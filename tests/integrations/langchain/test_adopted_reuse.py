@@ -14,8 +14,6 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("langchain_huggingface")
 
-import lc_reuse_programs as programs
-import torch
 from fake_runner import tokenizer
 from hf_callers import own_model, own_pipeline
 from idle_accelerators import soon_idle
@@ -29,7 +27,6 @@ from reuse_kit import num_tokens, reused
 
 from langchain_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator
-from rag_accel.engines import LocalLLM
 
 each_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
 PROMPT = PromptTemplate.from_template("Answer by these:\n\n{context}\n\nWhich one says {input}?")
@@ -92,27 +89,6 @@ def test_texts_are_found_and_not_computed_again(
     assert reused(reusing) == tokens(*"abc")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_models_of_both_dtypes_reuse_texts(reusing: Accelerator, dtype: torch.dtype) -> None:
-    model = HuggingFacePipeline(pipeline=own_pipeline(own_model(dtype)))
-    made = fast(chain(model), reusing)
-    assert "kv_reuse is full, approximate" in explain(made)
-    made.invoke("abc")
-    assert made.invoke("cab").startswith("Answer by these:")
-    assert reused(reusing) == tokens(*"abc")
-
-
-def test_a_text_behind_its_own_head_changes_no_answer(
-    llm: HuggingFacePipeline, reusing: Accelerator
-) -> None:
-    made = fast(chain(llm), reusing)
-    for query in ("a", "b", "c"):
-        assert made.invoke(query) == chain(llm).invoke(query)
-    for query in ("a one", "b two", "c three"):  # other questions of the same texts
-        assert made.invoke(query) == chain(llm).invoke(query)
-    assert reused(reusing) == tokens(*"abc")
-
-
 def test_all_ways_of_calling_reuse_texts(llm: HuggingFacePipeline, reusing: Accelerator) -> None:
     made = fast(chain(llm), reusing)
     made.invoke("abc")
@@ -167,50 +143,7 @@ def test_each_prompt_of_a_call_has_its_own_report(
     assert infos.reused[4:] == [tokens(*"ab"), tokens("c"), 0]
 
 
-def test_messages_say_what_was_reused(llm: HuggingFacePipeline, reusing: Accelerator) -> None:
-    made = fast(programs.PROMPT | chat_of(llm), reusing)
-    chat = fast(
-        {"context": Orders() | joined, "input": RunnablePassthrough()}
-        | programs.PROMPT
-        | chat_of(llm),
-        reusing,
-    )
-    assert chat.invoke("abc").response_metadata["kv_reuse"]["reused_tokens"] == 0
-    assert chat.invoke("cab").response_metadata["kv_reuse"]["reused_tokens"] == tokens(*"abc")
-    pieces = list(chat.stream("bca"))
-    told = [
-        one.response_metadata["kv_reuse"] for one in pieces if "kv_reuse" in one.response_metadata
-    ]
-    assert [one["reused_tokens"] for one in told] == [tokens(*"abc")]
-    assert made.invoke({"context": "", "input": "a"}).response_metadata["kv_reuse"]["exact"]
-
-
-def test_a_call_that_no_engine_runs_says_nothing(
-    llm: HuggingFacePipeline, reusing: Accelerator
-) -> None:
-    infos = Infos()
-    made = fast(chain(llm.bind(pipeline_kwargs={"do_sample": True, "typical_p": 0.9})), reusing)
-    made.invoke("abc", config={"callbacks": [infos]})
-    list(made.stream("abc", config={"callbacks": [infos]}))
-    assert [one or {} for one in infos.found] == [{}, {}]
-
-
 # Bounds
-
-
-def test_the_accelerators_own_model_says_the_bounds_of_the_same_object(
-    llm: HuggingFacePipeline,
-) -> None:
-    named = LocalLLM(llm.pipeline.model, tokenizer(), kv_reuse="full", least_chunk_tokens=20)
-    with Accelerator(llm=named, strict=True) as accelerator:
-        made = fast(chain(llm), accelerator)
-        made.invoke("abc")
-        made.invoke("cab")
-        long = [name for name in TEXTS if tokens(name) >= 20]
-        assert long
-        assert reused(accelerator) == tokens(*long)
-        other: Any = own_model()
-        assert accelerator.local_llms.bounds(other).kv_reuse == "exact"
 
 
 # Folders, tenants, changes

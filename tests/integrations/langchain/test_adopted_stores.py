@@ -132,25 +132,6 @@ async def test_every_coroutine_finds_what_the_store_finds(
     assert engines(accelerator)
 
 
-async def test_searches_of_many_callers_share_steps(
-    store: InMemoryVectorStore, accelerator: Accelerator
-) -> None:
-    plain = [store.similarity_search_by_vector(query) for query in queries(64)]
-    with activate(accelerator):
-        calls = [store.asimilarity_search_by_vector(query) for query in queries(64)]
-        assert await asyncio.gather(*calls) == plain
-    (engine,) = engines(accelerator).values()
-    assert engine["items"] == 64
-    assert engine["steps"] < 64
-
-
-def test_equal_vectors_come_in_the_order_of_the_store(accelerator: Accelerator) -> None:
-    store = store_of([vector(1.0)] * 40 + [vector(0.0, 1.0)] * 40)
-    plain = store.similarity_search_with_score_by_vector(vector(1.0, 0.5), 50)
-    with activate(accelerator):
-        assert store.similarity_search_with_score_by_vector(vector(1.0, 0.5), 50) == plain
-
-
 ENTRY = st.lists(st.integers(-2, 2), min_size=2, max_size=2)
 CHANGE = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 9), ENTRY),
@@ -364,14 +345,3 @@ def test_only_stores_that_search_as_langchains_are_recognised(accelerator: Accel
     with activate(accelerator):
         assert is_recognised(InMemoryVectorStore)
         assert not is_recognised(Other)
-
-
-def test_a_store_and_its_copy_go_together(accelerator: Accelerator) -> None:
-    for _ in range(5):
-        passing = store_of(queries(20))
-        with activate(accelerator):
-            passing.similarity_search_by_vector(queries(1)[0])
-        del passing
-        gc.collect()
-    assert soon_idle(accelerator)
-    assert len(engines(accelerator)) <= 2

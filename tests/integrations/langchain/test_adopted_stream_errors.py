@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("langchain_huggingface")
 
-import torch
 from fake_runner import tokenizer
 from hf_callers import (
     QUESTIONS,
@@ -33,8 +32,7 @@ from transformers import TextIteratorStreamer, TextStreamer
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
 from rag_accel.engines.llm.local.model.runner import PackedRunner
-from rag_accel.engines.llm.local.options import LocalOptions
-from rag_accel.errors import BusyError, DeadlineError, ForkedError, RequestCancelledError
+from rag_accel.errors import DeadlineError
 
 WAIT_S = 20.0
 LONG: dict[str, Any] = {"max_new_tokens": 200, "eos_token_id": [10_000]}
@@ -83,15 +81,6 @@ def test_an_error_of_the_callers_ends_a_stream_in_its_reader(
     with Accelerator() as accelerator, pytest.raises(DeadlineError, match="no more"):
         ENTRIES[entry](llm, accelerator)
     assert plain == []
-
-
-@pytest.mark.parametrize("kind", [BusyError, ForkedError, RequestCancelledError])
-def test_each_error_of_the_callers_ends_a_stream(
-    kind: type[Exception], llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end_streams(monkeypatch, kind)
-    with Accelerator() as accelerator, pytest.raises(kind, match="no more"):
-        ENTRIES["stream"](llm, accelerator)
 
 
 def test_what_was_given_before_an_error_is_the_beginning_of_the_answer(
@@ -191,20 +180,6 @@ def test_a_call_and_the_reader_of_its_streamer_both_raise(
             call.result(WAIT_S)
 
 
-def test_a_streamer_that_raised_gives_the_next_answer(
-    llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True, timeout=WAIT_S)
-    with monkeypatch.context() as patch:
-        end_streams(patch, DeadlineError)
-        with pytest.raises(DeadlineError):
-            invoke_with(llm, streamer)
-        with pytest.raises(DeadlineError):
-            list(streamer)
-    invoke_with(llm, streamer)
-    assert "".join(streamer) == "".join(llm.stream(QUESTIONS[1]))
-
-
 def test_prompts_of_a_call_take_turns_at_its_streamer(
     llm: HuggingFacePipeline, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,17 +214,6 @@ def test_a_stream_of_approximate_tokens_goes_on_behind_them(
     assert "".join(pieces) == continued(llm.pipeline.model, *plain)
 
 
-def test_a_stream_that_goes_on_behind_approximate_tokens_says_so(
-    llm: HuggingFacePipeline, reusing: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fast = accelerate(chain(chat_of(llm)), accelerator=reusing)
-    fast.invoke("abc")
-    fail_forwards(monkeypatch)
-    metadata = [one.response_metadata for one in fast.stream("cab")]
-    told = [one["kv_reuse"] for one in metadata if "kv_reuse" in one]
-    assert told == [{"mode": "full", "exact": False}]
-
-
 def test_a_stream_that_ends_behind_approximate_tokens_says_so(
     llm: HuggingFacePipeline, reusing: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,22 +234,6 @@ class Failed(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, **kwargs: Any) -> None:
         self.response = kwargs["response"]
-
-
-def test_an_answer_by_int8_weights_whose_engine_failed_says_so() -> None:
-    assert LocalOptions(weights="int8").notes(None) == {"weights": "int8", "exact": False}
-    assert LocalOptions().notes(None) == {}
-
-
-def test_a_stream_in_bfloat16_goes_on_behind_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = record_plain(monkeypatch)
-    llm = HuggingFacePipeline(pipeline=own_pipeline(own_model(torch.bfloat16)))
-    with Accelerator(adopt_llm="batched") as accelerator:
-        fast = accelerate(llm, accelerator=accelerator)
-        fast.invoke(QUESTIONS[1])  # its engine is there
-        fail_forwards(monkeypatch)
-        pieces = list(fast.stream(QUESTIONS[1]))
-    assert "".join(pieces) == continued(llm.pipeline.model, *plain)
 
 
 def test_nothing_is_added_to_an_answer_whose_engine_fails_behind_its_last_token(

@@ -14,18 +14,13 @@ from lc_fakes import AsyncChat, SyncChat
 from lc_programs import (
     PROGRAMS,
     QUESTION,
-    compressed,
-    configured_model,
     model_chain,
-    retrieval_chain,
-    retrying,
 )
-from lc_recording import Recorder, plain
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import coverage
 from langchain_rag_accel.runnables import AcceleratedRunnable
-from rag_accel import Accelerator, Options
+from rag_accel import Accelerator
 
 INPUT = {"input": "question one"}
 
@@ -78,12 +73,6 @@ async def test_what_is_made_of_an_accelerated_program_answers_alike(
     assert sum(row.scheduled for row in meter.rows()) == 2
 
 
-async def test_a_mapped_program_answers_alike(accelerator: Accelerator) -> None:
-    bare, fast = model_chain().map(), accelerate(model_chain(), accelerator=accelerator).map()
-    assert fast.invoke([INPUT] * 3) == bare.invoke([INPUT] * 3)
-    assert await fast.ainvoke([INPUT] * 3) == await bare.ainvoke([INPUT] * 3)
-
-
 @pytest.mark.parametrize("made", ["with_config", "with_retry", "with_listeners", "bind"])
 def test_what_is_made_of_an_accelerated_program_keeps_its_accelerator(
     made: str, accelerator: Accelerator
@@ -91,14 +80,6 @@ def test_what_is_made_of_an_accelerated_program_keeps_its_accelerator(
     fast = MADE_OF_IT[made](accelerate(model_chain(), accelerator=accelerator))
     assert isinstance(fast, AcceleratedRunnable)
     assert fast.accelerator is accelerator
-
-
-def test_a_retry_around_an_accelerated_program_retries_it(accelerator: Accelerator) -> None:
-    flaky = AsyncChat(error=ConnectionError("try again"), flaky=True)
-    fast = accelerate(QUESTION | flaky, accelerator=accelerator)
-    steady = fast.with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
-    assert steady.invoke(INPUT).content
-    assert len(flaky.journal.calls) == 2
 
 
 def test_attributes_of_the_program_stay_reachable(accelerator: Accelerator) -> None:
@@ -130,23 +111,9 @@ def test_a_pickled_program_arrives_with_its_options() -> None:
         assert meter.passed_by == 0
 
 
-def test_programs_pickled_together_share_an_accelerator() -> None:
-    with Accelerator(strict=True) as accelerator:
-        pair = [accelerate(_picklable(), accelerator=accelerator) for _ in range(2)]
-        one, two = pickle.loads(pickle.dumps(pair))
-        with one.accelerator:
-            assert one.accelerator is two.accelerator
-
-
 def test_a_pickled_program_of_the_process_default_stays_one() -> None:
     arrived = pickle.loads(pickle.dumps(accelerate(_picklable())))
     assert arrived.accelerator is accelerate(_picklable()).accelerator
-
-
-def test_a_program_pickles_while_its_classes_are_patched(accelerator: Accelerator) -> None:
-    fast = accelerate(_picklable(), accelerator=accelerator)
-    arrived = pickle.loads(pickle.dumps(_picklable()))
-    assert arrived.invoke(INPUT).content == fast.invoke(INPUT).content
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda p: p.model_copy(deep=True)])
@@ -167,36 +134,6 @@ def test_a_dumped_program_loads_as_a_plain_binding(accelerator: Accelerator) -> 
     dumped = dumpd(accelerate(bare, accelerator=accelerator))
     assert "rag_accel" not in str(dumped)
     assert load(dumped, allowed_objects="all").invoke(INPUT) == bare.invoke(INPUT)
-
-
-def test_dumping_what_is_inside_is_unchanged_while_patched(accelerator: Accelerator) -> None:
-    before = dumpd(configured_model())
-    fast = accelerate(configured_model(), accelerator=accelerator)
-    assert plain(dumpd(fast.bound)) == plain(before)
-
-
-def test_options_make_an_accelerator_of_the_programs_own() -> None:
-    fast = accelerate(model_chain(), options=Options(strict=True, namespace="mine"))
-    with fast.accelerator as own:
-        assert own.options.namespace == "mine"
-        assert fast.invoke(INPUT)
-
-
-@pytest.mark.parametrize("program", [model_chain, retrieval_chain, compressed, retrying])
-async def test_the_master_switch_turns_every_wrapper_off(
-    program: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    bare, fast = program(), accelerate(program(), accelerator=accelerator)
-    of_bare, of_fast = Recorder(), Recorder()
-    with coverage() as meter:
-        assert fast.invoke(INPUT, {"callbacks": [of_fast]}) == bare.invoke(
-            INPUT, {"callbacks": [of_bare]}
-        )
-        assert await fast.ainvoke(INPUT) == await bare.ainvoke(INPUT)
-        assert list(fast.stream(INPUT)) == list(bare.stream(INPUT))
-    assert sorted(map(repr, of_fast.entries)) == sorted(map(repr, of_bare.entries))
-    assert sum(row.scheduled for row in meter.rows()) == 0
 
 
 def test_the_master_switch_works_at_run_time(

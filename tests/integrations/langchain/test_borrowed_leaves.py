@@ -29,33 +29,6 @@ from rag_accel import Accelerator
 INPUT = {"input": "question one"}
 
 
-class Gate:
-    """Open once a number of calls wait at it: they can only pass together."""
-
-    def __init__(self, number: int) -> None:
-        self._missing = number
-        self._open = asyncio.Event()
-
-    async def wait(self) -> None:
-        self._missing -= 1
-        if self._missing == 0:
-            self._open.set()
-        async with asyncio.timeout(10.0):
-            await self._open.wait()
-
-
-async def test_64_concurrent_async_streams_all_overlap(accelerator: Accelerator) -> None:
-    model = AsyncChat(gate=Gate(64))
-    fast = accelerate(QUESTION | model, accelerator=accelerator)
-
-    async def consume(number: int) -> None:
-        async for _ in fast.astream({"input": str(number)}):
-            pass
-
-    await asyncio.gather(*map(consume, range(64)))
-    assert model.journal.peak == 64
-
-
 @pytest.mark.parametrize("leaf", ["retriever", "old retriever", "model", "embeddings"])
 async def test_sync_only_leaves_called_from_a_loop_overlap_in_threads_of_ours(
     leaf: str, accelerator: Accelerator
@@ -138,13 +111,6 @@ async def test_a_sync_leaf_of_an_async_call_sees_the_callers_context(
     (call,) = retriever.journal.calls
     assert call.tenant == "mine"
     assert call.thread != threading.get_ident()
-
-
-def test_a_sync_leaf_runs_on_the_callers_own_thread(accelerator: Accelerator) -> None:
-    model = SyncChat()
-    accelerate(model, accelerator=accelerator).invoke("x")
-    accelerate(QUESTION | model, accelerator=accelerator).invoke(INPUT)
-    assert {call.thread for call in model.journal.calls} == {threading.get_ident()}
 
 
 def test_what_a_leaf_sets_in_its_context_stays_as_in_the_plain_program(

@@ -112,14 +112,6 @@ def test_a_component_whose_settings_were_changed_refuses_by_name(
         chat.invoke(QUESTION)
 
 
-def test_settings_that_are_changed_back_are_the_same(program: Program) -> None:
-    chat = program.chat()
-    before = chat.invoke(QUESTION).content
-    _penalty(program)
-    program.model.generation_config.repetition_penalty = None
-    assert chat.invoke(QUESTION).content == before
-
-
 def test_settings_that_no_answer_depends_on_may_change(program: Program) -> None:
     chat = program.chat(chat_template=program.tokenizer.chat_template)
     before = chat.invoke(QUESTION).content
@@ -128,10 +120,3 @@ def test_settings_that_no_answer_depends_on_may_change(program: Program) -> None
     _template(program)  # the component has its own
     program.tokenizer.padding_side = "left"
     assert chat.invoke(QUESTION).content == before
-
-
-def test_an_answer_ends_with_the_tokens_of_the_generation_configuration(program: Program) -> None:
-    program.model.config.eos_token_id = program.generated_ids()[2]
-    program.model.generation_config.eos_token_id = [1]
-    assert len(program.generated_ids()) > 3
-    assert program.chat().invoke(QUESTION).content == program.generated()

@@ -182,19 +182,6 @@ async def test_a_method_that_was_replaced_is_the_one_that_runs(
     assert searched(accelerator) == 2
 
 
-async def test_a_method_that_was_replaced_in_langchains_class_is_the_one_that_runs(
-    store: InMemoryVectorStore, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with activate(accelerator):
-        await store.asimilarity_search_by_vector(QUERY)
-        with monkeypatch.context() as patch:
-            name = "similarity_search_with_score_by_vector"
-            patch.setattr(InMemoryVectorStore, name, lambda *_, **__: [])
-            assert await store.asimilarity_search_by_vector(QUERY) == []
-        assert len(await store.asimilarity_search_by_vector(QUERY)) == 4
-    assert searched(accelerator) == 2
-
-
 @pytest.mark.parametrize(
     ("module", "name"),
     [

@@ -46,7 +46,7 @@ from lc_runs import Runs, config_with
 from lc_waiting import wait_until
 from pydantic import Field
 
-from langchain_rag_accel import accelerate, activate, explain, parallel_calls
+from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
 from rag_accel.errors import DeadlineError
 from rag_accel.interception.parallel_calls import MAX_AT_ONCE
@@ -206,17 +206,6 @@ def test_what_is_not_known_to_be_thread_safe_keeps_the_order(name: str) -> None:
             assert f"in order: {full_name(unknown)} is not known to be thread-safe (if it" in said
 
 
-async def test_on_a_loop_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(*args: Any) -> None:
-        raise AssertionError("an async call needs no thread of ours")
-
-    monkeypatch.setattr(parallel_calls, "accelerator_of_calls", ask)
-    retriever = compression(LLMChainExtractor.from_llm(AsyncChat()), ensemble(merger()))
-    with Accelerator(strict=True, thread_safe_classes=THREAD_SAFE) as accelerator:
-        fast = accelerate(retriever, accelerator=accelerator)
-        assert await fast.ainvoke(QUESTION) == await retriever.ainvoke(QUESTION)
-
-
 def test_an_option_keeps_the_order() -> None:
     retriever = queries(4, found)
     with Accelerator(parallel_calls=False, thread_safe_classes=THREAD_SAFE) as accelerator:
@@ -240,38 +229,11 @@ def test_the_deadline_of_the_request_holds_for_each_call() -> None:
     assert 1 < len(asked) <= MAX_AT_ONCE
 
 
-def test_the_plain_object_beside_it_stays_plain(accelerator: Accelerator) -> None:
-    retriever = queries(4, found)
-    fast = accelerate(RunnableLambda(str) | retriever, accelerator=accelerator)
-    assert _helpers(accelerator, lambda: retriever.invoke(QUESTION)) == 0
-    assert fast.invoke(QUESTION) == retriever.invoke(QUESTION)
-
-
-def test_switched_off_calls_are_one_by_one(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def switch_off(given: Any) -> Any:
-        monkeypatch.setenv("RAG_ACCEL", "0")
-        return given
-
-    fast = accelerate(RunnableLambda(switch_off) | queries(4, found), accelerator=accelerator)
-    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
-    assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
-
-
 async def test_a_blocked_loop_keeps_its_thread(accelerator: Accelerator) -> None:
     retriever = queries(4, found)
     fast = accelerate(retriever, accelerator=accelerator)
     assert _helpers(accelerator, lambda: fast.invoke(QUESTION)) == 0
     assert all(call.loop is not None for call in retriever.retriever.journal.calls)
-
-
-def test_what_is_part_of_a_leaf_stays_within_its_permit(accelerator: Accelerator) -> None:
-    inner = queries(4, found)
-    program = accelerate(RunnableLambda(str) | inner, accelerator=accelerator)
-    outer = accelerate(Told(find=lambda query: inner.invoke(query)), accelerator=accelerator)
-    assert _helpers(accelerator, lambda: program.invoke(QUESTION)) == 3
-    assert _helpers(accelerator, lambda: outer.invoke(QUESTION)) == 0
 
 
 def test_a_version_that_is_not_known_runs_as_it_is(accelerator: Accelerator) -> None:
@@ -301,25 +263,6 @@ NESTED = (
 
 
 # How they do -----------------------------------------------------------------------------------
-
-
-def test_under_activate_they_overlap_too(accelerator: Accelerator) -> None:
-    retriever = queries(2, Meeting(2))
-    with activate(accelerator=accelerator):
-        assert retriever.invoke(QUESTION) == queries(2, found).invoke(QUESTION)
-
-
-def test_the_first_call_is_made_in_the_callers_thread(accelerator: Accelerator) -> None:
-    threads: dict[str, str] = {}
-    meeting = Meeting(2)
-
-    def find(query: str) -> list[Document]:
-        threads[query] = threading.current_thread().name
-        return meeting(query)
-
-    accelerate(queries(2, find), accelerator=accelerator).invoke(QUESTION)
-    assert threads["0"] == threading.current_thread().name
-    assert threads["1"].startswith("rag-accel-call-")
 
 
 @pytest.mark.parametrize("call_threads", [1, 2, 64])
@@ -399,27 +342,6 @@ def test_calls_under_way_are_over_before_the_error_leaves(accelerator: Accelerat
     assert over.is_set()
     assert VAR.get() == "callers"
     assert runs.open() == []
-
-
-def test_nothing_begins_after_an_error() -> None:
-    with Accelerator(strict=True, call_threads=1, thread_safe_classes=THREAD_SAFE) as accelerator:
-        release = threading.Event()
-        accelerator.calls.submit(lambda: release.wait(10.0))
-        asked: list[str] = []
-
-        def find(query: str) -> list[Document]:
-            asked.append(query)
-            VAR.set(query)
-            if query == "2":
-                raise ValueError("two")
-            return found(query)
-
-        fast = accelerate(queries(6, find), accelerator=accelerator)
-        with pytest.raises(ValueError, match="two"):
-            fast.invoke(QUESTION)
-        release.set()
-        assert asked == ["0", "1", "2"]
-        assert VAR.get() == "2"
 
 
 def test_an_interrupt_waits_for_no_call(accelerator: Accelerator) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
@@ -15,37 +13,10 @@ from lc_fakes import AsyncChat, FakeEmbeddings, SyncChat, SyncRetriever
 from lc_programs import ensemble, model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, coverage
-from langchain_rag_accel.coverage import Coverage, CoverageRow
+from langchain_rag_accel.coverage import Coverage
 from rag_accel import Accelerator
 
 INPUT = {"input": "question one"}
-PLAIN = "outside of an accelerated program and of activate()"
-
-
-def test_a_borrowed_call_is_told_by_class_and_method(accelerator: Accelerator) -> None:
-    fast = accelerate(retrieval_chain(), accelerator=accelerator)
-    with coverage(fast) as seen:
-        fast.invoke(INPUT)
-    assert (seen.scheduled, seen.borrowed, seen.passed_by) == (0, 2, 0)
-    assert {(one.cls, one.method, one.borrowed) for one in seen.calls} == {
-        ("AsyncChat", "_generate", 1),
-        ("AsyncRetriever", "_get_relevant_documents", 1),
-    }
-
-
-def test_a_plain_program_passes_by_with_the_reason() -> None:
-    program = retrieval_chain()
-    with coverage(program) as seen:
-        program.invoke(INPUT)
-    assert (seen.scheduled, seen.borrowed, seen.passed_by) == (0, 0, 2)
-    assert {one.reason for one in seen.calls} == {PLAIN}
-
-
-def test_embeddings_outside_of_any_program_pass_by() -> None:
-    with coverage() as seen:
-        FakeEmbeddings().embed_query("x")
-    (one,) = seen.calls
-    assert (one.cls, one.method, one.passed_by) == ("FakeEmbeddings", "embed_query", 1)
 
 
 def test_the_master_switch_is_a_reason(
@@ -58,15 +29,6 @@ def test_the_master_switch_is_a_reason(
     assert [one.reason for one in seen.calls] == ["RAG_ACCEL is off"]
 
 
-def test_an_error_of_ours_is_a_reason() -> None:
-    accelerator = Accelerator()
-    fast = accelerate(model_chain(), accelerator=accelerator)
-    accelerator.close()
-    with coverage(fast) as seen:
-        fast.invoke(INPUT)
-    assert seen.passed_by == 1
-
-
 def test_blocks_of_one_view_add_up_and_leave_no_patch(accelerator: Accelerator) -> None:
     model = SyncChat()
     before = SyncChat._generate
@@ -76,32 +38,6 @@ def test_blocks_of_one_view_add_up_and_leave_no_patch(accelerator: Accelerator) 
             model.invoke("x")
     assert seen.passed_by == 2
     assert SyncChat._generate is before
-
-
-def test_a_block_that_raises_is_left(accelerator: Accelerator) -> None:
-    before = SyncChat._generate
-    seen = coverage()
-    with pytest.raises(ZeroDivisionError), seen:
-        raise ZeroDivisionError
-    SyncChat().invoke("x")
-    assert seen.passed_by == 0
-    assert SyncChat._generate is before
-
-
-def test_threads_with_views_of_their_own_do_not_mix(accelerator: Accelerator) -> None:
-    fast = accelerate(model_chain(), accelerator=accelerator)
-    together = threading.Barrier(4)
-
-    def count(number: int) -> int:
-        with coverage(fast) as seen:
-            together.wait(60)
-            for _ in range(number):
-                fast.invoke(INPUT)
-            together.wait(60)
-        return seen.borrowed
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(count, range(1, 5))) == [1, 2, 3, 4]
 
 
 class Asked(TypedDict):
@@ -137,40 +73,12 @@ def test_calls_of_its_program_in_threads_of_a_pool_count(accelerator: Accelerato
         assert str(seen) == str(here)
 
 
-def test_streams_and_bindings_of_its_program_count_in_other_threads(
-    accelerator: Accelerator,
-) -> None:
-    fast = accelerate(retrieval_chain(), accelerator=accelerator)
-    with coverage(fast) as seen, ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: list(fast.stream(INPUT))).result(60)
-        pool.submit(fast.with_config(tags=["x"]).invoke, INPUT).result(60)
-        pool.submit(lambda: asyncio.run(fast.ainvoke(INPUT))).result(60)
-    assert counts(seen) == (0, 6, 0)
-
-
 def test_blocks_of_two_programs_count_the_calls_of_their_own(accelerator: Accelerator) -> None:
     ada = accelerate(retrieval_chain(), accelerator=accelerator)
     bob = accelerate(model_chain(), accelerator=accelerator)
     with coverage(ada) as of_ada, coverage(bob) as of_bob:
         ask(ada, bob)
     assert (counts(of_ada), counts(of_bob)) == ((0, 4, 0), (0, 2, 0))
-
-
-def test_what_passes_by_in_another_thread_counts(accelerator: Accelerator) -> None:
-    fast = accelerate(model_chain(), accelerator=accelerator)
-    with coverage(fast) as seen:
-        ask(fast)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(SyncChat().invoke, "x").result(60)
-    assert counts(seen) == (0, 2, 1)
-
-
-def test_calls_after_a_block_count_no_more(accelerator: Accelerator) -> None:
-    fast = accelerate(model_chain(), accelerator=accelerator)
-    with coverage(fast) as seen:
-        pass
-    ask(fast)
-    assert str(seen).startswith("calls: 0 scheduled (queued on an owned engine), 0 borrowed")
 
 
 def test_options_are_seen_before_a_run() -> None:
@@ -189,32 +97,7 @@ def test_an_option_that_no_part_reads_is_printed_if_it_was_given() -> None:
         assert "  adopt_llm='batched': no part reads it" in str(seen).splitlines()
 
 
-def test_without_a_program_no_option_is_told() -> None:
-    assert coverage().options == ()
-
-
-def test_the_name_stays_a_function_whatever_is_imported() -> None:
-    meters = importlib.import_module("langchain_rag_accel.coverage")
-    package = importlib.import_module("langchain_rag_accel")
-    assert package.coverage is meters.coverage is coverage
-
-
 # What is counted --------------------------------------------------------------------------------
-
-
-def test_calls_that_wait_for_their_turn_are_told_apart() -> None:
-    with Accelerator(strict=True, max_requests=1) as accelerator:
-        fast = accelerate(model_chain(), accelerator=accelerator)
-        with coverage() as meter:
-            fast.invoke(INPUT)
-    assert meter.rows() == [CoverageRow("chat model", 1, 1, 0)]
-
-
-def test_a_retriever_of_retrievers_is_not_counted(accelerator: Accelerator) -> None:
-    fast = accelerate(ensemble(), accelerator=accelerator)
-    with coverage() as meter:
-        fast.invoke(INPUT)
-    assert meter.rows() == [CoverageRow("retriever", 2, 0, 2)]
 
 
 def test_the_report_names_what_was_borrowed_and_what_passed_by(accelerator: Accelerator) -> None:
@@ -230,25 +113,6 @@ def test_the_report_names_what_was_borrowed_and_what_passed_by(accelerator: Acce
         f"  {method}: 1 borrowed: no engine of this library computes what this class does",
         f"  {method}: 1 passed by: outside of an accelerated program and of activate()",
     ]
-
-
-def test_a_bound_method_taken_before_anything_was_accelerated_passes_by(
-    accelerator: Accelerator,
-) -> None:
-    class Own(FakeEmbeddings):
-        def embed_query(self, text: str) -> list[float]:
-            return [float(len(text))]
-
-    embeddings = Own()
-    program = RunnableLambda(embeddings.embed_query)
-    fast = accelerate(program, accelerator=accelerator)
-    assert fast.invoke("x") == embeddings.embed_query("x")
-    assert sum(len(cells) for cells in _engines(accelerator).values()) == 0
-
-
-def _engines(accelerator: Accelerator) -> dict[str, Any]:
-    found: Any = accelerator.metrics.snapshot().get("engines", {})
-    return {name: cells for name, cells in found.items() if cells["steps"]}
 
 
 # Cancelled callers, and views inside of each other ----------------------------------------------

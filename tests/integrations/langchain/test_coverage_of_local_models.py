@@ -13,11 +13,9 @@ import tiny_chat
 from fake_runner import tokenizer
 from hf_callers import QUESTIONS, own_model, own_pipeline
 from langchain_huggingface import HuggingFacePipeline
-from lc_fakes import FakeEmbeddings
 
 from langchain_rag_accel import ChatRagAccel, accelerate, coverage, explain
 from rag_accel import Accelerator
-from rag_accel.engines import LocalLLM
 
 
 def parts(program: Any) -> dict[str, tuple[str, ...]]:
@@ -33,14 +31,6 @@ def test_a_list_of_prompts_is_one_scheduled_call(accelerator: Accelerator) -> No
     assert seen.scheduled == 1
     assert seen.borrowed == 0
     assert parts(fast)["adopt_llm"] == ("program: HuggingFacePipeline",)
-
-
-def test_a_streamed_answer_of_a_pipeline_is_scheduled(accelerator: Accelerator) -> None:
-    llm = HuggingFacePipeline(pipeline=own_pipeline(own_model()))
-    fast = accelerate(llm, accelerator=accelerator)
-    with coverage(fast) as seen:
-        assert list(fast.stream(QUESTIONS[0]))
-    assert (seen.scheduled, seen.borrowed, seen.passed_by) == (1, 0, 0)
 
 
 def test_a_pipeline_that_is_not_adopted_is_borrowed() -> None:
@@ -61,17 +51,3 @@ def test_a_component_is_scheduled_and_reads_the_reuse() -> None:
         assert (seen.scheduled, seen.borrowed, seen.passed_by) == (1, 0, 0)
         assert parts(fast)["kv_reuse"] == ("program.0: ChatRagAccel",)
         assert "option" not in explain(fast)
-
-
-def test_a_model_of_the_accelerators_own_reads_the_reuse() -> None:
-    llm = LocalLLM(tiny_chat.model(), tokenizer())
-    with Accelerator(strict=True, llm=llm, kv_reuse="full") as accelerator:
-        accelerate(FakeEmbeddings(), accelerator=accelerator)
-
-
-def test_what_a_component_names_is_not_the_accelerators() -> None:
-    model = ChatRagAccel(
-        model=tiny_chat.model(), tokenizer=tokenizer(), max_tokens=4, kv_reuse="full"
-    )
-    assert parts(model)["kv_reuse"] == ()
-    assert parts(model)["kv_folder"] == ("program: ChatRagAccel",)

@@ -88,21 +88,6 @@ def test_a_program_in_time_answers_as_without_a_deadline(call: Call) -> None:
         assert call(fast, {"question": "a"}) == plain
 
 
-def test_a_shorter_timeout_of_the_program_stays() -> None:
-    with LimitedServer(answer_s=SILENCE_S) as server, due(60.0) as accelerator:
-        settings: dict[str, Any] = {"timeout": 0.1, "max_retries": 0}
-        fast = accelerate(chain(server, **settings), accelerator=accelerator)
-        with pytest.raises(openai.APITimeoutError):
-            fast.invoke({"question": "a"})
-
-
-def test_the_users_object_is_as_it_was() -> None:
-    with LimitedServer() as server, due(60.0) as accelerator:
-        llm = model(server, timeout=77.0)
-        accelerate(llm, accelerator=accelerator).invoke("a")
-        assert llm.request_timeout == llm.root_client.timeout == 77.0
-
-
 def test_a_nested_program_has_the_deadline_of_the_outer_one() -> None:
     with LimitedServer(answer_s=0.6) as server, due(1.0) as accelerator:
         inner = accelerate(chain(server), accelerator=accelerator)
@@ -115,13 +100,6 @@ def test_a_nested_program_has_the_deadline_of_the_outer_one() -> None:
         assert inner.invoke({"question": "a"}) == "re: a"
         with pytest.raises(DeadlineError):
             outer.invoke("a")
-
-
-def test_a_call_outside_any_program_has_its_own_deadline() -> None:
-    with LimitedServer(answer_s=SILENCE_S) as server, due(SOON_S) as accelerator:
-        fast = accelerate(model(server), accelerator=accelerator)
-        with pytest.raises(DeadlineError):
-            fast.invoke("a")
 
 
 @anyhow

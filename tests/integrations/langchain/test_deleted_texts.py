@@ -96,26 +96,3 @@ def test_a_text_of_another_namespace_stays(make: Make) -> None:
     reused(model)
     filled_store(mine).delete(["a"])
     assert reused(model) == num_tokens(*TEXTS.values())
-
-
-def test_a_store_without_an_accelerator_has_every_engine_forget(make: Make) -> None:
-    model, store = chat(make()), filled_store(None)
-    reused(model)
-    store.delete(["a", "b"])
-    assert reused(model) == 0
-
-
-def test_texts_of_any_store_are_forgotten_by_name(make: Make) -> None:
-    accelerator = make()
-    model = chat(accelerator)
-    reused(model)
-    accelerator.forget_texts([f"{TEXTS['a']}\n\n{TEXTS['b']}"])
-    assert reused(model) == 0
-
-
-def test_where_nothing_is_kept_nothing_is_read(make: Make) -> None:
-    accelerator = make()
-    store = filled_store(accelerator)
-    assert not accelerator.keeps_texts
-    store.delete(["a"])
-    assert [one.id for one in store.get_by_ids(["a", "b"])] == ["b"]

@@ -6,7 +6,6 @@ A graph grades each document that it has found, as corrective RAG does, and answ
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
@@ -14,7 +13,6 @@ import pytest
 import tiny_chat
 from fake_runner import tokenizer
 from hf_callers import own_model, own_pipeline
-from idle_accelerators import soon_idle
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
@@ -132,15 +130,6 @@ def test_they_share_steps_from_the_third_run_on(chat: Any, accelerator: Accelera
     assert counts(accelerator) == {"early_hits": 2 * (NUM_FOUND - 1)}
 
 
-def test_sampled_answers_of_an_adopted_model_are_not_computed_early() -> None:
-    made = Grader(adopted_chat(do_sample=True))
-    with Accelerator(strict=True, adopt_llm="batched") as accelerator:
-        fast = accelerate(made.plain, accelerator=accelerator)
-        for user in range(4):
-            fast.invoke(question(user))
-        assert counts(accelerator) == {}
-
-
 @pytest.mark.parametrize("blocks", [False, True])
 def test_tasks_share_steps_as_well(blocks: bool, accelerator: Accelerator) -> None:
     made = Grader(own_chat())
@@ -205,36 +194,6 @@ def test_documents_that_were_edited_are_read_as_they_are(accelerator: Accelerato
     assert counts(accelerator) == {"early_hits": NUM_FOUND - 1}
 
 
-class Submitted:
-    """The prompts that local engines were given, in order, with their request and tenant."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.works: list[EngineRequest] = []
-        submit = LocalLLMEngine.submit
-
-        def submitted(engine: Any, work: Any) -> None:
-            self.works += work
-            submit(engine, work)
-
-        monkeypatch.setattr(LocalLLMEngine, "submit", submitted)
-
-
-def test_each_prompt_is_computed_once_and_by_its_own_request(
-    monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator
-) -> None:
-    made = Grader(own_chat())
-    fast = accelerate(made.plain, accelerator=accelerator)
-    for user in range(2):
-        fast.invoke(question(user))
-    engine = Submitted(monkeypatch)
-    fast.invoke(question(2))
-    told = Counter(work.payload.messages[-1].content for work in engine.works)
-    assert len(told) == NUM_FOUND + 1
-    assert set(told.values()) == {1}
-    assert len({work.request_id for work in engine.works}) == 1
-    assert not any("question 0" in text or "question 1" in text for text in told)
-
-
 def test_two_tenants_share_no_record() -> None:
     made = Grader(own_chat())
     with (
@@ -258,17 +217,6 @@ def test_callers_at_the_same_time_get_what_they_get_alone(accelerator: Accelerat
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(fast.invoke, map(question, range(12))))
     assert found == expected
-
-
-def test_a_run_that_ends_early_leaves_nothing_behind(accelerator: Accelerator) -> None:
-    made = Grader(own_chat())
-    fast = accelerate(made.plain, accelerator=accelerator)
-    for user in range(2):
-        fast.invoke(question(user))
-    made.most = 1  # the others are found, and never graded
-    assert fast.invoke(question(2)) == made.plain.invoke(question(2))
-    assert soon_idle(accelerator)
-    assert "early_hits" not in counts(accelerator)
 
 
 def test_sampled_calls_are_not_begun(accelerator: Accelerator) -> None:

@@ -144,26 +144,3 @@ def test_a_task_s_prompt_is_begun_as_well(engine: WatchedEngines, accelerator: A
     search.wait = None
     assert found == [answer(plain, search, user) for user in range(3)]
     assert len(engine.early()) == 1
-
-
-def test_a_stream_s_prompt_is_begun_as_well(
-    engine: WatchedEngines, accelerator: Accelerator
-) -> None:
-    search = Search()
-    plain = chain_of(search)
-    fast = accelerate(plain, accelerator=accelerator)
-    expected = [list(plain.stream(asked(user))) for user in range(3)]
-    found = [list(fast.stream(asked(user))) for user in range(2)]
-    search.wait = engine.wait
-    found.append(list(fast.stream(asked(2))))
-    assert ["".join(pieces) for pieces in found] == ["".join(pieces) for pieces in expected]
-    assert len(engine.early()) == 1
-
-
-def test_it_is_off_without_the_pass(engine: WatchedEngines) -> None:
-    search = Search()
-    with Accelerator(passes="none", strict=True) as accelerator:
-        fast = accelerate(chain_of(search), accelerator=accelerator)
-        for user in range(4):
-            answer(fast, search, user)
-    assert engine.early() == []

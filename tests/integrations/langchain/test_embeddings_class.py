@@ -16,8 +16,7 @@ from langchain_tests.integration_tests import EmbeddingsIntegrationTests
 from langchain_tests.unit_tests import EmbeddingsUnitTests
 
 import langchain_rag_accel
-from langchain_rag_accel import RagAccelEmbeddings, accelerate, activate
-from langchain_rag_accel.coverage import coverage
+from langchain_rag_accel import RagAccelEmbeddings, accelerate
 from rag_accel import Accelerator, ConfigError
 
 TEXTS = [f"text number {number}" for number in range(10)]
@@ -87,17 +86,6 @@ async def test_concurrent_queries_share_steps(
     assert engine["steps"] < 17
 
 
-async def test_they_are_scheduled_inside_and_outside_of_programs(
-    ours: RagAccelEmbeddings, accelerator: Accelerator
-) -> None:
-    with coverage() as meter:
-        ours.embed_query("x")
-        with activate(accelerator):
-            await ours.aembed_query("x")
-    (row,) = meter.rows()
-    assert (row.kind, row.scheduled, row.passed_by) == ("embeddings", 2, 0)
-
-
 def test_accelerating_them_again_changes_nothing_or_the_accelerator(
     ours: RagAccelEmbeddings, accelerator: Accelerator
 ) -> None:
@@ -107,14 +95,6 @@ def test_accelerating_them_again_changes_nothing_or_the_accelerator(
         assert moved.model is ours.model
         moved.embed_query("x")
         assert "engines" in other.metrics.snapshot()
-    assert "engines" not in accelerator.metrics.snapshot()
-
-
-def test_the_master_switch_makes_them_plain(
-    ours: RagAccelEmbeddings, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    assert np.allclose(ours.embed_query("x"), ours.model.encode(["x"])[0], atol=1e-6)
     assert "engines" not in accelerator.metrics.snapshot()
 
 
@@ -135,10 +115,6 @@ async def test_what_is_no_text_is_refused_without_harm_to_others(
     assert [isinstance(result, BaseException) for result in found] == [False, True, False]
     with pytest.raises(ValueError, match="int"):  # what encode raises
         ours.embed_documents(["good", 3])  # type: ignore[list-item]
-
-
-def test_nothing_to_embed_gives_nothing(ours: RagAccelEmbeddings) -> None:
-    assert ours.embed_documents([]) == []
 
 
 def test_copies_and_pickles_embed_alike(ours: RagAccelEmbeddings) -> None:

@@ -20,7 +20,7 @@ from lc_fakes import (
     SyncRetriever,
 )
 from lc_programs import QUESTION, retrieval_chain, store_retriever
-from lc_recording import Recorder
+from lc_runs import WAYS, come
 
 from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
@@ -61,29 +61,6 @@ def _raising(error: Exception) -> Callable[[Any], Any]:
     return raise_it
 
 
-async def _settled(call: Callable[[Any], Any], program: Any) -> Any:
-    result = call(program)
-    return await result if hasattr(result, "__await__") else result
-
-
-async def _consume(stream: Any) -> Any:
-    return [chunk async for chunk in stream]
-
-
-WAYS: dict[str, Callable[[Any], Any]] = {
-    "invoke": lambda program: program.invoke(INPUT),
-    "ainvoke": lambda program: program.ainvoke(INPUT),
-    "stream": lambda program: list(program.stream(INPUT)),
-    "astream": lambda program: _consume(program.astream(INPUT)),
-    "batch": lambda program: program.batch([INPUT]),
-    "abatch": lambda program: program.abatch([INPUT]),
-    "batch_as_completed": lambda program: list(program.batch_as_completed([INPUT])),
-    "abatch_as_completed": lambda program: _consume(program.abatch_as_completed([INPUT])),
-    "transform": lambda program: list(program.transform(iter([INPUT]))),
-    "astream_events": lambda program: _consume(program.astream_events(INPUT, version="v2")),
-}
-
-
 @pytest.mark.cross_product(keep=30)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("leaf", failing_leaves())
@@ -92,9 +69,7 @@ async def test_the_users_exception_arrives_as_the_same_object(
 ) -> None:
     error = UsersError("the user's own")
     fast = accelerate(failing_leaves()[leaf](error), accelerator=accelerator)
-    with pytest.raises(UsersError) as caught:
-        await _settled(WAYS[way], fast)
-    assert caught.value is error
+    assert await come(way, fast, [INPUT], {}) == ("raised", error)
     assert error.__cause__ is None
     error.__traceback__ = None
 
@@ -125,22 +100,6 @@ async def test_an_accelerated_leaf_raises_the_users_exception(
     error.__traceback__ = None
 
 
-async def test_callbacks_hear_of_an_error_as_in_the_plain_program(
-    accelerator: Accelerator,
-) -> None:
-    for model in (SyncChat, AsyncChat):
-        entries = []
-        for accelerated in (False, True):
-            program: Any = QUESTION | model(error=ValueError("broken"))
-            if accelerated:
-                program = accelerate(program, accelerator=accelerator)
-            recorder = Recorder()
-            with pytest.raises(ValueError, match="broken"):
-                await program.ainvoke(INPUT, {"callbacks": [recorder]})
-            entries.append(recorder.entries)
-        assert entries[0] == entries[1]
-
-
 async def test_a_failing_request_harms_no_other_one(accelerator: Accelerator) -> None:
     class Picky(AsyncChat):
         def check(self, given: Any) -> None:
@@ -169,9 +128,3 @@ async def test_a_stop_iteration_of_a_sync_leaf_is_what_it_is_in_the_plain_progra
             await retriever.ainvoke("x")
         kinds.append((type(caught.value), type(caught.value.__cause__)))
     assert kinds[0] == kinds[1]
-
-
-def test_an_interrupt_frees_the_permit_and_passes(accelerator: Accelerator) -> None:
-    fast = accelerate(QUESTION | SyncChat(error=KeyboardInterrupt()), accelerator=accelerator)
-    with pytest.raises(KeyboardInterrupt):
-        fast.invoke(INPUT)

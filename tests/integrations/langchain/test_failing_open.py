@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lc_fakes import AsyncChat, StreamingChat, SyncChat, SyncRetriever
+from lc_fakes import AsyncChat, StreamingChat, SyncChat
 from lc_programs import QUESTION, model_chain, retrieval_chain
 from lc_waiting import wait_until
 
 from langchain_rag_accel import RagAccelEmbeddings, RagAccelVectorStore, accelerate
 from langchain_rag_accel.coverage import coverage
-from rag_accel import END, START, Accelerator, BusyError, ClosedError, DeadlineError, RAGraph
+from rag_accel import Accelerator, ClosedError
 from rag_accel.errors import EngineLostError, SchedulingError
 from rag_accel.scheduler import transitions
 from rag_accel.scheduler.driver import handling
-from rag_accel.scheduler.messages import LeafArrived, RequestArrived, StepEnded, Tick
+from rag_accel.scheduler.messages import LeafArrived, StepEnded, Tick
 
 INPUT = {"input": "question one"}
 
@@ -88,17 +88,6 @@ async def test_an_error_of_ours_is_raised_when_strict(
             await fast.ainvoke(INPUT)
         assert accelerator.bypassed == {}
         error.__traceback__ = None
-
-
-async def test_a_closed_accelerator_is_as_if_there_were_none() -> None:
-    accelerator = Accelerator()
-    chat = accelerate(QUESTION | AsyncChat(), accelerator=accelerator)
-    retriever = accelerate(SyncRetriever(), accelerator=accelerator)
-    accelerator.close()
-    assert chat.invoke(INPUT).content == (await chat.ainvoke(INPUT)).content
-    assert len([chunk async for chunk in chat.astream(INPUT)]) > 1
-    assert retriever.invoke("x") == await retriever.ainvoke("x") == SyncRetriever().invoke("x")
-    assert accelerator.bypassed
 
 
 async def test_closing_lets_calls_in_flight_end() -> None:
@@ -171,51 +160,6 @@ def test_work_on_an_owned_engine_survives_closing(embeddings: RagAccelEmbeddings
     assert accelerator.bypassed
 
 
-async def test_a_deadline_is_the_users_own_and_raised() -> None:
-    with Accelerator(deadline_s=0.05) as accelerator:
-        fast = accelerate(model_chain() | SyncChat(), accelerator=accelerator)
-        first: Any = fast.steps[1]
-        first.gate = asyncio.Event()
-        task = asyncio.create_task(fast.ainvoke(INPUT))
-        await asyncio.sleep(0.1)
-        first.gate.set()
-        with pytest.raises(DeadlineError):
-            await task
-        assert accelerator.bypassed == {}
-
-
-def test_a_full_accelerator_makes_its_callers_wait() -> None:
-    with Accelerator(strict=True, max_requests=1) as accelerator:
-        fast, bare = accelerate(model_chain(), accelerator=accelerator), model_chain()
-        found: dict[int, str] = {}
-
-        def ask(number: int) -> None:
-            found[number] = fast.invoke({"input": str(number)})
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10.0)
-        assert found == {number: bare.invoke({"input": str(number)}) for number in range(8)}
-
-
-async def test_a_full_accelerator_refuses_if_it_was_asked_to() -> None:
-    with Accelerator(max_requests=1, on_full="raise") as accelerator:
-        gate = asyncio.Event()
-        model = AsyncChat(gate=gate)
-        fast = accelerate(QUESTION | model, accelerator=accelerator)
-        first = asyncio.create_task(fast.ainvoke(INPUT))
-        async with asyncio.timeout(10.0):
-            while model.journal.under_way < 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        with pytest.raises(BusyError):
-            await fast.ainvoke(INPUT)
-        gate.set()
-        assert (await first).content
-        assert accelerator.bypassed == {}
-
-
 def test_closing_in_the_middle_of_a_step_lets_its_callers_go_on_plainly() -> None:
     inside, release = threading.Event(), threading.Event()
 
@@ -271,15 +215,3 @@ def test_a_scheduler_that_fails_is_an_error_when_strict(
         with pytest.raises(SchedulingError, match="a bug"):
             fast.embed_query("one")
         assert accelerator.bypassed == {}
-
-
-def test_a_scheduler_that_fails_ends_a_graphs_request_with_an_error_and_the_next_one_works(
-    fail_once: Callable[[type, Accelerator], None],
-) -> None:
-    graph = RAGraph().add_generation("answer", "Say {input}")
-    graph.add_edge(START, "answer").add_edge("answer", END)
-    with Accelerator(llm=lambda prompt: f"<{prompt}>") as accelerator:
-        fail_once(RequestArrived, accelerator)
-        with pytest.raises(SchedulingError, match="a bug"):
-            accelerator.run(graph, input="one")
-        assert accelerator.run(graph, input="two") == "<Say two>"

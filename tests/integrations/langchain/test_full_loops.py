@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.runnables import RunnableParallel
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
@@ -32,18 +31,9 @@ async def node(state: State) -> State:
     return {"said": f"{first}, {MODEL.invoke('why?').content}"}
 
 
-async def spreading_node(state: State) -> State:
-    """Ask twice side by side, in threads that the loop stands still for, and once more."""
-    both = RunnableParallel(first=MODEL, second=MODEL)
-    both.invoke("how?")
-    await asyncio.sleep(0)
-    found = both.invoke("why?")
-    return {"said": f"{found['first'].content}, {found['second'].content}"}
-
-
-def graph(asking: Any = node) -> Any:
+def graph() -> Any:
     made = StateGraph(State)
-    made.add_node("node", asking)
+    made.add_node("node", node)
     made.add_edge(START, "node")
     made.add_edge("node", END)
     return made.compile()
@@ -53,18 +43,17 @@ async def ask_all(program: Any) -> list[Any]:
     return await asyncio.gather(*(program.ainvoke({}) for _ in range(40)))
 
 
-@pytest.mark.parametrize("asking", [node, spreading_node])
 @pytest.mark.parametrize("how", ["accelerated", "activated"])
-def test_forty_users_whose_nodes_block_their_loop_are_all_answered(how: str, asking: Any) -> None:
+def test_forty_users_whose_nodes_block_their_loop_are_all_answered(how: str) -> None:
     found: list[Any] = []
 
     def run(accelerator: Accelerator) -> None:
         if how == "accelerated":
-            program = accelerate(graph(asking), accelerator=accelerator)
+            program = accelerate(graph(), accelerator=accelerator)
             found.extend(asyncio.run(ask_all(program)))
         else:
             with activate(accelerator):
-                found.extend(asyncio.run(ask_all(graph(asking))))
+                found.extend(asyncio.run(ask_all(graph())))
 
     with Accelerator(strict=True, max_requests=4) as accelerator:
         running = threading.Thread(target=run, args=(accelerator,), daemon=True)

@@ -18,7 +18,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
 from langchain_rag_accel import accelerate, explain
-from rag_accel import Accelerator, ConfigError
+from rag_accel import Accelerator
 from rag_accel.system.classes import full_name
 from rag_accel_adapters.langchain.composites import composite_of
 
@@ -157,16 +157,6 @@ def test_coroutines_give_the_plain_graphs(by_tool: bool, accelerator: Accelerato
     assert asyncio.run(made.aconvert_to_graph_documents(texts())) == plain
 
 
-def test_schemas_and_single_documents_are_the_plain_ones(accelerator: Accelerator) -> None:
-    schema: dict[str, Any] = {"allowed_nodes": ["Pump", "Tank"], "allowed_relationships": ["LEAKS"]}
-    plain = transformer(by_tool=False, **schema)
-    made = accelerate(transformer(by_tool=False, **schema), accelerator=accelerator)
-    assert made.convert_to_graph_documents(texts()) == plain.convert_to_graph_documents(texts())
-    (first, *_) = texts()
-    assert made.process_response(first) == plain.process_response(first)
-    assert made.process_response(first).relationships == []
-
-
 def test_upstream_is_what_is_known() -> None:
     assert composite_of(llm.LLMGraphTransformer.convert_to_graph_documents) is not None
 
@@ -197,8 +187,3 @@ def test_bad_documents_do_what_they_do_upstream(documents: Any, accelerator: Acc
     plain = _outcome(transformer(by_tool=False), documents)
     made = accelerate(transformer(by_tool=False), accelerator=accelerator)
     assert _outcome(made, documents) == plain
-
-
-def test_what_is_no_transformer_is_refused_with_what_would_be_valid() -> None:
-    with pytest.raises(ConfigError, match="LLMGraphTransformer"):
-        accelerate(object())

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lc_fakes import AsyncChat, FakeEmbeddings, SyncChat, SyncRetriever
+from lc_fakes import SyncChat, SyncRetriever
 from lc_programs import model_chain
 
-from langchain_rag_accel import RagAccelVectorStore, accelerate, activate
+from langchain_rag_accel import accelerate
 from rag_accel import Accelerator, shutdown
-from rag_accel.accelerator import default_accelerator
 from rag_accel.engine_api import PrimitiveKind
 
 MAX_RSS_BYTES = 8 * 2**20
@@ -121,44 +120,11 @@ def test_accelerated_programs(number: int, bounded: Accelerator) -> None:
 
 
 @MANY
-def test_accelerated_programs_of_the_default(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_ACCEL_TRACE_EVENTS", "2")
-    shutdown()
-    accelerator = default_accelerator()
-    accelerator._driver._handler.state.log = deque(maxlen=2)
-
-    def use(each: int) -> None:
-        assert accelerate(model_chain()).invoke({"input": "x"})
-
-    check_growth(number, accelerator, use)
-    shutdown()
-
-
-@MANY
 def test_twins(number: int, bounded: Accelerator) -> None:
     def use(each: int) -> None:
         assert accelerate(SyncChat(), accelerator=bounded).invoke("x").content
         if each % 10 == 0:
             assert accelerate(SyncRetriever(), accelerator=bounded).invoke("x")
-
-    check_growth(number, bounded, use)
-
-
-@STORES
-def test_blocks(number: int, bounded: Accelerator) -> None:
-    def use(each: int) -> None:
-        with activate(bounded):
-            assert AsyncChat().invoke("x").content
-
-    check_growth(number, bounded, use)
-
-
-@STORES
-def test_stores(number: int, bounded: Accelerator) -> None:
-    def use(each: int) -> None:
-        store = RagAccelVectorStore(FakeEmbeddings(), accelerator=bounded)
-        store.add_texts(["a", "b"])
-        assert store.similarity_search("a", k=1)
 
     check_growth(number, bounded, use)
 

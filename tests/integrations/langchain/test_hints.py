@@ -12,13 +12,12 @@ import tiny_chat
 from fake_runner import tokenizer
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from lc_reuse_programs import TEXTS, Orders, joined
 from reuse_kit import num_tokens
 
-from langchain_rag_accel import ChatRagAccel, RagAccelVectorStore, accelerate
+from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import Accelerator
 from rag_accel.engines.llm.local.engine import LocalLLMEngine
 from rag_accel.kv.disk import DiskStore
@@ -154,18 +153,6 @@ async def test_a_chain_on_a_loop_is_read_ahead_for(
     assert log.events.index("reranked") < log.events.index("submitted")
 
 
-def test_what_an_owned_store_found_is_read_ahead(
-    accelerator: Accelerator, folder: Path, log: Log
-) -> None:
-    store = RagAccelVectorStore(DeterministicFakeEmbedding(size=8), accelerator=accelerator)
-    store.add_texts([TEXTS["c"]], ids=["c"])
-    chain = warmed(accelerator, folder, log, store.as_retriever())
-    store.delete(["c"])
-    store.add_texts([TEXTS["a"], TEXTS["b"]])
-    assert reused(chain.invoke("ab")) == tokens("a", "b")
-    assert log.events.index("reranked") < log.events.index("submitted")
-
-
 class Failing(FakeEngine):
     def hint(self, documents: Sequence[str], namespace: str = "") -> None:
         super().hint(documents, namespace)
@@ -190,12 +177,3 @@ def test_a_hint_that_fails_is_counted_and_the_chain_goes_on(
     assert hints(engine) == [(TEXTS["a"], TEXTS["b"])]
     assert "no hints today" in caplog.text
     caplog.clear()  # its frames hold the chain
-
-
-def test_an_engine_that_has_left_gets_no_hints() -> None:
-    engine = FakeEngine()
-    with Accelerator(llm=engine) as accelerator:
-        assert accelerator.takes_hints
-    assert not accelerator.takes_hints
-    accelerator.hint([TEXTS["a"]])
-    assert hints(engine) == []

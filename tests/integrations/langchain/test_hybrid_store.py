@@ -8,18 +8,14 @@ from typing import Any
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import VectorStore
 from langchain_tests.integration_tests import (
-    RetrieversIntegrationTests,
     VectorStoreIntegrationTests,
 )
 from lc_fakes import FakeEmbeddings, vector_of
 
-from langchain_rag_accel import RagAccelVectorStore, accelerate, activate, explain
-from langchain_rag_accel.coverage import coverage
+from langchain_rag_accel import RagAccelVectorStore, accelerate, explain
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
-from rag_accel.accelerator import current_request
 from rag_accel.engines import CallableEmbeddingEngine, HybridEngine
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.engines.retrieval.hybrid.rankings import HybridSpec
@@ -64,20 +60,6 @@ class TestStandardStore(VectorStoreIntegrationTests):
         return RagAccelVectorStore(
             self.get_embeddings(), accelerator=accelerator, hybrid=SPECS["flat"]
         )
-
-
-class TestStandardRetriever(RetrieversIntegrationTests):
-    @pytest.fixture(autouse=True)
-    def made(self, store: RagAccelVectorStore) -> None:
-        self.store = store
-
-    @property
-    def retriever_constructor(self) -> Any:
-        return lambda k=4: self.store.as_retriever(search_type="hybrid", search_kwargs={"k": k})
-
-    @property
-    def retriever_query_example(self) -> str:
-        return "bee fox"
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -163,20 +145,6 @@ def test_what_is_no_specification_is_refused() -> None:
             RagAccelVectorStore(FakeEmbeddings(), hybrid=wrong)  # type: ignore[arg-type]
 
 
-async def test_the_next_search_sees_what_was_added_changed_and_deleted(
-    store: RagAccelVectorStore,
-) -> None:
-    assert "zebra" not in ids(store.search("zebra", "hybrid", k=2))
-    store.add_texts(["a zebra"], ids=["zebra"])
-    assert "zebra" in ids(store.search("zebra", "hybrid", k=2))
-    await store.aadd_texts(["a yak"], ids=["zebra"])
-    assert "zebra" in ids(await store.asearch("yak", "hybrid", k=2))
-    await store.adelete(["zebra"])
-    assert "zebra" not in ids(await store.asearch("yak", "hybrid", k=500))
-    store.delete(TEXTS)
-    assert store.search("bee fox", "hybrid") == []
-
-
 async def test_a_score_is_higher_for_the_better_whatever_the_metric(
     accelerator: Accelerator,
 ) -> None:
@@ -199,27 +167,6 @@ async def test_a_cancelled_caller_leaves_the_others_their_documents(
     assert found == [expected] * 7
 
 
-async def test_it_is_part_of_the_accelerated_run_that_calls_it(accelerator: Accelerator) -> None:
-    store = store_of(FakeEmbeddings())
-    seen: list[Any] = []
-
-    def remember(found: list[Document]) -> list[str]:
-        run = current_request.get()
-        assert run is not None
-        seen.append({text for _, text in run.retrieved.texts()})
-        return [document.page_content for document in found]
-
-    retriever = store.as_retriever(search_type="hybrid")
-    fast = accelerate(retriever | RunnableLambda(remember), accelerator=accelerator)
-    with coverage() as meter:
-        found = [fast.invoke("bee fox"), await fast.ainvoke("bee fox")]
-    assert meter.passed_by == 0
-    assert seen == [set(one) for one in found]
-    assert found[0] == [one.page_content for one in retriever.invoke("bee fox")]
-    with activate(accelerator):
-        assert [one.page_content for one in retriever.invoke("bee fox")] == found[0]
-
-
 def test_two_tenants_search_one_store_on_engines_of_their_own() -> None:
     store = store_of(FakeEmbeddings())
     with Accelerator(namespace="x", strict=True) as mine, Accelerator(namespace="y") as theirs:
@@ -239,11 +186,3 @@ def test_an_explanation_names_the_engines(store: RagAccelVectorStore) -> None:
     (alone,) = [name for name in engines if name.startswith("retrieval")]
     (hybrid,) = [name for name in engines if name.startswith("hybrid")]
     assert f"engine {alone}; hybrid searches: engine {hybrid};" in line
-
-
-def test_the_switch_turns_the_scheduler_off_but_no_search(
-    monkeypatch: pytest.MonkeyPatch, store: RagAccelVectorStore
-) -> None:
-    expected = store.search("bee fox", "hybrid")
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    assert store.search("bee fox", "hybrid") == expected

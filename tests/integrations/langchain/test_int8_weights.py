@@ -18,11 +18,10 @@ from int8_kit import give_folders
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.outputs import LLMResult
 from langchain_core.prompts import PromptTemplate
-from pydantic import ValidationError
 from tiny_chat import TOKENS, generated, model
 
 from langchain_rag_accel import ChatRagAccel, accelerate, explain
-from rag_accel import END, START, Accelerator, RAGraph
+from rag_accel import Accelerator
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.model import runner_choice
 
@@ -64,13 +63,6 @@ def test_an_answer_says_what_computed_it(accelerator: Accelerator) -> None:
     assert "int8 weights, approximate (not checked: rag_accel.fidelity.check(" in described
 
 
-def test_reuse_says_that_no_prompt_is_exact(accelerator: Accelerator) -> None:
-    rounded = chat(accelerator, weights="int8", kv_reuse="full")
-    metadata = rounded.invoke(QUESTION).response_metadata
-    assert metadata["kv_reuse"]["exact"] is False
-    assert metadata["weights"] == "int8"
-
-
 def test_another_component_of_the_same_model_stays_exact(accelerator: Accelerator) -> None:
     rounded, own = chat(accelerator, weights="int8"), chat(accelerator)
     rounded.invoke(QUESTION)
@@ -91,29 +83,6 @@ def test_batches_of_both_at_once_stay_apart(accelerator: Accelerator) -> None:
     assert [answer.content for answer in exact] == [generated(each) for each in questions]
     assert all(said(answer.response_metadata) == {} for answer in exact)
     assert all(answer.response_metadata["weights"] == "int8" for answer in near)
-
-
-def test_a_graph_counts_such_answers() -> None:
-    graph = RAGraph()
-    graph.add_generation("answer", prompt="{input}", max_tokens=TOKENS)
-    graph.add_edge(START, "answer")
-    graph.add_edge("answer", END)
-    used: list[int] = []
-    for weights in ("int8", "own"):
-        llm = LocalLLM(model(), tokenizer(), weights=weights, pool_bytes=1 << 24)
-        with Accelerator(llm=llm) as accelerator:
-            running = accelerator.submit(graph, input=QUESTION)
-            running.result()
-            used.append(running.usage.with_int8_weights)
-            assert running.usage.generations == 1
-    assert used == [1, 0]
-
-
-def test_what_cannot_be_had_is_refused_by_name(accelerator: Accelerator) -> None:
-    with pytest.raises(ValidationError, match="not computed by torch"):
-        chat(accelerator, weights="int8", runner="torch")
-    with pytest.raises(ValidationError, match="weights"):
-        chat(accelerator, weights="int4")
 
 
 def pipeline_class() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -50,30 +49,6 @@ def test_the_option_switches_it_off() -> None:
     with Accelerator(strict=True, use_skeleton=False) as accelerator:
         graph = accelerate(line("a", "b"), accelerator=accelerator)
         assert graph.invoke({})["seen"] == {"a": None, "b": None}
-
-
-@pytest.mark.parametrize(
-    "again",
-    [
-        copy.copy,
-        lambda graph: graph.with_config(tags=["x"]),
-        lambda graph: graph.bind(),
-        lambda graph: graph.with_retry(),
-    ],
-)
-def test_what_is_made_of_it_knows_it_too(again: Any) -> None:
-    with Accelerator(strict=True) as accelerator:
-        graph = again(accelerate(line("a", "b"), accelerator=accelerator))
-        assert graph.invoke({})["seen"] == {"a": 1, "b": 0}
-
-
-def test_the_outer_plan_counts_where_plans_are_nested() -> None:
-    with Accelerator(strict=True) as accelerator:
-        inner = accelerate(line("x", "y"), accelerator=accelerator)
-        outer = line("a", "call", "c", call=lambda state: inner.invoke(state))
-        found = accelerate(outer, accelerator=accelerator).invoke({})["seen"]
-        assert found == {"a": 3, "x": 2, "y": 1, "c": 0}
-        assert inner.invoke({})["seen"] == {"x": 1, "y": 0}
 
 
 def test_a_graph_that_cannot_be_read_runs_without_a_plan(

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from idle_accelerators import soon_idle
 from langchain_core.language_models import BaseChatModel
-from langchain_core.outputs import ChatGenerationChunk
 from lc_fakes import AsyncChat, StreamingChat, SyncRetriever
 from lc_programs import QUESTION, model_chain
 
@@ -109,12 +108,6 @@ async def test_a_stream_closed_in_another_task_frees_its_permit(accelerator: Acc
     await _until_idle(accelerator)
 
 
-def test_a_stream_never_begun_holds_nothing(accelerator: Accelerator) -> None:
-    stream = accelerate(model_chain(), accelerator=accelerator).stream(INPUT)
-    assert soon_idle(accelerator)
-    stream.close()
-
-
 async def test_closed_events_free_the_permit(accelerator: Accelerator) -> None:
     fast = accelerate(model_chain(), accelerator=accelerator)
     events = fast.astream_events(INPUT, version="v2")
@@ -138,26 +131,6 @@ async def test_a_call_cancelled_at_any_moment_frees_its_permit(
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(result) for result in found} == {asyncio.CancelledError}
     assert soon_idle(accelerator)
-
-
-async def test_a_timeout_around_a_call_is_the_users_own(accelerator: Accelerator) -> None:
-    fast = accelerate(QUESTION | AsyncChat(gate=asyncio.Event()), accelerator=accelerator)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await fast.ainvoke(INPUT)
-    assert soon_idle(accelerator)
-
-
-async def test_cancelling_one_of_many_leaves_the_others_alone(accelerator: Accelerator) -> None:
-    gate = asyncio.Event()
-    fast = accelerate(QUESTION | AsyncChat(gate=gate), accelerator=accelerator)
-    tasks = [asyncio.create_task(fast.ainvoke({"input": str(n)})) for n in range(8)]
-    await asyncio.sleep(0.01)
-    tasks[3].cancel()
-    await asyncio.sleep(0)
-    gate.set()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [n for n, result in enumerate(found) if isinstance(result, BaseException)] == [3]
 
 
 async def test_a_cancelled_wait_for_a_thread_frees_the_permit_when_the_thread_is_done(
@@ -192,11 +165,6 @@ def test_a_loop_closed_over_pending_calls_leaves_nothing_behind(accelerator: Acc
     tasks = asyncio.run(start_and_leave())  # ends by cancelling what is pending
     assert all(task.cancelled() for task in tasks)
     assert soon_idle(accelerator)
-
-
-def test_a_chunk_of_a_stream_can_be_of_any_kind(accelerator: Accelerator) -> None:
-    chunks = list(accelerate(StreamingChat(), accelerator=accelerator)._stream([]))
-    assert all(isinstance(chunk, ChatGenerationChunk) for chunk in chunks)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -119,18 +118,6 @@ def test_arguments_of_encode_are_honoured_for_each_role() -> None:
         close_to(fast.embed_query("a question"), plain.embed_query("a question"))
 
 
-def test_a_group_goes_with_its_last_holder(model: Any) -> None:
-    with opened(embedder=["cpu"]) as acc:
-        fast = placed(accelerate(program(model), accelerator=acc), acc)
-        assert len(acc.health().parts) == 2
-        del fast
-        gc.collect()
-        assert soon_idle(acc)
-        assert acc.embedders._placings == {}
-        again = placed(accelerate(program(model), accelerator=acc), acc)
-        assert "cpu: the first member" in explain(again)
-
-
 @pytest.mark.processes
 def test_64_callers_of_a_chain_share_a_device_and_a_process(model: Any) -> None:
     plain = program(model)
@@ -153,21 +140,6 @@ def test_64_callers_of_a_chain_share_a_device_and_a_process(model: Any) -> None:
 
 
 # A list with models of its own.
-
-
-def test_a_list_honours_arguments_that_its_members_do_not_have(model: Any) -> None:
-    plain = program(
-        model,
-        encode_kwargs={"prompt": "passage: "},
-        query_encode_kwargs={"prompt": "query: ", "truncate_dim": 40, "normalize_embeddings": True},
-    )
-    with opened(embedder=[member("first", model)]) as acc:
-        fast = placed(accelerate(plain, accelerator=acc), acc)
-        assert "on the listed devices: first" in explain(fast)
-        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
-        close_to(fast.embed_query("a\nquestion"), plain.embed_query("a\nquestion"))
-        counts = engines(acc)["embedder"]
-    assert counts["first_texts"] == len(TEXTS) + 1
 
 
 def test_equal_texts_with_other_arguments_share_no_vectors(model: Any) -> None:
@@ -193,22 +165,6 @@ def test_a_model_of_other_weights_runs_as_before_and_it_is_said(model: Any) -> N
             fast
         )
         assert "first_texts" not in engines(acc).get("embedder", {})
-
-
-def test_another_length_at_which_texts_are_cut_is_another_model(model: Any) -> None:
-    other = program_model()
-    other.max_seq_length = 250  # longer than each probe
-    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
-        fast = placed(accelerate(program(other), accelerator=acc), acc)
-        assert "another max_seq_length" in explain(fast)
-
-
-def test_an_equal_model_that_was_loaded_again_is_the_lists(model: Any) -> None:
-    plain = program(program_model())
-    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
-        fast = placed(accelerate(plain, accelerator=acc), acc)
-        close_to(fast.embed_documents(TEXTS), plain.embed_documents(TEXTS))
-        assert engines(acc)["embedder"]["cpu_texts"] == len(TEXTS)
 
 
 def test_texts_that_no_member_may_be_given_stay_with_the_program(model: Any) -> None:

@@ -16,12 +16,9 @@ pytest.importorskip("transformers")
 
 import torch
 from fake_runner import tokenizer
-from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
@@ -29,8 +26,7 @@ from pydantic import ValidationError
 from tiny_chat import TOKENS, generated, generated_by, model
 from tool_chat import TEMPLATE
 
-from langchain_rag_accel import ChatRagAccel, accelerate
-from langchain_rag_accel.coverage import coverage
+from langchain_rag_accel import ChatRagAccel
 from rag_accel import END, START, Accelerator, ConfigError, EngineError, RAGraph
 from rag_accel.config import Options
 from rag_accel.engine_api import Engine
@@ -107,16 +103,6 @@ class _Ends(BaseCallbackHandler):
         self.told.append(("error", kwargs["run_id"]))
 
 
-def test_generate_has_a_run_for_each_list_of_messages(chat: ChatRagAccel) -> None:
-    ends = _Ends()
-    lists = [[HumanMessage(question)] for question in QUESTIONS[:4]]
-    found = chat.generate(lists, callbacks=[ends], tags=["four"], max_tokens=2)
-    assert found.run is not None
-    runs = [run.run_id for run in found.run]
-    assert ends.told == [("start", id) for id in runs] + [("end", id) for id in runs]
-    assert len(set(runs)) == 4
-
-
 def test_generate_raises_the_first_error_as_langchain_does(chat: ChatRagAccel) -> None:
     ends = _Ends()
     long = [HumanMessage("how high? " * 2000)]
@@ -127,27 +113,6 @@ def test_generate_raises_the_first_error_as_langchain_does(chat: ChatRagAccel) -
     assert ends.told[1][1] == ends.told[4][1]
     with pytest.raises(ConfigError, match="tool message"):
         chat.generate([lists[0], lists[2]])
-
-
-def test_generate_gives_equal_messages_a_call_each(chat: ChatRagAccel) -> None:
-    lists = [[HumanMessage("a")]] * 3
-    found = chat.generate(lists, temperature=1.0)
-    assert len(found.generations) == 3
-    seeded = chat.generate(lists, temperature=1.0, seed=3)
-    (text,) = {one[0].text for one in seeded.generations}
-    assert text == chat.invoke("a", temperature=1.0, seed=3).content
-
-
-def test_generate_asks_nothing_that_a_cache_answers(
-    chat: ChatRagAccel, accelerator: Accelerator
-) -> None:
-    cached = chat.model_copy(update={"cache": InMemoryCache()})
-    lists = [[HumanMessage(question)] for question in QUESTIONS[:3]]
-    first = cached.generate(lists)
-    again = cached.generate(lists)
-    assert [one[0].text for one in again.generations] == [one[0].text for one in first.generations]
-    (engine,) = _steps(accelerator)
-    assert engine["items"] == 3
 
 
 def test_generate_streams_to_a_handler_that_asks_for_it(
@@ -167,15 +132,6 @@ def test_generate_streams_to_a_handler_that_asks_for_it(
     assert engine["items"] == 2
 
 
-def test_it_answers_in_an_accelerated_chain(chat: ChatRagAccel, accelerator: Accelerator) -> None:
-    chain = ChatPromptTemplate.from_messages([("human", "{question}")]) | chat | StrOutputParser()
-    fast = accelerate(chain, accelerator=accelerator)
-    with coverage() as meter:
-        assert fast.invoke({"question": QUESTIONS[3]}) == generated(QUESTIONS[3])
-        assert "".join(fast.stream({"question": QUESTIONS[3]})) == generated(QUESTIONS[3])
-    assert meter.passed_by == 0
-
-
 @pytest.mark.parametrize(
     ("messages", "found"),
     [
@@ -192,14 +148,6 @@ def test_messages_it_cannot_take_are_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=found):
         chat.invoke([SystemMessage("s"), *messages])
-
-
-@pytest.mark.parametrize("options", [{"tools": [{"name": "f"}]}, {"unheard": 1}])
-def test_options_it_cannot_take_are_refused_by_name(
-    options: dict[str, Any], chat: ChatRagAccel
-) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        chat.invoke("a", **options)
 
 
 def test_a_folder_without_a_model_is_refused_by_name(
@@ -263,14 +211,6 @@ def test_what_makes_another_of_it_has_all_its_arguments() -> None:
         assert (again.model, again.mark, again._llm.name) == ("some/model", "m", "some/model")
 
 
-def test_it_is_pickled_by_the_name_of_its_model() -> None:
-    chat = ChatRagAccel(model="some/model", max_tokens=3, pool_bytes=1 << 20)
-    again = pickle.loads(pickle.dumps(chat))
-    assert (again.model, again.max_tokens) == ("some/model", 3)
-    assert again._llm.is_same_model(chat._llm)
-    assert again._llm.named == chat._llm.named
-
-
 def test_a_model_that_was_changed_since_is_refused_by_name(accelerator: Accelerator) -> None:
     own = copy.deepcopy(model())
     chat = ChatRagAccel(model=own, tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator)
@@ -297,21 +237,6 @@ def test_a_model_in_a_folder_answers_as_its_object(
     with Accelerator(llm=str(tmp_path), strict=True) as other:
         found = other.run(generation_graph(), input=QUESTIONS[7])
     assert found == generated(QUESTIONS[7])
-
-
-def test_components_with_other_bounds_of_one_model_have_an_engine_each(
-    accelerator: Accelerator,
-) -> None:
-    bounds: list[dict[str, int]] = [{}, {"pool_bytes": 1 << 30}, {"prefix_lanes": 2}]
-    chats = [
-        ChatRagAccel(
-            model=model(), tokenizer=tokenizer(), max_tokens=2, accelerator=accelerator, **one
-        )
-        for one in bounds
-    ]
-    for chat in chats:
-        chat.invoke("a")
-    assert len(_steps(accelerator)) == 2
 
 
 async def test_a_model_whose_last_caller_is_gone_is_loaded_again_off_the_loop(
@@ -389,9 +314,3 @@ class TestStopStrings:
     def test_what_is_no_text_is_refused(self, chat: ChatRagAccel, stop: Any) -> None:
         with pytest.raises(ConfigError, match="stop strings are texts"):
             chat.invoke(QUESTIONS[3], stop=stop)
-
-
-@pytest.mark.parametrize("most", [2.5, True, "3", 0, float("nan")])
-def test_a_number_of_tokens_that_is_none_is_refused(chat: ChatRagAccel, most: Any) -> None:
-    with pytest.raises(ConfigError, match="max_tokens"):
-        chat.invoke(QUESTIONS[3], max_tokens=most)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("transformers")
-
 from fake_runner import tokenizer
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -19,7 +16,9 @@ from tool_chat import ARGUMENTS, CALL, MALFORMED, rendered, script, scripted_mod
 
 from langchain_rag_accel import ChatRagAccel, accelerate
 from rag_accel import Accelerator, ConfigError
-from rag_accel.engines.llm.remote.remote_llm import RemoteLLM
+
+pytest.importorskip("transformers")
+
 
 JSON = '{"name": "Fuji", "metres": 3776}'
 
@@ -117,17 +116,6 @@ def test_a_template_without_tools_is_refused_by_name(accelerator: Accelerator) -
         plain.bind_tools([height])
     with pytest.raises(ConfigError, match="take no tools"):
         plain.with_structured_output(Mountain, method="function_calling")
-
-
-def test_a_model_of_a_server_is_refused_by_name() -> None:
-    chat = ChatRagAccel(model=RemoteLLM("http://127.0.0.1:9", model="m"))
-    with pytest.raises(ConfigError, match="take no tools"):
-        chat.bind_tools([height])
-
-
-def test_tools_of_the_same_name_are_refused(chat: ChatRagAccel) -> None:
-    with pytest.raises(ConfigError, match="several times: height"):
-        chat.bind_tools([height, height])
 
 
 def test_a_tool_message_without_its_call_is_refused(chat: ChatRagAccel) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,18 +106,6 @@ def test_an_answer_may_take_four_times_as_long_as_a_hang(
     began = slow.clock.now()
     assert ask(slow.chat(), QUESTIONS[0]) == expected
     assert slow.clock.now() - began > 4 * STEP_TIMEOUT_S
-
-
-@pytest.mark.parametrize("ask", [_invoke, _stream])
-def test_a_long_answer_beside_seven_others_is_no_hang(
-    ask: Callable[[ChatRagAccel, str], str], slow: Slow
-) -> None:
-    expected = text_of(QUESTIONS[0])
-    chat = slow.chat()
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda question: ask(chat, question), QUESTIONS))
-    assert found[0] == expected
-    assert all(found)
 
 
 def test_a_forward_that_stands_still_is_noticed(slow: Slow) -> None:

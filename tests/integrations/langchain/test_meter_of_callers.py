@@ -7,9 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
-from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from lc_fakes import FakeEmbeddings
@@ -49,32 +46,3 @@ def test_a_stores_twin_is_the_leaf_of_the_retriever_around_it(
         search(retriever)
     assert meter.passed_by == 0, str(meter)
     assert _kinds(meter).keys() == {"vector store", "embeddings"}
-
-
-def test_a_search_of_a_twin_before_and_after_a_plain_retriever_is_its_own(
-    accelerator: Accelerator,
-) -> None:
-    fast, plain = accelerate(_store(), accelerator=accelerator), _store().as_retriever()
-
-    def program(_: str) -> None:
-        fast.similarity_search("one")
-        plain.invoke("two")
-        fast.similarity_search("three")
-
-    with coverage() as meter:
-        RunnableLambda(program).invoke("x")
-    assert _kinds(meter)["retriever"] == (1, 1)
-
-
-def test_a_retriever_around_two_twins_is_no_leaf_either(accelerator: Accelerator) -> None:
-    stores = [accelerate(_store(), accelerator=accelerator) for _ in range(2)]
-
-    class Both(BaseRetriever):
-        def _get_relevant_documents(
-            self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-        ) -> list[Document]:
-            return [found for one in stores for found in one.similarity_search(query, k=1)]
-
-    with coverage() as meter:
-        assert len(Both().invoke("one")) == 2
-    assert meter.passed_by == 0, str(meter)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from typing import Any
 
 import pytest
-from langchain_core.load import dumpd
 from langchain_core.runnables import RunnableLambda, chain
 from langchain_core.tools import tool
 from lc_programs import model_chain
@@ -56,13 +54,3 @@ def test_a_name_given_to_the_accelerated_one_is_its_own(accelerator: Accelerator
     fast = accelerate(say_it, accelerator=accelerator)
     fast.name = "another"
     assert (fast.name, say_it.name) == ("another", "say_it")
-
-
-def test_the_name_is_not_asked_for_by_itself(accelerator: Accelerator) -> None:
-    fast = accelerate(say_it, accelerator=accelerator)
-    assert "name" not in fast.model_fields_set
-    assert dumpd(fast)["kwargs"].keys() == dumpd(say_it.bind())["kwargs"].keys()
-
-
-def test_the_name_arrives_with_a_pickle() -> None:
-    assert pickle.loads(pickle.dumps(accelerate(RunnableLambda(capitals)))).name == "capitals"

@@ -24,8 +24,7 @@ from neo4j_programs import (
 )
 from neo4j_server import BoltServer
 
-from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.coverage import CoverageRow, coverage
+from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
 
 pytestmark = pytest.mark.neo4j
@@ -77,16 +76,6 @@ def test_a_chain_gives_and_tells_what_the_plain_one_does(
             assert (number <= 1, rest) == (True, 0), question
 
 
-def test_every_call_of_a_chain_is_scheduled(graph: CountedGraph, accelerator: Accelerator) -> None:
-    fast = accelerate(chain_over(graph), accelerator=accelerator)
-    with coverage() as meter:
-        fast.invoke({"query": "names?"})
-    assert meter.rows() == [
-        CoverageRow("chat model", 2, 0, 2),
-        CoverageRow("knowledge graph", 1, 0, 1),
-    ]
-
-
 # What writes is the caller's.
 
 
@@ -118,11 +107,6 @@ async def test_equal_queries_of_sixteen_requests_all_reach_the_graph(
     graph.asked.clear()
     await asyncio.gather(*(fast.ainvoke({"query": "names?"}) for _ in range(16)))
     assert len(graph.asked) == 16
-
-
-def test_a_chain_still_wants_to_be_allowed(graph: CountedGraph, accelerator: Accelerator) -> None:
-    with activate(accelerator), pytest.raises(ValueError, match="dangerous requests"):
-        chain_over(graph, allow_dangerous_requests=False)
 
 
 # Neo4jGraph.

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from neo4j_programs import ODD, TEXTS, graph_at, store_over
 from neo4j_server import BoltServer
 
 from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.coverage import CoverageRow, coverage
 from rag_accel import Accelerator
 
 pytestmark = [
@@ -110,29 +108,6 @@ def test_every_search_finds_what_the_plain_one_does(
             assert bare.startswith("<class") == is_refused, (name, asked)
 
 
-def test_a_retriever_in_a_chain_tells_what_the_plain_one_does(
-    graph: Any, accelerator: Accelerator
-) -> None:
-    store = store_over(graph)
-    bare, *others = run_three_ways(
-        lambda: itemgetter("q") | store.as_retriever(),
-        lambda chain, config: chain.invoke({"q": "the ferry"}, config),
-        accelerator,
-    )
-    assert others == [bare, bare]
-
-
-def test_searches_and_their_embeddings_are_scheduled(graph: Any, accelerator: Accelerator) -> None:
-    fast = accelerate(store_over(graph), accelerator=accelerator)
-    with coverage() as meter:
-        fast.similarity_search("the ferry")
-        fast.similarity_search_with_score("the ferry")
-    assert meter.rows() == [
-        CoverageRow("embeddings", 2, 0, 2),
-        CoverageRow("vector store", 2, 0, 2),
-    ]
-
-
 async def test_tenants_that_search_at_once_find_their_own(
     graph: Any, accelerator: Accelerator
 ) -> None:
@@ -185,14 +160,3 @@ def test_a_vector_that_does_not_fit_is_refused_as_plainly(
             one.similarity_search_by_vector(vector)
         found.append((caught.type, caught.value.code, caught.value.message))
     assert found[0] == found[1]
-
-
-def test_an_embedder_that_fails_asks_no_server(graph: Any, accelerator: Accelerator) -> None:
-    embeddings = FakeEmbeddings()
-    store = store_over(graph, embeddings)
-    embeddings.error = OSError("no model")
-    asked: list[Any] = []
-    store.query = partial(asked.append)  # type: ignore[method-assign]
-    with pytest.raises(OSError, match="no model"):
-        accelerate(store, accelerator=accelerator).similarity_search("the ferry")
-    assert asked == []

@@ -66,17 +66,6 @@ def accelerator() -> Iterator[Accelerator]:
         yield made
 
 
-def test_the_second_prompt_of_a_graph_takes_its_documents_from_chunks(
-    accelerator: Accelerator,
-) -> None:
-    first = accelerator.submit(graph(), input="abc")
-    first.result(30)
-    assert first.usage.prompt.from_chunks == 0
-    second = accelerator.submit(graph(), input="cab")
-    second.result(30)
-    assert second.usage.prompt.from_chunks == tokens()
-
-
 def test_a_chain_takes_a_graphs_chunks_on_the_same_engine(accelerator: Accelerator) -> None:
     accelerator.run(graph(), input="abc")
     asked = chain(accelerator)
@@ -98,9 +87,3 @@ def test_a_component_may_hold_the_object_and_name_other_bounds() -> None:
         names = [one.name for one in accelerator.health().parts]
     assert names.count("llm") == 1
     assert len([name for name in names if name.startswith("llm")]) == 2
-
-
-def test_a_copied_component_keeps_its_bounds(accelerator: Accelerator) -> None:
-    made = ChatRagAccel(model=tiny_chat.model(), tokenizer=tokenizer(), kv_reuse="exact")
-    copied = made.model_copy(update={"max_tokens": 2, "accelerator": accelerator})
-    assert "kv_reuse" not in copied.invoke("Which document?").response_metadata

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +13,9 @@ from langchain_core.documents import Document
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import OpenAIEmbeddings
-from lc_fakes import AsyncChat, FakeEmbeddings, SyncChat, SyncRetriever
+from lc_fakes import FakeEmbeddings, SyncChat
 
 from langchain_rag_accel import accelerate
-from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
 
@@ -50,23 +48,9 @@ def patched_documents(self: Any, *args: Any, **kwargs: Any) -> list[Document]:
 
 
 CASES: dict[str, tuple[Callable[[], Any], type, str, Any, Callable[[Any], Any]]] = {
-    "embed_query": (
-        FakeEmbeddings,
-        FakeEmbeddings,
-        "embed_query",
-        patched_embed,
-        lambda made: made.embed_query("a"),
-    ),
     "embed_query of a base": (
         Embeddings,
         FakeEmbeddings,
-        "embed_query",
-        patched_embed,
-        lambda made: made.embed_query("a"),
-    ),
-    "embed_query before a base": (
-        Embeddings,
-        Embeddings,
         "embed_query",
         patched_embed,
         lambda made: made.embed_query("a"),
@@ -84,13 +68,6 @@ CASES: dict[str, tuple[Callable[[], Any], type, str, Any, Callable[[Any], Any]]]
         "_generate",
         patched_generate,
         lambda made: made.invoke("a").content,
-    ),
-    "_get_relevant_documents": (
-        SyncRetriever,
-        SyncRetriever,
-        "_get_relevant_documents",
-        patched_documents,
-        lambda made: made.invoke("a"),
     ),
     "similarity_search": (
         store,
@@ -126,16 +103,6 @@ async def test_the_sync_method_is_seen_where_the_async_one_is_inherited(
     assert await made.aembed_query("a") == before
 
 
-async def test_an_async_method_is_seen(accelerator: Accelerator) -> None:
-    made = accelerate(AsyncChat(), accelerator=accelerator)
-    before = await made.ainvoke("a")
-    found = mock.AsyncMock(return_value=said("patched"))
-    with mock.patch.object(AsyncChat, "_agenerate", found):
-        assert (await made.ainvoke("a")).content == "patched"
-    assert (await made.ainvoke("a")).content == before.content
-    found.assert_awaited_once()
-
-
 def test_a_mock_in_the_class_of_a_hosted_embedder_keeps_the_server_from_being_asked(
     accelerator: Accelerator,
 ) -> None:
@@ -146,27 +113,11 @@ def test_a_mock_in_the_class_of_a_hosted_embedder_keeps_the_server_from_being_as
     found.assert_called_once_with("a")
 
 
-def test_a_twin_made_under_a_mock_calls_it_as_its_class_does(accelerator: Accelerator) -> None:
-    with mock.patch.object(FakeEmbeddings, "embed_query", return_value=[1.0]) as found:
-        made = accelerate(Embeddings(), accelerator=accelerator)
-        assert made.embed_query("a") == [1.0]
-    found.assert_called_once_with("a")
-    assert made.embed_query("a") == FakeEmbeddings().embed_query("a")
-
-
-def test_what_replaces_a_method_is_scheduled(accelerator: Accelerator) -> None:
-    made = accelerate(FakeEmbeddings(), accelerator=accelerator)
-    with mock.patch.object(FakeEmbeddings, "embed_query", patched_embed), coverage() as meter:
-        made.embed_query("a")
-        made.embed_query("a")
-    assert [(row.kind, row.scheduled) for row in meter.rows()] == [("embeddings", 2)]
-
-
 def test_classes_patched_by_us_make_nothing_again(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Programs come and go, and their interception of all classes with them."""
-    from rag_accel.interception import followed_methods
+    from rag_accel.interception import twins
     from rag_accel.interception.patches import Interception
 
     made = accelerate(FakeEmbeddings(), accelerator=accelerator)
@@ -175,21 +126,12 @@ def test_classes_patched_by_us_make_nothing_again(
     def never(*_: Any) -> Any:
         raise AssertionError("methods were made again")
 
-    monkeypatch.setattr(followed_methods._Followed, "_made_of", never)
+    monkeypatch.setattr(twins._Followed, "_made_of", never)
     held = Interception()
     assert made.embed_query("a") == before
     del held
     gc.collect()
     assert made.embed_query("a") == before
-
-
-def test_a_twins_methods_keep_their_kind_and_signature(accelerator: Accelerator) -> None:
-    plain = AsyncChat()
-    made = accelerate(plain, accelerator=accelerator)
-    for name in ("_generate", "_agenerate", "_stream", "_astream"):
-        ours, theirs = getattr(made, name), getattr(plain, name)
-        assert inspect.signature(ours) == inspect.signature(theirs)
-        assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(theirs)
 
 
 def test_a_twins_class_goes_with_its_last_twin(accelerator: Accelerator) -> None:

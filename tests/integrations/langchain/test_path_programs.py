@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("langchain_huggingface")
 
-import real_model
 import tiny_chat
 from fake_runner import tokenizer
 from graph_facts import facts
@@ -22,7 +21,7 @@ from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
-from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
+from langchain_huggingface import HuggingFacePipeline
 from lc_graphs import WordEmbeddings
 from path_kit import QUESTIONS, RelationPaths, prompt_tokens, reused
 from tiny_models import SIZES, WINDOW
@@ -138,11 +137,6 @@ def test_a_chain_over_two_retrievers_reuses_texts_and_paths() -> None:
     assert (seen["reused_tokens"], seen["reused_tree_tokens"]) == (tree + texts, tree)
 
 
-def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
-    fast = accelerate(chain(Lines()), accelerator=accelerator)
-    assert "kv_reuse is dependency" in explain(fast)
-
-
 # Models that a program has already
 
 
@@ -181,19 +175,6 @@ def test_a_model_of_the_programs_own_computes_no_path_twice(
             assert accelerate(own_chain(held), accelerator=afresh).invoke(question) == answer
 
 
-def test_an_answer_of_the_programs_own_model_says_how_it_was_made(
-    held: Any, on_paths: Accelerator
-) -> None:
-    chat = ChatHuggingFace(llm=held, tokenizer=tokenizer(), model_id="tiny")
-    fast = accelerate(own_chain(chat), accelerator=on_paths)
-    first, second = (
-        fast.invoke(question).response_metadata["kv_reuse"] for question in QUESTIONS[:2]
-    )
-    assert first["attention"] == "dependency"
-    tree = first["tree_tokens"]
-    assert second == {**first, "reused_tokens": tree, "reused_tree_tokens": tree}
-
-
 def test_a_model_with_a_window_runs_plainly_and_says_why(on_paths: Accelerator) -> None:
     sizes = {**SIZES, "vocab_size": len(tokenizer())}
     windowed = MistralForCausalLM(MistralConfig(**sizes, sliding_window=WINDOW)).eval()
@@ -210,32 +191,3 @@ def test_a_model_with_a_window_runs_plainly_and_says_why(on_paths: Accelerator) 
         other = accelerate(own_chain(model), accelerator=exact)
         assert other.invoke(QUESTIONS[0]) == plain
         assert "owned engine (exact)" in explain(other)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", ["torch", "paged"])
-def test_a_real_model_answers_a_second_question_by_kept_paths(runner: Any) -> None:
-    bounds = LocalLLM(real_model.folder(), runner=runner, kv_reuse="dependency")
-
-    def ask(program: Any, question: str) -> Any:
-        return program.invoke(f"{question} Answer with a name.")
-
-    def answering(accelerator: Accelerator) -> Any:
-        model = ChatRagAccel(model=bounds, max_tokens=16)
-        program = {"context": Lines() | numbered, "question": RunnablePassthrough()}
-        return accelerate(program | PROMPT | model, accelerator=accelerator)
-
-    with Accelerator(strict=True) as accelerator:
-        program = answering(accelerator)
-        first, second = (
-            ask(program, question)
-            for question in ("Whom did Mary Somerville teach?", "Who wrote to Charles Babbage?")
-        )
-    with Accelerator(strict=True) as afresh:
-        alone = ask(answering(afresh), "Who wrote to Charles Babbage?")
-    assert second.content == alone.content
-    assert first.content
-    assert second.content
-    report = second.response_metadata["kv_reuse"]
-    assert report["reused_tokens"] == report["tree_tokens"] > 0
-    assert alone.response_metadata["kv_reuse"]["reused_tokens"] == 0

@@ -14,14 +14,13 @@ from cross_encoders import cross_encoder, passages, reranker_of
 from fake_runner import tokenizer
 from hf_callers import own_model, own_pipeline
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.language_models import FakeListChatModel
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_huggingface import ChatHuggingFace, HuggingFaceEmbeddings, HuggingFacePipeline
 from lc_programs import joined
 from program_models import program_model
 
-from langchain_rag_accel import ChatRagAccel, RagAccelEmbeddings, accelerate, activate, prepare
-from rag_accel import Accelerator, ConfigError, EngineError
+from langchain_rag_accel import ChatRagAccel, accelerate, prepare
+from rag_accel import Accelerator, ConfigError
 from rag_accel.adoption import local_llms
 from rag_accel.config import Options
 
@@ -80,24 +79,12 @@ def test_a_reranker_is_ready(accelerator: Accelerator, tmp_path: Path) -> None:
     )
 
 
-def test_components_are_ready(accelerator: Accelerator) -> None:
-    ours = RagAccelEmbeddings(program_model(), accelerator=accelerator)
-    assert prepare(InMemoryVectorStore(ours).as_retriever())
-    assert items(accelerator)["embedding"] > 0
-
-
 def test_a_model_that_cannot_be_loaded_is_refused_by_name(
     accelerator: Accelerator, tmp_path: Path
 ) -> None:
     missing = ChatRagAccel(model=str(tmp_path / "nothing"), accelerator=accelerator)
     with pytest.raises(ConfigError, match="there is no such folder"):
         prepare(accelerate(missing | joined))
-
-
-def test_a_program_in_an_open_block_is_prepared_there(accelerator: Accelerator) -> None:
-    with activate(accelerator):
-        assert prepare(embeddings())
-    assert items(accelerator)["embedding"] > 0
 
 
 def test_nothing_is_made_where_all_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,37 +124,7 @@ def test_a_recognised_model_whose_engine_fails_does_not_end_the_program(
         assert made.bypassed == {("llm", "MemoryError"): 1}
 
 
-def test_an_engine_that_fails_for_its_sample_does_not_end_the_program(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def failing(*_: Any) -> Any:
-        raise EngineError("a scripted fault")
-
-    with Accelerator(options=Options()) as made:
-        monkeypatch.setattr(made.leaves, "compute", failing)
-        assert not prepare(accelerate(embeddings(), accelerator=made))
-        assert made.bypassed == {("prepare", "EngineError"): 1}
-
-
-def test_programs_without_a_model_of_this_process_have_nothing_to_prepare(
-    accelerator: Accelerator,
-) -> None:
-    fast = accelerate(FakeListChatModel(responses=["a"]) | joined, accelerator=accelerator)
-    assert prepare(fast)
-    assert items(accelerator) == {}
-
-
 @pytest.mark.parametrize("obj", ["x", None, object()])
 def test_other_objects_are_refused_by_name(obj: Any) -> None:
     with pytest.raises(ConfigError, match=r"prepare\(\) does not know this object"):
         prepare(obj)
-
-
-def test_an_engine_that_cannot_be_made_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: Any, **__: Any) -> Any:
-        raise MemoryError("no room")
-
-    with Accelerator(options=Options()) as made:
-        monkeypatch.setattr(made, "own", failing)
-        assert prepare(accelerate(embeddings(), accelerator=made))
-        assert made.bypassed == {("prepare", "MemoryError"): 1}

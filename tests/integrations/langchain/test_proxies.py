@@ -6,7 +6,6 @@ import asyncio
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import faiss
@@ -21,9 +20,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from langchain_rag_accel import accelerate, activate
-from langchain_rag_accel.coverage import coverage
-from langchain_rag_accel.explanation import EXPLANATION
-from langchain_rag_accel.leaf_table import PROXIED
+from langchain_rag_accel.leaf_table import EXPLANATION, PROXIED
 from rag_accel import Accelerator
 from rag_accel.adoption import clients
 from rag_accel.adoption.clients import MIN_NUMBERS
@@ -265,25 +262,6 @@ def test_a_store_that_searches_otherwise_has_no_stand_in(own_store: FAISS) -> No
     assert not PROXIED.may_be_proxied(Other)
 
 
-async def test_each_call_is_seen_once(store: FAISS, accelerator: Accelerator) -> None:
-    retriever = accelerate(store.as_retriever(), accelerator=accelerator)
-    fast = accelerate(store, accelerator=accelerator)
-    with coverage() as meter:
-        retriever.invoke("x")
-        await retriever.ainvoke("x")
-        fast.similarity_search("x")
-        await fast.asimilarity_search("x")
-    rows = {row.kind: (row.seen, row.passed_by) for row in meter.rows()}
-    assert rows["retriever"] == (2, 0)
-    assert rows["vector store"] == (2, 0)
-    assert meter.passed_by == 0
-
-
-def test_explanation_says_how_it_is_searched(store: FAISS, accelerator: Accelerator) -> None:
-    assert "share looks at its index" in EXPLANATION.of(store, accelerator)
-    assert "share looks at its index" in EXPLANATION.of(store.as_retriever(), accelerator)
-
-
 # Cross-encoders ----------------------------------------------------------------------------------
 
 
@@ -304,16 +282,6 @@ async def test_a_reranker_chooses_what_it_chose(model: Any, accelerator: Acceler
     (engine,) = measured(accelerator, "rerank#").values()
     assert engine["items"] == (16 + 16 + 2) * 12
     assert "share batches" in EXPLANATION.of(reranker, accelerator)
-
-
-def test_a_model_with_several_scores_a_pair_is_asked_plainly(
-    tmp_path: Path, accelerator: Accelerator
-) -> None:
-    reranker = reranker_of(cross_encoder(tmp_path / "two", labels=2))
-    plain = reranked(reranker, [1])
-    with activate(accelerator):
-        assert reranked(reranker, [1]) == plain
-    assert measured(accelerator, "rerank#") == {}
 
 
 def test_no_documents_and_bad_ones_end_as_plainly(model: Any, accelerator: Accelerator) -> None:

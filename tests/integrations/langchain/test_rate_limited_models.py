@@ -10,12 +10,12 @@ import openai
 import pytest
 from embeddings_server import EmbeddingsServer
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAI, OpenAIEmbeddings
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import StateGraph, add_messages
 from limited_server import LimitedServer, Rate, ScriptedAnswer
 from pydantic import SecretStr
 
-from langchain_rag_accel import accelerate, explain
+from langchain_rag_accel import accelerate
 from rag_accel import Accelerator
 
 RATE, BURST, CALLERS = 60.0, 5, 24
@@ -64,28 +64,6 @@ async def test_everybody_is_answered(
     assert len(server.texts) <= 2.1 * CALLERS
 
 
-async def test_without_limits_some_are_lost(server: LimitedServer, make: Make) -> None:
-    with Accelerator(strict=True, endpoint_limits=False) as accelerator:
-        fast = accelerate(make(), accelerator=accelerator)
-        asking = (fast.ainvoke(text) for text in QUESTIONS)
-        found = await asyncio.gather(*asking, return_exceptions=True)
-    lost = [error for error in found if isinstance(error, BaseException)]
-    assert all(isinstance(error, openai.RateLimitError) for error in lost)
-    assert len(server.texts) > 1.2 * CALLERS  # each of them asks again by itself
-
-
-async def test_streams_wait_for_their_turn(
-    server: LimitedServer, make: Make, accelerator: Accelerator
-) -> None:
-    fast = accelerate(make(), accelerator=accelerator)
-
-    async def read(text: str) -> str:
-        return "".join([str(chunk.content) async for chunk in fast.astream(text)])
-
-    found = await asyncio.gather(*map(read, QUESTIONS))
-    assert all(found)
-
-
 def as_graph(model: Any) -> Any:
     """Return a graph that asks a model, behind a chain's interface."""
 
@@ -121,41 +99,6 @@ async def test_a_batch_waits_for_other_calls(
     await asyncio.gather(*(note("other", fast.ainvoke(text)) for text in QUESTIONS[:4]))
     await loads
     assert order == ["other"] * 4 + ["batch"]
-
-
-async def test_a_key_that_changes_is_another_endpoint(
-    server: LimitedServer, make: Make, accelerator: Accelerator
-) -> None:
-    model = make()
-    fast = accelerate(model, accelerator=accelerator)
-
-    async def ask(number: int) -> Any:
-        if number % 8 == 0:
-            model.async_client._client.api_key = f"key {number}"
-        return await fast.ainvoke(QUESTIONS[number])
-
-    found = await asyncio.gather(*map(ask, range(CALLERS)))
-    assert len(found) == CALLERS
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        ChatOpenAI(model="m", api_key="k"),  # type: ignore[arg-type]
-        OpenAI(model="m", api_key="k"),  # type: ignore[call-arg, arg-type]
-        AzureChatOpenAI(
-            azure_endpoint="http://127.0.0.1:9",
-            azure_deployment="d",
-            api_version="v",
-            api_key="k",  # type: ignore[arg-type]
-        ),
-    ],
-    ids=lambda model: type(model).__name__,
-)
-def test_it_is_said_that_calls_wait(model: Any, accelerator: Accelerator) -> None:
-    assert "once its endpoint refuses calls, they wait" in explain(
-        accelerate(model, accelerator=accelerator)
-    )
 
 
 def embeddings_of(server: LimitedServer | EmbeddingsServer) -> OpenAIEmbeddings:

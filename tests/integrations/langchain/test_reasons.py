@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from langchain_rag_accel import accelerate, activate, coverage, explain
 from rag_accel import Accelerator, Options
-from rag_accel.interception import idle_programs
+from rag_accel.interception import option_reach
 
 EMBEDDING = DeterministicFakeEmbedding(size=384)
 NO_ENGINE = "no engine of this library computes what this class does"
@@ -58,7 +58,7 @@ def store_of(number: int, cls: type[InMemoryVectorStore] = InMemoryVectorStore) 
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have programs looked at, however many other tests have accelerated."""
-    monkeypatch.setattr(idle_programs, "_numbers", count(1))
+    monkeypatch.setattr(option_reach, "_numbers", count(1))
 
 
 def told(obj: Any, caplog: pytest.LogCaptureFixture, **arguments: Any) -> list[str]:
@@ -188,14 +188,6 @@ def test_searches_that_an_engine_made_are_scheduled(
     assert seen.passed_by == 0
 
 
-def test_a_small_store_s_searches_are_borrowed_with_the_numbers(accelerator: Accelerator) -> None:
-    fast = accelerate(store_of(SMALL), accelerator=accelerator)
-    with coverage(fast) as seen:
-        fast.similarity_search("a")
-    call = next(call for call in seen.calls if call.cls == "InMemoryVectorStore")
-    assert str(call).endswith("1 borrowed: small: 12 x 384 numbers, searched from 76,800 on")
-
-
 # The warning --------------------------------------------------------------------------------------
 
 
@@ -215,12 +207,6 @@ def test_a_program_that_gets_nothing_is_named_once_with_its_parts(
     assert told(chain, caplog) == []
 
 
-def test_more_parts_than_a_line_takes_are_counted() -> None:
-    reasons = [(f"Part{at}", "why") for at in range(5)]
-    said = idle_programs.reasons_in_line([*reasons, *reasons])
-    assert said == "Part0, because why / Part1, because why / Part2, because why / and 2 more"
-
-
 SILENT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a part gets more": (lambda: chain_of(LARGE), {}, "1"),
     "limit": (lambda: chain_of(SMALL), {"options": Options(max_requests=8)}, "1"),
@@ -238,10 +224,3 @@ def test_no_other_program_is_named(
     make, arguments, switch = SILENT[name]
     monkeypatch.setenv("RAG_ACCEL", switch)
     assert told(make(), caplog, **arguments) == []
-
-
-def test_only_the_first_programs_of_a_process_are_looked_at(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(idle_programs, "MOST_PROGRAMS", 1)
-    assert [len(told(chain_of(SMALL), caplog)) for _ in range(2)] == [1, 0]

@@ -13,7 +13,7 @@ from cross_encoders import cross_encoder, reranked, reranker_of
 from langchain_huggingface import HuggingFaceEmbeddings
 
 from langchain_rag_accel import RagAccelEmbeddings, accelerate, activate
-from langchain_rag_accel.explanation import EXPLANATION
+from langchain_rag_accel.leaf_table import EXPLANATION
 from rag_accel import Accelerator
 
 WHERE = pytest.mark.parametrize("where", ["instance", "class", "subclass"])

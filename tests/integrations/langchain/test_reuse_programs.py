@@ -59,17 +59,6 @@ def test_without_an_accelerated_run_nothing_is_known_of_texts(
     assert reused(accelerator) == 0
 
 
-def test_lines_that_a_template_indents_are_found(
-    accelerator: Accelerator, located: list[list[str]]
-) -> None:
-    fast = accelerate(programs.with_indented_lines(chat(accelerator)), accelerator=accelerator)
-    fast.invoke("abc")
-    fast.invoke("cab")
-    lines = [line for text in TEXTS.values() for line in text.split("\n")]
-    assert [set(one) for one in located] == [set(lines)] * 2
-    assert reused(accelerator) > 0
-
-
 def test_texts_that_a_compressor_wrote_are_found(
     accelerator: Accelerator, located: list[list[str]]
 ) -> None:
@@ -87,16 +76,6 @@ def test_texts_that_a_function_retrieved_are_found(
         fast.invoke("bca")
     assert [set(one) for one in located] == [set(TEXTS.values())] * 2
     assert reused(accelerator) == tokens(*"abc")
-
-
-def test_a_chain_knows_what_the_chain_around_it_retrieved(
-    accelerator: Accelerator, located: list[list[str]]
-) -> None:
-    model = chat(accelerator)
-    inner = accelerate(programs.PROMPT | model, accelerator=accelerator)
-    outer = {"context": programs.Orders() | programs.joined, "input": lambda query: query} | inner
-    accelerate(outer, accelerator=accelerator).invoke("ab")
-    assert located == [[TEXTS["a"], TEXTS["b"]]]
 
 
 class TestReusedTexts(ReusedTexts):
@@ -119,15 +98,6 @@ async def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> N
     list(fast.stream("ba"))
     [piece async for piece in fast.astream("cb")]
     assert reused(accelerator) == tokens(*"bac")  # b had seen a alone
-
-
-def test_by_default_every_prompt_is_computed(accelerator: Accelerator) -> None:
-    model = chat(accelerator, kv_reuse="exact")
-    fast = accelerate(programs.with_numbers(model), accelerator=accelerator)
-    assert "kv_reuse" not in fast.invoke("abc").response_metadata
-    used = fast.invoke("cab").usage_metadata
-    read = used["input_token_details"]["cache_read"]
-    assert used["input_tokens"] - read > tokens(*"abc")
 
 
 # Documents that a call names
@@ -165,18 +135,6 @@ def test_what_is_no_document_is_refused(accelerator: Accelerator) -> None:
         chat(accelerator).invoke("Well?", documents=["a", 3])
 
 
-def test_an_unknown_way_of_reuse_is_refused(accelerator: Accelerator) -> None:
-    with pytest.raises(ValueError, match="kv_reuse"):
-        chat(accelerator, kv_reuse="some")
-
-
-async def test_coroutines_may_name_documents(accelerator: Accelerator) -> None:
-    model = chat(accelerator)
-    await model.ainvoke(MESSAGES, documents=NAMED)
-    [piece async for piece in model.astream(AGAIN, documents=NAMED)]
-    assert reused(accelerator) == tokens("a", "b")
-
-
 @pytest.mark.parametrize("documents", [None, [], [""], ["a"], ["nowhere in the prompt, this one"]])
 def test_documents_that_are_in_no_prompt_change_nothing(
     accelerator: Accelerator, documents: list[str] | None
@@ -203,13 +161,6 @@ def test_a_prompt_of_documents_only_is_computed(
         found = model.invoke(messages, documents=NAMED)
         assert found.content == expected.content
         assert kv_reuse(found) == 0
-
-
-def test_a_document_that_is_the_question_leaves_the_others(accelerator: Accelerator) -> None:
-    model = chat(accelerator)
-    messages = [SystemMessage(f"Context: {TEXTS['a']}"), HumanMessage(TEXTS["b"])]
-    model.invoke(messages, documents=NAMED)
-    assert kv_reuse(model.invoke(messages, documents=NAMED)) == tokens("a")
 
 
 def kv_reuse(message: AIMessage) -> int:

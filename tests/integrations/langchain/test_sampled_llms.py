@@ -14,14 +14,11 @@ pytest.importorskip("langchain_huggingface")
 import torch
 from fake_runner import tokenizer
 from hf_callers import (
-    CALLERS,
     QUESTIONS,
     Meeting,
     count_owned,
-    end_streams,
     own_model,
     own_pipeline,
-    record_plain,
 )
 from langchain_core.messages import BaseMessage
 from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
@@ -116,10 +113,6 @@ def test_a_setting_that_generate_refuses_is_its_error_and_others_go_on(
     assert [*pieces, *stream] == alone
 
 
-def test_equal_prompts_are_drawn_apart(fast: Any) -> None:
-    assert len(set(fast.batch(QUESTIONS[:1] * CALLERS))) > 1
-
-
 def test_the_prompts_of_a_list_have_their_seeds_in_order(fast: Any) -> None:
     torch.manual_seed(5)
     first = fast.generate(QUESTIONS).generations
@@ -185,40 +178,6 @@ def test_tokens_come_as_often_as_generate_draws_them(
     assert chance(drawn, probabilities(constant_model, **right)) > LEAST_CHANCE
     for wrong in ({**right, "temperature": 0.57}, {name: WITHOUT[name]}):
         assert chance(drawn, probabilities(constant_model, **wrong)) < LEAST_CHANCE
-
-
-def test_a_padded_batch_is_drawn_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = count_owned(monkeypatch)
-    padded = own_pipeline(own_model(), batch_size=4, **SAMPLED)
-    llm = HuggingFacePipeline(pipeline=padded, batch_size=4)
-    with Accelerator(strict=True, adopt_llm="batched") as accelerator:
-        fast = accelerate(llm, accelerator=accelerator)
-        torch.manual_seed(5)
-        first = fast.generate(QUESTIONS[:4]).generations
-        torch.manual_seed(5)
-        assert fast.generate(QUESTIONS[:4]).generations == first
-    assert max(sizes) == 4
-
-
-def test_a_stream_whose_engine_fails_goes_on_behind_its_tokens(
-    llm: HuggingFacePipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = record_plain(monkeypatch)
-    with Accelerator(adopt_llm="batched") as accelerator:
-        fast = accelerate(llm, accelerator=accelerator)
-        end_streams(monkeypatch, RuntimeError)
-        assert "".join(fast.stream(QUESTIONS[1]))
-    ((_, tokens),) = plain
-    assert len(tokens) == 2
-
-
-def test_by_default_the_draws_are_transformers_own(
-    llm: HuggingFacePipeline, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = seeded(llm)
-    sizes = count_owned(monkeypatch)
-    assert seeded(accelerate(llm, accelerator=accelerator)) == plain
-    assert sizes == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

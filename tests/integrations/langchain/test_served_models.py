@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("langchain_openai")
-
 from idle_accelerators import soon_idle
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnablePassthrough
@@ -20,7 +17,10 @@ from vllm_chat_server import VllmChatServer, chat_servers
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
 from rag_accel.engines.llm.remote.servers import MOST_SILENT, SERVERS, ModelServer
-from rag_accel.kv.reuse_request import question_digest, read_reuse_request
+from rag_accel.kv.reuse_request import read_reuse_request
+
+pytest.importorskip("langchain_openai")
+
 
 MakeServer = Callable[..., VllmChatServer]
 
@@ -101,16 +101,6 @@ def test_async_and_streams_carry_texts_too(make_server: MakeServer, reusing: Acc
         said = found.response_metadata["kv_reuse"]
         assert said == {"mode": "full", "texts": 2, "cached_tokens": 7}
     assert server.paths.count("/v1/models") == 1
-
-
-def test_fused_names_its_question(make_server: MakeServer) -> None:
-    server = make_server()
-    with Accelerator(kv_reuse="fused", strict=True) as accelerator:
-        accelerate(chain(chat(server)), accelerator=accelerator).invoke("ab is high")
-    (body,) = server.bodies
-    wanted = named(body)
-    turns = [(turn["role"], turn["content"]) for turn in body["messages"]]
-    assert (wanted.reuse, wanted.question) == ("fused", question_digest(turns))
 
 
 @pytest.mark.parametrize("options", [{}, {"kv_reuse": "dependency"}])

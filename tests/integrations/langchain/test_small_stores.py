@@ -14,7 +14,7 @@ from idle_accelerators import soon_idle
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from langchain_rag_accel import accelerate, activate
+from langchain_rag_accel import activate
 from rag_accel import Accelerator
 from rag_accel.adoption import store_copies
 from rag_accel_adapters.langchain.stores import IN_MEMORY
@@ -89,15 +89,6 @@ async def test_a_small_store_is_never_adopted(accelerator: Accelerator, find: Fi
     assert await search(find, store, accelerator, 5) == 2
 
 
-@WAYS
-async def test_a_few_long_vectors_are_as_good_as_many_short_ones(
-    accelerator: Accelerator, find: Find
-) -> None:
-    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=3072))
-    add(store, *(str(number) for number in range(25)))
-    assert await search(find, store, accelerator, 4) == 1
-
-
 @pytest.mark.cross_product(keep=4)
 @WAYS
 @pytest.mark.parametrize("change", ["add", "delete", "replace", "vector", "order"])
@@ -121,16 +112,6 @@ async def test_every_change_starts_the_count_anew(
     make_change()
     assert await search(find, store, accelerator, 3) == 0
     assert await search(find, store, accelerator, 2) == 2
-
-
-@WAYS
-async def test_a_store_changed_before_each_search_is_never_adopted(
-    accelerator: Accelerator, find: Find
-) -> None:
-    store = store_of(LARGE)
-    for number in range(8):
-        add(store, f"new {number}")
-        assert await search(find, store, accelerator, 2) == 0
 
 
 @WAYS
@@ -200,13 +181,6 @@ async def test_tasks_that_search_at_once_are_counted_and_then_share_steps(
         then = await asyncio.gather(*(on_loop(store, query) for query in queries(32)))
     assert first == then == plain
     assert searched(accelerator) == 32
-
-
-async def test_a_twin_is_adopted_as_its_store_is(accelerator: Accelerator) -> None:
-    fast = accelerate(store_of(LARGE), accelerator=accelerator)
-    for query in queries(5):
-        await fast.asimilarity_search_with_score(str(query[0]))
-    assert searched(accelerator) == 2
 
 
 async def test_a_copy_that_settles_no_search_is_given_up_until_the_store_changes(

@@ -64,18 +64,6 @@ def test_an_interpreter_without_a_framework_loads_what_it_loads_plainly() -> Non
 
 
 @pytest.mark.processes
-def test_what_a_program_starts_loads_nothing_either(tmp_path: Path) -> None:
-    program = written(
-        tmp_path,
-        "import subprocess, sys\n"
-        "subprocess.run([sys.executable, '-c', 'import sys; print(\"rag_accel\" in sys.modules)'])",
-    )
-    done = run(program)
-    assert done.stdout == "False\n"
-    assert done.stderr.count(NOTHING) == 1
-
-
-@pytest.mark.processes
 @pytest.mark.parametrize("name", ["statistics", "yaml", "numpy", "ctypes"])
 def test_modules_beside_the_script_win(tmp_path: Path, name: str) -> None:
     written(tmp_path, "WHOSE = 'the program'", f"{name}.py")
@@ -215,24 +203,6 @@ def test_a_sitecustomize_that_raises_takes_nothing_away(tmp_path: Path, text: st
     assert "Error in sitecustomize" in done.stderr
 
 
-@pytest.mark.processes
-def test_a_sitecustomize_that_clears_the_finders_is_told(tmp_path: Path) -> None:
-    text = "import sys; sys.meta_path[:] = [one for one in sys.meta_path if isinstance(one, type)]"
-    written(tmp_path, text, "sitecustomize.py")
-    written(tmp_path, "", "langchain_core.py")
-    done = run("-c", "import langchain_core; print('ran')", first=tmp_path)
-    assert done.stdout.endswith("ran\n")
-    told = [line for line in done.stderr.splitlines() if line.startswith(NOTHING)]
-    assert told == [f"{NOTHING}langchain_core was loaded in a way that cannot be followed"]
-
-
-@pytest.mark.processes
-def test_a_framework_that_a_sitecustomize_imports_is_accelerated(tmp_path: Path) -> None:
-    written(tmp_path, "import langchain_core", "sitecustomize.py")
-    done = run("-c", SAY, first=tmp_path)
-    assert (done.stdout, done.stderr) == ("accelerated: True\n", UNCALLED)
-
-
 def test_a_program_that_closes_its_errors_ends_as_it_does_plainly() -> None:
     done = run("-c", "import sys; sys.stderr.close(); print('ran'); sys.exit(7)")
     assert (done.returncode, done.stdout, done.stderr) == (7, "ran\n", "")
@@ -337,25 +307,3 @@ def test_a_loader_of_many_modules_runs_the_others_plainly(
     assert framework == imported.STATE
     assert startup.came == [framework]
     assert vars(loader) == {}
-
-
-def test_a_finder_around_all_others_switches_on_once(startup: Startup, framework: str) -> None:
-    class Around:
-        """A finder that asks all finders itself, as those of tracing libraries do."""
-
-        asks = False
-
-        def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-            if self.asks or name != framework:
-                return None
-            self.asks = True
-            try:
-                return importlib.util.find_spec(name)
-            finally:
-                self.asks = False
-
-    around = Around()
-    sys.meta_path.insert(0, around)  # type: ignore[arg-type]
-    startup.finder(framework)
-    assert importlib.import_module(framework).STATE == 1
-    assert startup.came == [framework]

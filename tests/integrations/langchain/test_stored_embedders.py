@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 
 from langchain_rag_accel import RagAccelVectorStore
 from rag_accel import Accelerator, IndexFileError
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, read_header, save_index
+from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, save_index
 
 TEXTS = [f"text number {number}" for number in range(30)]
 
@@ -140,9 +139,3 @@ def test_embeddings_of_too_few_or_too_many_vectors_are_refused(
 
     with pytest.raises(IndexFileError, match="another embedder"):
         RagAccelVectorStore.load(path, Miscounting(), accelerator=accelerator)
-
-
-def test_the_file_names_the_embedder_and_no_path_of_this_machine(path: Path) -> None:
-    fingerprint: Any = read_header(path).fingerprint
-    assert "Hashed mini-lm" in fingerprint
-    assert "/home" not in fingerprint

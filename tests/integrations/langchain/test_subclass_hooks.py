@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import weakref
 from abc import ABCMeta
 from typing import Any, ClassVar
 
 import pytest
 from langchain_core.embeddings import Embeddings
-from langchain_core.retrievers import BaseRetriever
 from lc_fakes import FakeEmbeddings, SyncChat, SyncRetriever
-from pydantic import ConfigDict
 
 from langchain_rag_accel import accelerate, explain
 from rag_accel import Accelerator
@@ -117,29 +113,6 @@ def test_the_hook_of_pydantic_does_not_see_ours(accelerator: Accelerator) -> Non
     assert Noted.seen == ["NotedOne"]
 
 
-def test_the_hooks_still_see_what_a_program_makes_of_our_class(accelerator: Accelerator) -> None:
-    fast = accelerate(NotedOne(), accelerator=accelerator)
-    type("Another", (type(fast),), {"__module__": __name__})
-    assert Noted.seen.pop() == "Another"
-    with pytest.raises(TypeError, match="tag"):
-        type("Untagged", (type(accelerate(TaggedOne(), accelerator=accelerator)),), {})
-
-
-def test_a_class_keeps_its_own_hash(accelerator: Accelerator) -> None:
-    class Frozen(SyncRetriever):
-        model_config = ConfigDict(frozen=True)
-
-        def __hash__(self) -> int:
-            return 7
-
-    class Plain(SyncRetriever):
-        model_config = ConfigDict(frozen=True)
-
-    fast = accelerate(Frozen(), accelerator=accelerator)
-    assert hash(fast) == 7
-    assert type(accelerate(Plain(), accelerator=accelerator)).__hash__ is Plain.__hash__
-
-
 def test_an_object_whose_class_cannot_have_a_subclass_is_returned_as_it_is(
     accelerator: Accelerator, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,22 +126,3 @@ def test_an_object_whose_class_cannot_have_a_subclass_is_returned_as_it_is(
     first = explain(plain).splitlines()[0]
     assert first.startswith("FinalEmbeddings is not accelerated")
     assert "FinalEmbeddings is final" in first
-
-
-def test_a_class_that_was_refused_is_not_kept(accelerator: Accelerator) -> None:
-    class Local(FinalEmbeddings.__bases__[0], metaclass=Final):  # type: ignore[misc]
-        embed_documents = FinalEmbeddings.embed_documents
-        embed_query = FinalEmbeddings.embed_query
-
-    made: Any = Local()
-    assert accelerate(made, accelerator=accelerator) is made
-    gone = weakref.ref(Local)
-    del made, Local
-    gc.collect()
-    assert gone() is None
-
-
-def test_a_retriever_keeps_what_its_framework_found_out(accelerator: Accelerator) -> None:
-    fast: BaseRetriever = accelerate(SyncRetriever(), accelerator=accelerator)
-    assert fast._new_arg_supported == SyncRetriever()._new_arg_supported
-    assert fast._expects_other_args == SyncRetriever()._expects_other_args

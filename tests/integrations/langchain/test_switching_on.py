@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rag_accel.cli import main
-from rag_accel.cli.run import STARTUP, accelerated_environment
-
 #: what is said of a program that ends without a framework
 NOTHING = (
     "rag-accel: nothing was accelerated: this process never imported langchain_core or"
@@ -117,13 +114,6 @@ def test_a_program_that_is_not_there_is_pythons_error(tmp_path: Path) -> None:
     assert fast.returncode == 2
 
 
-def test_which_program_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run"])
-    assert ended.value.code == 2
-    assert "say which program to run" in capsys.readouterr().err
-
-
 def test_switched_off_it_runs_plainly(tmp_path: Path) -> None:
     fast = accelerated(importing(tmp_path), RAG_ACCEL="0")
     assert "scheduled: False" in fast.stdout
@@ -144,12 +134,6 @@ def test_with_a_framework_that_is_not_understood_it_runs_plainly_and_says_so(
     assert fast.stderr.count("\n") == 1
 
 
-def test_the_environment_keeps_what_was_there() -> None:
-    state = {"_RAG_ACCEL_RUN": f"{os.getpid()}:langchain_core,llama_index.core,neo4j_graphrag"}
-    assert accelerated_environment({"A": "1"}) == {"A": "1", "PYTHONPATH": STARTUP, **state}
-    assert accelerated_environment({"PYTHONPATH": "x"})["PYTHONPATH"] == f"{STARTUP}{os.pathsep}x"
-
-
 def importing(folder: Path) -> Path:
     """Return the program with the import that switches acceleration on."""
     path = folder / "importing.py"
@@ -167,19 +151,6 @@ def test_nothing_is_said_of_a_process_where_that_is_off(tmp_path: Path) -> None:
     done = accelerated(importing(tmp_path), RAG_ACCEL_SUMMARY="0")
     assert ("scheduled: True" in done.stdout, done.stderr) == (True, "")
     assert accelerated("-c", "", RAG_ACCEL_SUMMARY="0").stderr == ""
-
-
-def test_it_is_switched_on_once_and_off_again() -> None:
-    from langchain_rag_accel.switch import switch_off, switch_on
-    from rag_accel.interception.identity import open_blocks
-
-    before = open_blocks()
-    switch_on()
-    switch_on()
-    assert len(open_blocks()) == len(before) + 1
-    switch_off()
-    switch_off()
-    assert open_blocks() == before
 
 
 @pytest.mark.parametrize(

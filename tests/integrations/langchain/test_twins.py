@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from idle_accelerators import soon_idle
 from langchain_classic.retrievers import EnsembleRetriever
 from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 from langchain_core.documents import BaseDocumentCompressor
@@ -24,13 +23,10 @@ from lc_fakes import (
     FakeEmbeddings,
     FakeLLM,
     OldRetriever,
-    StreamingChat,
     SyncChat,
     SyncRetriever,
 )
 from lc_programs import QUESTION
-from places_leaves import Tally, chat_class
-from pydantic import BaseModel
 
 from langchain_rag_accel import accelerate
 from langchain_rag_accel.coverage import Coverage, coverage
@@ -127,20 +123,6 @@ def test_a_change_through_one_is_seen_through_the_other(accelerator: Accelerator
     assert original.temperature == 0.9
 
 
-def test_a_model_that_does_not_stream_still_does_not(accelerator: Accelerator) -> None:
-    made = accelerate(SyncChat(), accelerator=accelerator)
-    assert type(made)._stream is BaseChatModel._stream
-    assert type(made)._astream is BaseChatModel._astream
-    assert len(list(made.stream("x"))) == 1
-    assert len(list(accelerate(StreamingChat(), accelerator=accelerator).stream("x"))) > 1
-
-
-def test_accelerating_twice_changes_nothing(accelerator: Accelerator) -> None:
-    made = accelerate(SyncChat(), accelerator=accelerator)
-    assert accelerate(made) is made
-    assert accelerate(made, accelerator=accelerator) is made
-
-
 def test_a_twin_can_be_made_for_another_accelerator(accelerator: Accelerator) -> None:
     first = accelerate(SyncChat(), accelerator=accelerator)
     with Accelerator(strict=True) as other:
@@ -149,11 +131,6 @@ def test_a_twin_can_be_made_for_another_accelerator(accelerator: Accelerator) ->
         second.invoke("x")
         assert "engines" in other.metrics.snapshot()
     assert "engines" not in accelerator.metrics.snapshot()
-
-
-def test_the_same_class_and_accelerator_give_the_same_subclass(accelerator: Accelerator) -> None:
-    one, two = (accelerate(SyncChat(), accelerator=accelerator) for _ in range(2))
-    assert type(one) is type(two)
 
 
 def test_a_twin_and_a_dropped_accelerator_are_collected() -> None:
@@ -241,33 +218,3 @@ def test_a_pickled_twin_arrives_accelerated_with_its_options(name: str) -> None:
             with coverage() as meter:
                 arrived.invoke("x")
         assert meter.passed_by == 0
-
-
-def test_tools_and_structure_can_be_bound_to_a_twin(accelerator: Accelerator) -> None:
-    def lookup(query: str) -> str:
-        """Look something up."""
-        return query
-
-    class Found(BaseModel):
-        """What was found."""
-
-        query: str
-
-    model = chat_class(Tally())()
-    fast = accelerate(model, accelerator=accelerator)
-    with coverage() as meter:
-        called = fast.bind_tools([lookup]).invoke("x")
-        found = fast.with_structured_output(Found).invoke("x")
-    assert called.tool_calls == model.bind_tools([lookup]).invoke("x").tool_calls != []
-    assert found == model.with_structured_output(Found).invoke("x")
-    assert isinstance(found, Found)
-    assert meter.passed_by == 0
-
-
-def test_a_twin_in_a_program_belongs_to_the_programs_run(accelerator: Accelerator) -> None:
-    model = accelerate(AsyncChat(), accelerator=accelerator)
-    fast = accelerate(QUESTION | model, accelerator=accelerator)
-    assert fast.invoke({"input": "x"}) is not None
-    assert soon_idle(accelerator)
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    assert [engine["steps"] for engine in engines.values()] == [1]

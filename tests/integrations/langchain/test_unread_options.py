@@ -17,7 +17,6 @@ from lc_programs import QUESTION, model_chain, retrieval_chain
 
 from langchain_rag_accel import accelerate, activate, explain
 from rag_accel import Accelerator, UnreadOptionWarning
-from rag_accel.engines import CallableEmbeddingEngine
 from rag_accel.interception.option_reach import MAX_PARTS
 
 INPUT = {"input": "question one"}
@@ -82,21 +81,6 @@ def test_a_default_in_the_environment_counts_as_given(
         accelerate(retrieval_chain())
 
 
-def test_a_list_of_embedders_that_serves_nothing_here_is_said() -> None:
-    members = [CallableEmbeddingEngine(lambda texts: [[1.0, 0.0] for _ in texts])]
-    with (
-        Accelerator(embedder=members) as accelerator,
-        pytest.warns(UnreadOptionWarning, match="embedder='a list'"),
-    ):
-        accelerate(retrieval_chain(), accelerator=accelerator)
-
-
-def test_what_an_engine_of_the_accelerator_reads_is_no_matter() -> None:
-    embedder = CallableEmbeddingEngine(lambda texts: [[1.0, 0.0] for _ in texts])
-    with Accelerator(embedder=embedder, embedding_runtime="bf16") as accelerator:
-        accelerate(retrieval_chain(), accelerator=accelerator)
-
-
 def test_nothing_is_said_where_nothing_was_given(accelerator: Accelerator) -> None:
     for program in (model_chain(), retrieval_chain(), FakeEmbeddings(), SyncChat(), graph()):
         accelerate(program)
@@ -152,12 +136,6 @@ def test_a_warning_as_an_error_is_the_users_choice() -> None:
         assert accelerate(program, accelerator=accelerator).invoke(INPUT)
 
 
-def test_nothing_is_said_where_all_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    with Accelerator(kv_reuse="full") as accelerator:
-        accelerate(model_chain(), accelerator=accelerator)
-
-
 def test_activate_says_nothing() -> None:
     with Accelerator(kv_reuse="full") as accelerator, activate(accelerator):
         model_chain().invoke(INPUT)
@@ -166,13 +144,6 @@ def test_activate_says_nothing() -> None:
 def test_a_program_of_hidden_leaves_is_not_judged() -> None:
     with Accelerator(kv_reuse="full") as accelerator:
         accelerate(RunnableLambda(lambda text: text), accelerator=accelerator)
-
-
-def test_explain_names_what_no_part_reads() -> None:
-    with Accelerator(kv_reuse="full") as accelerator:
-        with pytest.warns(UnreadOptionWarning):
-            fast = accelerate(model_chain(), accelerator=accelerator)
-        assert "  option kv_reuse='full': no part that can be seen" in explain(fast)
 
 
 def test_a_huge_program_is_looked_at_as_far_as_the_bound() -> None:

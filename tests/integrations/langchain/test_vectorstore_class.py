@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
-from idle_accelerators import soon_idle
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import (
@@ -18,12 +16,10 @@ from langchain_tests.integration_tests import (
 from lc_fakes import AsyncEmbeddings, FakeEmbeddings, vector_of
 
 from langchain_rag_accel import (
-    RagAccelEmbeddings,
     RagAccelRetriever,
     RagAccelVectorStore,
     accelerate,
 )
-from langchain_rag_accel.coverage import coverage
 from rag_accel import Accelerator, ConfigError
 
 TEXTS = [f"text number {number}" for number in range(40)]
@@ -101,14 +97,6 @@ async def test_a_bad_filter_is_refused_by_name(store: RagAccelVectorStore) -> No
         await store.asimilarity_search("x", filter="even")
 
 
-async def test_relevance_scores_lie_between_zero_and_one(store: RagAccelVectorStore) -> None:
-    found = store.similarity_search_with_relevance_scores("x", k=40)
-    assert all(0.0 <= score <= 1.0 for _, score in found)
-    assert found == await store.asimilarity_search_with_relevance_scores("x", k=40)
-    few = store.similarity_search_with_relevance_scores("x", k=40, score_threshold=0.98)
-    assert 0 < len(few) < 40
-
-
 def test_an_empty_store_finds_nothing(accelerator: Accelerator) -> None:
     empty = RagAccelVectorStore(FakeEmbeddings(), accelerator=accelerator)
     assert empty.similarity_search("x") == []
@@ -167,19 +155,6 @@ def test_a_saved_store_answers_as_before(
     assert loaded.get_by_ids(["more"])[0].page_content == "more"
 
 
-def test_the_master_switch_makes_searches_plain(
-    store: RagAccelVectorStore,
-    plain: InMemoryVectorStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RAG_ACCEL", "0")
-    with coverage() as meter:
-        assert store.similarity_search("x") == plain.similarity_search("x")
-        asyncio.run(store.aadd_texts(["more"]))
-        assert len(asyncio.run(store.asimilarity_search("x", k=50))) == 41
-    assert sum(row.scheduled for row in meter.rows()) == 0
-
-
 async def test_sync_only_embeddings_do_not_block_the_loop(accelerator: Accelerator) -> None:
     import threading
 
@@ -188,19 +163,6 @@ async def test_sync_only_embeddings_do_not_block_the_loop(accelerator: Accelerat
     await store.aadd_texts(TEXTS)
     await store.asimilarity_search("x")
     assert {call.thread for call in embeddings.journal.calls} & {threading.get_ident()} == set()
-
-
-async def test_with_our_embeddings_both_halves_of_a_search_are_batched(
-    embeddings: RagAccelEmbeddings, accelerator: Accelerator
-) -> None:
-    store = RagAccelVectorStore(embeddings, accelerator=accelerator)
-    store.add_texts(TEXTS[:10])
-    await asyncio.gather(*(store.asimilarity_search(f"query {n}") for n in range(16)))
-    assert soon_idle(accelerator)
-    engines: Any = accelerator.metrics.snapshot()["engines"]
-    kinds = {name.split("#")[0]: engine for name, engine in engines.items()}
-    assert sorted(kinds) == ["embedding", "retrieval"]
-    assert kinds["embedding"]["batch_size"]["max"] > 1
 
 
 def test_an_error_of_the_embeddings_is_the_users_own(accelerator: Accelerator) -> None:
@@ -238,22 +200,3 @@ async def test_a_call_may_choose_number_and_filter(store: RagAccelVectorStore) -
     assert len(retriever.invoke("x")) == 2
     assert len(await retriever.ainvoke("x", k=5)) == 5
     assert not any(d.metadata["even"] for d in retriever.invoke("x", filter={"even": False}))
-
-
-async def test_any_store_is_scheduled(plain: InMemoryVectorStore, accelerator: Accelerator) -> None:
-    retriever = accelerate(RagAccelRetriever(store=plain, k=3), accelerator=accelerator)
-    expected = plain.similarity_search("x", k=3)
-    with coverage() as meter:
-        assert retriever.invoke("x") == expected
-        assert await retriever.ainvoke("x") == expected
-    assert meter.passed_by == 0
-
-
-def test_another_store_may_be_put_in_its_place(
-    store: RagAccelVectorStore, plain: InMemoryVectorStore
-) -> None:
-    retriever = RagAccelRetriever(store=store)
-    retriever.invoke("x")
-    plain.delete(["0"])
-    retriever.store = plain
-    assert retriever.invoke("x", k=50) == plain.similarity_search("x", k=50)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,59 +24,11 @@ from li_programs import (
     text_of,
 )
 from llama_index.core import Document
-from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.base.response.schema import AsyncStreamingResponse
-from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.ingestion import IngestionCache, IngestionPipeline
-from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.query_engine import FLAREInstructQueryEngine, RetryQueryEngine
 
 QUESTION = "When was the bridge opened?"
-
-
-class RejectsFirst(BaseEvaluator):
-    """An evaluator that asks a model, and accepts only what answers a repeated question."""
-
-    def __init__(self, llm: EchoLLM) -> None:
-        self.llm = llm
-
-    def _get_prompts(self) -> dict[str, Any]:
-        return {}
-
-    def _update_prompts(self, prompts: dict[str, Any]) -> None:
-        pass
-
-    async def aevaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> EvaluationResult:
-        verdict = await self.llm.acomplete(f"Is {response} an answer to {query}?")
-        return EvaluationResult(
-            response=response, passing="bad answer" in (query or ""), feedback=verdict.text
-        )
-
-
-class LookingAheadLLM(EchoLLM):
-    """A model that searches once, then is done."""
-
-    @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        self.calls += 1
-        if prompt.rstrip().endswith("Existing Answer: \nAnswer:"):
-            return CompletionResponse(text="It opened [Search(bridge opening)] long ago.")
-        return CompletionResponse(text="It opened in 1932" if "Lookahead" in prompt else "done now")
-
-
-def _retry(parts: Parts) -> Any:
-    return RetryQueryEngine(parts.engine(), RejectsFirst(parts.llm), max_retries=2)
-
-
-def _flare(parts: Parts) -> Any:
-    return FLAREInstructQueryEngine(parts.engine(), llm=parts.llm, max_iterations=3)
 
 
 def _ingestion(parts: Parts) -> Any:
@@ -168,10 +120,6 @@ MORE: dict[str, Program] = {
     "streamed, async": Program(_streamed_engine, aask),
     "chat": Program(CHAT_ENGINES["context"], _chat),
     "chat, async": Program(CHAT_ENGINES["context"], _achat),
-    "retry": Program(_retry, ask),
-    "retry, async": Program(_retry, aask),
-    "flare": Program(_flare, ask, LookingAheadLLM),
-    "flare, async": Program(_flare, aask, LookingAheadLLM),
     "ingestion": Program(_ingestion, _ingest_twice),
     "ingestion, async": Program(_ingestion, _aingest_twice),
     **{name: Program(make, use) for name, (make, use) in WORKFLOWS.items()},

@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("llama_index.embeddings.huggingface")
-
 from langchain_huggingface import HuggingFaceEmbeddings
 from li_programs import TEXTS, EchoLLM, recording, run_in_loop
 from llama_index.core import Document, VectorStoreIndex
@@ -18,8 +15,10 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 import langchain_rag_accel
 from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
-from rag_accel.interception.leaf_table import plain_method
 from rag_accel_adapters.llama_index.models import EMBEDDINGS
+
+pytest.importorskip("llama_index.embeddings.huggingface")
+
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -71,20 +70,6 @@ def test_vectors_are_those_of_the_plain_object(
     assert type(found[0][0]) is float
 
 
-def test_prompts_are_those_of_the_object(minilm_path: str, accelerator: Accelerator) -> None:
-    plain = HuggingFaceEmbedding(
-        model_name=minilm_path,
-        device="cpu",
-        query_instruction="query: ",
-        text_instruction="text: ",
-    )
-    fast = accelerate(plain, accelerator=accelerator)
-    found, other = fast.get_query_embedding("a"), fast.get_text_embedding("a")
-    assert np.allclose(found, plain.get_query_embedding("a"), atol=1e-6)
-    assert np.allclose(other, plain.get_text_embedding("a"), atol=1e-6)
-    assert not np.allclose(found, other, atol=1e-3)
-
-
 @pytest.mark.usefixtures("two_torch_threads")
 def test_a_model_that_two_frameworks_share_has_one_engine(
     minilm: HuggingFaceEmbedding, accelerator: Accelerator
@@ -108,11 +93,11 @@ def test_a_model_that_two_frameworks_share_has_one_engine(
 
 
 def test_an_object_that_embeds_in_processes_is_borrowed(minilm: HuggingFaceEmbedding) -> None:
-    assert EMBEDDINGS.adopt(minilm, HuggingFaceEmbedding, plain_method) is not None
+    assert EMBEDDINGS.adopt(minilm, HuggingFaceEmbedding) is not None
     other = HuggingFaceEmbedding.model_construct(**minilm.__dict__)
     private = {**(minilm.__pydantic_private__ or {}), "_parallel_process": True}
     object.__setattr__(other, "__pydantic_private__", private)
-    assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding, plain_method) is None
+    assert EMBEDDINGS.adopt(other, HuggingFaceEmbedding) is None
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

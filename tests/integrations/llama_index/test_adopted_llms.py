@@ -18,7 +18,7 @@ from hf_callers import CALLERS, GREEDY, QUESTIONS, TOKENS, Meeting, count_owned,
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.huggingface import HuggingFaceLLM
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate
 from rag_accel import Accelerator
 
 
@@ -87,16 +87,6 @@ def test_a_call_gives_what_it_gives_plainly(
     assert sizes
 
 
-def test_an_activated_program_is_adopted(
-    llm: HuggingFaceLLM, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = llm.complete(QUESTIONS[0]).text
-    sizes = count_owned(monkeypatch)
-    with activate(accelerator=accelerator):
-        assert llm.complete(QUESTIONS[0]).text == plain
-    assert sizes
-
-
 def test_threads_share_steps(
     llm: HuggingFaceLLM, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,18 +97,6 @@ def test_threads_share_steps(
     with ThreadPoolExecutor(CALLERS) as threads:
         assert [one.text for one in threads.map(fast.complete, QUESTIONS)] == plain
     assert max(meeting.sizes) == CALLERS
-
-
-def test_sampling_stays_plain(
-    model: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = count_owned(monkeypatch)
-    llm = llm_of(model, generate_kwargs={"do_sample": True, "pad_token_id": 0})
-    torch.manual_seed(1)
-    plain = llm.complete(QUESTIONS[0]).text
-    torch.manual_seed(1)
-    assert accelerate(llm, accelerator=accelerator).complete(QUESTIONS[0]).text == plain
-    assert sizes == []
 
 
 def test_bfloat16_is_adopted_only_where_batched_texts_are_allowed(

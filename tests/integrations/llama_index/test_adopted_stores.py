@@ -216,22 +216,6 @@ def test_other_questions_are_the_stores_own(
 
 
 @pytest.mark.usefixtures("any_size")
-def test_ids_of_all_nodes_are_no_restriction(
-    store: SimpleVectorStore, accelerator: Accelerator
-) -> None:
-    ids = [*store.data.embedding_dict, "gone"]
-    asked = question(vectors(1)[0], node_ids=ids)
-    plain = outcome(store, asked)
-    fast = accelerate(store, accelerator=accelerator)
-    assert outcome(fast, asked) == plain
-    assert run_in_loop(aoutcome(fast, asked)) == plain
-    assert searched(accelerator) == 2
-    store.add([node("new", asked.query_embedding or [])])
-    assert outcome(fast, asked) == plain
-    assert searched(accelerator) == 2
-
-
-@pytest.mark.usefixtures("any_size")
 def test_only_stores_that_search_as_upstreams_are_recognised(accelerator: Accelerator) -> None:
     class Renamed(SimpleVectorStore):
         def add(self, nodes: Any, **kwargs: Any) -> list[str]:

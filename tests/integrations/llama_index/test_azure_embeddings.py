@@ -18,7 +18,7 @@ from shared_calls_kit import HostedRecognition, SharedCalls
 
 import llama_index_rag_accel
 from llama_index_rag_accel.coverage import coverage
-from rag_accel_adapters.llama_index.hosted import hosted_calls
+from rag_accel_adapters.llama_index.models import hosted_calls
 
 CLIENTS = ("_client", "_aclient")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from idle_accelerators import soon_idle
-from li_off_loop import knowing, parents_of_spans
-from li_programs import EchoLLM, HashEmbedding, recording
-from li_side_by_side import NUM_CALLS, ameeting, events_by_span
+from li_off_loop import knowing
+from li_programs import EchoLLM, HashEmbedding
+from li_side_by_side import NUM_CALLS, ameeting
 from llama_index.core import Document, PropertyGraphIndex
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.graph_stores.types import KG_NODES_KEY, KG_RELATIONS_KEY
@@ -26,10 +26,7 @@ from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.schema import TextNode
 
 from llama_index_rag_accel import accelerate, activate
-from llama_index_rag_accel.concurrency.composites import composite_of
 from rag_accel import Accelerator
-from rag_accel.interception.parallel_calls import MAX_AT_ONCE
-from rag_accel.system.classes import full_name
 
 pytestmark = pytest.mark.usefixtures("shared_models")
 
@@ -198,40 +195,7 @@ def _most_at_once(make: Any, nodes: Any = None) -> int:
     return most
 
 
-def test_no_more_calls_run_at_once_than_of_any_object(accelerator: Accelerator) -> None:
-    with activate(accelerator):
-        assert _most_at_once(simple, text_nodes(TEXTS * MAX_AT_ONCE)) == MAX_AT_ONCE
-
-
-def test_more_workers_than_that_are_kept(accelerator: Accelerator) -> None:
-    number = MAX_AT_ONCE + 3
-    texts = [f"Pump {place} feeds tank 0." for place in range(number)]
-    extractor = EXTRACTORS["simple"](model(ameeting(number)), num_workers=number)
-    with activate(accelerator):
-        assert len(extractor(text_nodes(texts))) == number
-
-
 # They show the same ------------------------------------------------------------------------------
-
-
-@every_extractor
-def test_spans_and_events_are_those_of_the_plain_program(
-    name: str, accelerator: Accelerator
-) -> None:
-    def shown(extractor: Any) -> Any:
-        with recording() as counts, parents_of_spans() as parents, events_by_span() as events:
-            result = built_of(extractor(text_nodes()))
-        return result, counts, parents, events
-
-    plain = shown(EXTRACTORS[name](model()))
-    fast = accelerate(EXTRACTORS[name](model(ameeting())), accelerator=accelerator)
-    assert shown(fast) == plain
-
-
-@every_extractor
-def test_upstream_is_what_is_known(name: str) -> None:
-    cls = type(EXTRACTORS[name](model()))
-    assert composite_of(cls.acall) is not None, full_name(cls)
 
 
 # Bad input ---------------------------------------------------------------------------------------
@@ -301,38 +265,6 @@ def test_what_are_no_nodes_raise_what_they_raise_upstream(
 # What stays as upstream ---------------------------------------------------------------------------
 
 
-class OwnExtractor(SimpleLLMPathExtractor):
-    """A user's extractor, which may do anything between its calls."""
-
-
-def test_a_model_that_is_not_known_keeps_the_number_of_workers() -> None:
-    with Accelerator(strict=True) as accelerator, activate(accelerator):
-        assert _most_at_once(simple) == OWN_WORKERS
-        assert _most_at_once(lambda llm: simple(llm, num_workers=1)) == 1
-
-
-def test_the_option_keeps_the_number_of_workers() -> None:
-    with knowing(GraphLLM, parallel_calls=False) as accelerator, activate(accelerator):
-        assert _most_at_once(simple) == OWN_WORKERS
-
-
-def test_a_users_extractor_keeps_its_number_of_workers(accelerator: Accelerator) -> None:
-    own: Any = OwnExtractor
-    with activate(accelerator):
-        assert _most_at_once(lambda llm: own(llm=llm)) == OWN_WORKERS
-
-
-def test_a_node_given_twice_is_extracted_from_as_upstream(accelerator: Accelerator) -> None:
-    def twice() -> list[Any]:
-        nodes = text_nodes()
-        return [*nodes, nodes[0]]
-
-    plain = built_of(simple(model())(twice()))
-    with activate(accelerator):
-        assert _most_at_once(simple, twice()) == OWN_WORKERS
-        assert built_of(simple(model())(twice())) == plain
-
-
 @pytest.mark.parametrize("name", EXTRACTORS)
 @pytest.mark.parametrize("workers", [1, OWN_WORKERS - 1, OWN_WORKERS])
 def test_fewer_workers_than_the_class_has_are_a_limit_that_is_kept(
@@ -342,16 +274,3 @@ def test_fewer_workers_than_the_class_has_are_a_limit_that_is_kept(
     with activate(accelerator):
         most = _most_at_once(lambda llm: EXTRACTORS[name](llm, num_workers=workers))
     assert most == (workers if is_limit else len(TEXTS))
-
-
-class FewWorkers(SimpleLLMPathExtractor):
-    """A user's extractor that has two workers by itself."""
-
-    def __init__(self, llm: Any, num_workers: int = 2) -> None:
-        super().__init__(llm=llm, num_workers=num_workers)
-
-
-@pytest.mark.parametrize(("workers", "expected"), [(1, 1), (2, len(TEXTS))])
-def test_the_class_that_is_made_says_which_number_is_a_limit(workers: int, expected: int) -> None:
-    with knowing(GraphLLM, HashEmbedding, FewWorkers) as accelerator, activate(accelerator):
-        assert _most_at_once(lambda llm: FewWorkers(llm, num_workers=workers)) == expected

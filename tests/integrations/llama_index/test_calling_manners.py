@@ -13,12 +13,9 @@ import pytest
 from idle_accelerators import soon_idle
 from li_more_programs import MORE, OF_EACH_FORM, Program, evidence
 from li_more_workflows import AskingTheUser, RerankFlow, answered_by_the_user, function_agent
-from li_programs import CHAT_ENGINES, EchoLLM, Parts, shown
+from li_programs import CHAT_ENGINES, EchoLLM, Parts
 from llama_index.core.agent.workflow import AgentStream
 from llama_index.core.llms.callbacks import llm_completion_callback
-from llama_index.core.query_engine import RouterQueryEngine
-from llama_index.core.selectors import LLMSingleSelector
-from llama_index.core.tools import QueryEngineTool
 from workflows import Workflow, step
 from workflows.errors import WorkflowCancelledByUser
 from workflows.events import StartEvent, StopEvent
@@ -34,20 +31,6 @@ QUESTION = "When was the bridge opened?"
 each_form = pytest.mark.parametrize("program", OF_EACH_FORM.values(), ids=OF_EACH_FORM)
 
 
-async def used(program: Program, obj: Any) -> Any:
-    """Return what a program gives where the caller's loop runs."""
-    given = program.use(obj)
-    return await given if asyncio.iscoroutine(given) else given
-
-
-@each_form
-async def test_a_call_from_a_running_loop_gives_the_same(
-    program: Program, accelerator: Accelerator
-) -> None:
-    plain = await used(program, program.made())
-    assert await used(program, accelerate(program.made(), accelerator=accelerator)) == plain
-
-
 @each_form
 def test_eight_threads_get_and_show_the_same(program: Program, accelerator: Accelerator) -> None:
     def in_threads(obj: Any) -> list[Any]:
@@ -57,21 +40,6 @@ def test_eight_threads_get_and_show_the_same(program: Program, accelerator: Acce
     bare, fast = program.made(), accelerate(program.made(), accelerator=accelerator)
     assert evidence(lambda: in_threads(fast)) == evidence(lambda: in_threads(bare))
     assert soon_idle(accelerator)
-
-
-@each_form
-def test_a_loop_in_debug_mode_finds_nothing(
-    program: Program, accelerator: Accelerator, caplog: pytest.LogCaptureFixture
-) -> None:
-    def in_debug_mode(obj: Any) -> Any:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, used(program, obj), debug=True).result()
-
-    plain = in_debug_mode(program.made())
-    caplog.clear()
-    assert in_debug_mode(accelerate(program.made(), accelerator=accelerator)) == plain
-    found = [one.getMessage() for one in caplog.records if one.name == "asyncio"]
-    assert [text for text in found if "never" in text or "destroyed" in text] == []
 
 
 async def becomes_idle(accelerator: Accelerator) -> bool:
@@ -214,19 +182,3 @@ async def test_a_stored_context_goes_on_plain_or_accelerated(
     first, second = (plain, fast) if is_stored_by_plain else (fast, plain)
     assert await answered_by_the_user(first, second) == expected
     assert await becomes_idle(accelerator)
-
-
-def test_an_accelerated_engine_is_a_tool_of_another(accelerator: Accelerator) -> None:
-    def router(wrap: Callable[[Any], Any]) -> RouterQueryEngine:
-        parts = Parts()
-        tools = [
-            QueryEngineTool.from_defaults(wrap(parts.engine()), name=name, description=name)
-            for name in ("north", "south")
-        ]
-        selector = LLMSingleSelector.from_defaults(llm=parts.llm)
-        return RouterQueryEngine(selector=selector, query_engine_tools=tools, llm=parts.llm)
-
-    bare = router(lambda engine: engine)
-    plain = shown(lambda: bare.query(QUESTION))
-    fast = router(lambda engine: accelerate(engine, accelerator=accelerator))
-    assert shown(lambda: fast.query(QUESTION)) == plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from li_programs import EchoLLM
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import EntityNode, Relation
 from llama_index.core.postprocessor import SimilarityPostprocessor
@@ -10,7 +9,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import activate
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
@@ -30,11 +29,3 @@ def test_stores_and_postprocessors_are_counted_without_events(accelerator: Accel
         )
     found = {row.kind: (row.scheduled, row.passed_by) for row in meter.rows()}
     assert found == {"vector store": (2, 0), "graph store": (1, 0), "postprocessor": (1, 0)}
-
-
-def test_a_stream_is_one_call(accelerator: Accelerator) -> None:
-    model = accelerate(EchoLLM(), accelerator=accelerator)
-    with coverage() as meter:
-        "".join(one.delta or "" for one in model.stream_complete("When?"))
-    (row,) = meter.rows()
-    assert (row.kind, row.scheduled, row.passed_by) == ("language model", 1, 0)

@@ -16,7 +16,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from tiny_chat import model
 
 from llama_index_rag_accel import RagAccelLLM, accelerate
-from llama_index_rag_accel.given_values import values_of
+from llama_index_rag_accel.entries import values_of
 from rag_accel import Accelerator
 from rag_accel.engine_api import Message
 

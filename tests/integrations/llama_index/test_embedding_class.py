@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("llama_index.embeddings.huggingface")
-
 from li_programs import TEXTS, CountedLimiter, recording, run_in_loop
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
@@ -20,6 +17,9 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
 from llama_index_rag_accel import RagAccelEmbedding, accelerate, activate
 from rag_accel import Accelerator, ConfigError
+
+pytest.importorskip("llama_index.embeddings.huggingface")
+
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 

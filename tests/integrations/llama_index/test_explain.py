@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from li_off_loop import knowing
-from li_programs import CHAT_ENGINES, QUERY_ENGINES, EchoLLM, HashEmbedding, Parts
+from li_programs import CHAT_ENGINES, QUERY_ENGINES, Parts
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.tools import QueryEngineTool
@@ -101,56 +98,12 @@ def test_each_part_is_named_with_how_it_runs(
         assert sum(line.startswith(one) for line in lines) == 1
 
 
-@pytest.mark.parametrize("make", [make for make, _ in PROGRAMS.values()], ids=PROGRAMS)
-def test_what_is_not_accelerated_has_the_same_parts(make: Any, accelerator: Accelerator) -> None:
-    obj = make(Parts())
-    fast = explain(accelerate(obj, accelerator=accelerator))
-    assert explain(obj).splitlines()[2:] == fast.splitlines()[2:]
-
-
-def test_the_batches_are_those_of_the_object_s_own_accelerator() -> None:
-    with Accelerator(strict=True, max_batch=7) as own:
-        assert "at most 7," in explain(accelerate(EchoLLM(), accelerator=own))
-
-
 def test_a_method_that_blocks_its_loop_is_named_with_what_is_unknown() -> None:
     with knowing() as accelerator:
         said = explain(accelerate(QUERY_ENGINES["hyde"](Parts()), accelerator=accelerator))
     assert "TransformQueryEngine._aquery blocks its loop: li_programs.EchoLLM is not" in said
 
 
-def test_a_method_of_named_classes_leaves_its_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_index.core import Settings
-
-    monkeypatch.setattr(Settings, "_llm", MockLLM())
-    with knowing(EchoLLM, HashEmbedding) as accelerator:
-        said = explain(accelerate(QUERY_ENGINES["hyde"](Parts()), accelerator=accelerator))
-    assert "TransformQueryEngine._aquery leaves its loop free" in said
-    assert "EchoLLM.acomplete leaves its loop free" in said
-
-
-def test_nothing_leaves_the_loop_free_where_that_is_off() -> None:
-    with knowing(EchoLLM, offload_blocking=False) as accelerator:
-        said = explain(accelerate(EchoLLM(), accelerator=accelerator))
-    assert "EchoLLM.acomplete blocks its loop: offload_blocking=False" in said
-
-
 def test_a_component_of_ours_is_named_as_one(accelerator: Accelerator) -> None:
     store = RagAccelVectorStore(accelerator=accelerator)
     assert "RagAccelVectorStore: a component of this library" in explain(store)
-
-
-def test_an_object_without_leaves_says_that_none_is_seen() -> None:
-    assert "no leaf is visible from outside" in explain(object())
-
-
-def test_no_private_name_of_llama_index_is_shown(accelerator: Accelerator) -> None:
-    said = explain(accelerate(QUERY_ENGINES["fusion"](Parts()), accelerator=accelerator))
-    paths = [line.partition(":")[0] for line in said.splitlines()[2:]]
-    assert not any(re.search(r"\._", path) for path in paths)
-
-
-def test_compatibility_names_it_for_llama_index() -> None:
-    text = (Path(__file__).parents[3] / "COMPATIBILITY.md").read_text()
-    _, _, section = text.partition("## LlamaIndex\n")
-    assert "`explain(" in section.partition("\n## ")[0].partition("\n### ")[0]

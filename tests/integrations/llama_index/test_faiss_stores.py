@@ -26,8 +26,6 @@ from llama_index_rag_accel import accelerate, activate, coverage, explain
 from rag_accel import Accelerator
 from rag_accel.adoption import clients
 from rag_accel.engines.retrieval.vectors.vectors import thread_count
-from rag_accel.interception.parallel_calls import obstacle
-from rag_accel_adapters.llama_index.thread_safe import THREAD_SAFETY
 
 DIMENSION, FEW = 64, 9
 LARGE = clients.MIN_NUMBERS // DIMENSION + 1
@@ -166,11 +164,3 @@ def test_a_program_over_the_store_shows_the_same(
     assert found == expected
     assert searched(accelerator) == 1
     assert not is_async or searching[-1] != searching[-2]
-
-
-@pytest.mark.usefixtures("shared_models")
-def test_threads_may_search_it_unless_it_lies_on_a_gpu(accelerator: Accelerator) -> None:
-    on_gpu = type("GpuIndexFlatL2", (), {})()
-    for index, may in ((faiss.IndexFlatL2(DIMENSION), True), (on_gpu, False)):
-        found = obstacle(accelerator, THREAD_SAFETY, [FaissVectorStore(index)])
-        assert (found is None) is may

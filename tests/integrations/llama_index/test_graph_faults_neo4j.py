@@ -26,7 +26,6 @@ from llama_index.core.indices.property_graph import (
     CypherTemplateRetriever,
     PGRetriever,
     TextToCypherRetriever,
-    VectorContextRetriever,
 )
 from llama_index.graph_stores.neo4j import Neo4jPropertyGraphStore
 from neo4j import GraphDatabase
@@ -67,24 +66,6 @@ def test_any_name_and_bound_does_as_plainly(
         program = words(graph_store, name, output_parsing_fn=lambda text: [text], **options)
         same(program, accelerator)
     assert graph_store.structured_query("MATCH (n) RETURN count(n) AS n") == before
-
-
-def around_vectors(store: Any, **options: Any) -> PGRetriever:
-    """Return a retriever by the vectors of the store."""
-    embedding = GraphParts(store).embedding
-    return PGRetriever([VectorContextRetriever(store, embed_model=embedding, **options)])
-
-
-def test_a_missing_vector_index_is_the_server_s_error(
-    graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    program = around_vectors(graph_store)
-    assert isinstance(same(program, accelerator), list)
-    graph_store.structured_query("DROP INDEX entity")
-    failed, given = same_at_once([program, words(graph_store, "E1")], accelerator)
-    assert failed[0] is ClientError
-    assert "no such vector schema index" in failed[1]
-    assert isinstance(given, list)
 
 
 # Servers that do not serve -----------------------------------------------------------------------
@@ -149,17 +130,6 @@ def test_a_fault_of_the_server_is_the_driver_s_error_and_no_other_request_s(
     assert failed[0] is kind
     assert isinstance(given, list)
     assert given
-
-
-def test_a_store_without_its_driver_s_connections_does_as_plainly(
-    neo4j_server: BoltServer, graph_store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    with opened(neo4j_server) as closed:
-        closed.close()
-        programs = [words(closed, "E1"), words(graph_store, "E1")]
-        failed, given = same_at_once(programs, accelerator)
-    assert isinstance(failed[0], type)
-    assert isinstance(given, list)
 
 
 # Queries of models -------------------------------------------------------------------------------

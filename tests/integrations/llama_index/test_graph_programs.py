@@ -20,7 +20,7 @@ from li_graph_programs import (
 from li_programs import run_in_loop
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
@@ -57,25 +57,6 @@ def test_an_accelerated_program_does_as_the_plain_one(
             assert program.evidence(fast) == plain
         assert meter.rows()
         assert meter.passed_by == 0, str(meter)
-    assert soon_idle(accelerator)
-
-
-@pytest.mark.cross_product(keep=6)
-@pytest.mark.parametrize(("store", "name"), CASES)
-def test_an_activated_program_does_as_the_plain_one(
-    store: str, name: str, accelerator: Accelerator
-) -> None:
-    parts = _made(store)
-    program = programs(store == "asked")[name]
-    bare = program.make(parts)
-    plain = program.evidence(bare)
-    with activate(accelerator):
-        active = program.make(parts)
-        for _ in range(TIMES):
-            with coverage() as meter:
-                assert program.evidence(active) == plain
-            assert meter.rows()
-            assert meter.passed_by == 0, str(meter)
     assert soon_idle(accelerator)
 
 

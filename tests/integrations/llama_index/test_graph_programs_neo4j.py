@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from li_programs import run_in_loop
 from llama_index.core.graph_stores.types import Relation
 from llama_index.graph_stores.neo4j import Neo4jPropertyGraphStore
 
-from llama_index_rag_accel import accelerate, explain
+from llama_index_rag_accel import accelerate
 from llama_index_rag_accel.concurrency import offload
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
@@ -124,37 +123,6 @@ def test_a_read_of_a_retriever_runs_directly_unless_the_class_is_named(
         found = run_in_loop(aretrieve(accelerate(program, accelerator=accelerator)))
     assert found == plain
     assert set(passed) == {is_named}
-
-
-def test_reads_of_a_retriever_by_names_are_told_as_parts_of_its_call(
-    store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    fast = accelerate(retriever(GraphParts(store), "synonyms"), accelerator=accelerator)
-
-    async def metered() -> Any:
-        with coverage() as meter:
-            await aretrieve(fast)
-            return meter
-
-    meter = run_in_loop(metered())
-    assert {row.kind: row.scheduled for row in meter.rows()} == {
-        "language model": 1,
-        "retriever": 1,
-    }
-    assert meter.passed_by == 0, str(meter)
-    said = explain(fast)
-    assert "Neo4jPropertyGraphStore: part of the leaf that holds it: runs within its call" in said
-    assert "blocks its loop: thread_safe_classes does not name" in said
-
-
-def test_an_accelerated_store_that_goes_leaves_the_driver_to_the_plain_one(
-    store: Neo4jPropertyGraphStore, accelerator: Accelerator
-) -> None:
-    fast = accelerate(store, accelerator=accelerator)
-    found = fast.get(ids=["E1"])
-    del fast
-    gc.collect()
-    assert store.get(ids=["E1"]) == found != []
 
 
 def test_edits_between_requests_are_seen(

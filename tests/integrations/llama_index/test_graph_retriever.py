@@ -77,49 +77,7 @@ def test_a_prompt_and_an_embedding_hold_the_path_alone(accelerator: Accelerator)
     assert found.node.get_content(MetadataMode.EMBED) == CHAIN
 
 
-async def test_a_vector_or_texts_of_the_callers_own_stand_for_the_question(
-    accelerator: Accelerator,
-) -> None:
-    made = retriever(accelerator)
-    other = "Who taught Ada Lovelace?"
-    expected = by_stage(made.graph, other)
-    assert texts(made.retrieve(QUESTION)) != [hit.document.text for hit in expected]
-    for bundle in (
-        QueryBundle(QUESTION, embedding=embed([other])[0].tolist()),
-        QueryBundle(QUESTION, custom_embedding_strs=[other]),
-    ):
-        assert_equal(made.retrieve(bundle), expected)
-        assert_equal(await made.aretrieve(bundle), expected)
-
-
 # Misuse ---------------------------------------------------------------------------------------
-
-BAD_GRAPHS = {
-    "triples": TRIPLES,
-    "a callable": lambda query, k: [],
-}
-
-
-@pytest.mark.parametrize("graph", BAD_GRAPHS.values(), ids=BAD_GRAPHS)
-def test_what_is_no_knowledge_graph_is_refused_by_name(
-    graph: Any, accelerator: Accelerator
-) -> None:
-    with pytest.raises(ConfigError, match="MemoryGraph, a BoltGraph or a KnowledgeEngine"):
-        RagAccelGraphRetriever(graph, WordEmbedding())
-    made = retriever(accelerator)
-    made.graph = graph
-    with pytest.raises(ConfigError, match="MemoryGraph, a BoltGraph or a KnowledgeEngine"):
-        made.retrieve(QUESTION)
-
-
-def test_a_retriever_without_a_graph_or_embeddings_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="knowledge graph"):
-        RagAccelGraphRetriever(embed_model=WordEmbedding())
-    models: list[dict[str, Any]] = [{}, {"embed_model": None}, {"embed_model": "local"}]
-    for model in models:
-        with pytest.raises(ConfigError, match="needs embeddings"):
-            RagAccelGraphRetriever(facts(), **model)
-
 
 BAD_OPTIONS = [
     ("similarity_top_k", -1),

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from idle_accelerators import soon_idle
-
-pytest.importorskip("llama_index.graph_stores.neo4j")
-
 from li_graph_programs import GraphLLM, Names, retrieve
 from li_graph_stores import NEO4J_MARKS, opened, same_at_once, words
 from llama_index.core.graph_stores.types import EntityNode, Relation
@@ -27,6 +24,9 @@ from neo4j_server import BoltServer
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
+
+pytest.importorskip("llama_index.graph_stores.neo4j")
+
 
 AT_ONCE = 8
 

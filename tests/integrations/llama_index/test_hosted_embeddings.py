@@ -12,9 +12,7 @@ pytest.importorskip("llama_index.embeddings.openai")
 
 import shared_calls_kit
 from embeddings_server import EmbeddingsServer
-from li_programs import TEXTS as FEW
 from li_programs import recording
-from llama_index.core import Document, VectorStoreIndex
 from llama_index.embeddings.openai import OpenAIEmbedding, base
 from openai.resources.embeddings import Embeddings
 from openai_http import httpx
@@ -24,7 +22,7 @@ import llama_index_rag_accel
 from llama_index_rag_accel import accelerate
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
-from rag_accel_adapters.llama_index.hosted import hosted_calls
+from rag_accel_adapters.llama_index.models import hosted_calls
 
 TEXTS = [f"text {number}" for number in range(48)]
 #: its queries and texts are embedded by different engines
@@ -92,21 +90,6 @@ async def test_queries_and_texts_are_asked_of_their_own_engines(
         "text-search-ada-doc-001": set(TEXTS[8:16]),
     }
     assert len(server.calls) <= 8
-
-
-async def test_an_index_embeds_its_questions_together(
-    server: EmbeddingsServer, plain: OpenAIEmbedding, accelerator: Accelerator
-) -> None:
-    documents = [Document(text=text, id_=str(at)) for at, text in enumerate(FEW)]
-    retriever = VectorStoreIndex.from_documents(documents, embed_model=plain).as_retriever()
-    expected = [await retriever.aretrieve(text) for text in TEXTS[:16]]
-    server.calls.clear()
-    fast = accelerate(retriever, accelerator=accelerator)
-    found = await asyncio.gather(*map(fast.aretrieve, TEXTS[:16]))
-    assert [[n.node_id for n in one] for one in found] == [
-        [n.node_id for n in one] for one in expected
-    ]
-    assert len(server.calls) <= 4
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

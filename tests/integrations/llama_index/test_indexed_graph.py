@@ -175,16 +175,6 @@ def test_a_change_is_seen_by_the_next_search(
     assert search(fast, REL_MAP, **args) == expected
 
 
-def test_a_graph_that_changes_before_each_search_gets_no_index(
-    store: SimplePropertyGraphStore, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graph_stores, "TripletIndex", None)
-    fast = accelerate(store, accelerator=accelerator)
-    for number in range(4):
-        store.upsert_relations([Relation(label=f"n{number}", source_id="e1", target_id="e2")])
-        fast.get_rel_map([store.graph.nodes["e1"]])
-
-
 def test_nodes_whose_id_is_not_the_name_they_stand_under_are_left_to_the_store(
     store: SimplePropertyGraphStore, accelerator: Accelerator
 ) -> None:
@@ -192,13 +182,6 @@ def test_nodes_whose_id_is_not_the_name_they_stand_under_are_left_to_the_store(
     fast = accelerate(store, accelerator=accelerator)
     args = {"graph_nodes": [EntityNode(name='the "quoted"')]}
     assert search(fast, REL_MAP, **args) == outcome(store, REL_MAP, (), args)
-    assert not is_ready(store)
-
-
-def test_small_graphs_are_left_to_the_store(accelerator: Accelerator) -> None:
-    store = graph_of(1, relations=10)
-    fast = accelerate(store, accelerator=accelerator)
-    search(fast, REL_MAP, [store.graph.nodes["e1"]])
     assert not is_ready(store)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("llama_index.embeddings.huggingface")
 
-from li_programs import CountedLimiter, recording, run_in_loop
-from llama_index.core import Document, MockEmbedding, VectorStoreIndex
+from li_programs import recording, run_in_loop
+from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
@@ -111,18 +111,6 @@ def test_events_and_spans_are_those_of_the_plain_run(
     assert seen[0][0]["EmbeddingEndEvent"] == 3  # one for each chunk of ten
 
 
-def test_a_long_list_is_cut_in_pieces_of_a_batch(embedding: HuggingFaceEmbedding) -> None:
-    texts = [document.text for document in documents()]
-    plain = embedding.get_text_embedding_batch(texts)
-    with Accelerator(strict=True, max_batch=8) as accelerator:
-        fast = accelerate(embedding, accelerator=accelerator)
-        assert np.allclose(fast.get_text_embedding_batch(texts), plain, atol=1e-6)
-        assert np.allclose(run_in_loop(fast.aget_text_embedding_batch(texts)), plain, atol=1e-6)
-        (own,) = engines(accelerator)
-        assert own["items"] == 2 * COUNT
-        assert own["batch_size"]["max"] <= 8
-
-
 @pytest.mark.parametrize("way", ["run", "arun"])
 def test_a_cache_of_embeddings_is_asked_before_anything_is_computed(
     way: str, embedding: HuggingFaceEmbedding, accelerator: Accelerator
@@ -135,54 +123,6 @@ def test_a_cache_of_embeddings_is_asked_before_anything_is_computed(
     assert_equal(run(fast, way, documents=documents()), first)
     (own,) = engines(accelerator)
     assert own["items"] == COUNT
-
-
-def test_a_limiter_is_asked_before_each_chunk(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    embedding.rate_limiter = limiter = CountedLimiter()
-    accelerate(pipeline(embedding), accelerator=accelerator).run(documents=documents())
-    assert limiter.asked == 3
-    (own,) = engines(accelerator)
-    assert own["steps"] == 3  # nothing was handed over before the limiter had been asked
-
-
-def test_a_subclass_that_batches_otherwise_runs_its_own_method(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    class FirstOnly(HuggingFaceEmbedding):
-        def get_text_embedding_batch(self, texts: list[str], *args: Any, **kwargs: Any) -> Any:
-            return self._get_text_embeddings(texts[:1])
-
-    mine = FirstOnly.model_construct(**embedding.__dict__)
-    object.__setattr__(mine, "__pydantic_private__", embedding.__pydantic_private__)
-    fast = accelerate(mine, accelerator=accelerator)
-    assert len(fast.get_text_embedding_batch([f"t{n}" for n in range(30)])) == 1
-    (own,) = engines(accelerator)
-    assert own["items"] == 1
-
-
-@pytest.mark.processes
-def test_a_pipeline_may_use_processes(accelerator: Accelerator) -> None:
-    own = MockEmbedding(embed_dim=3)
-    plain = pipeline(own).run(documents=documents())
-    fast = accelerate(pipeline(own), accelerator=accelerator)
-    assert_equal(run(fast, "arun", documents=documents(), num_workers=2), plain)
-
-
-async def test_pipelines_at_once_share_steps(
-    embedding: HuggingFaceEmbedding, accelerator: Accelerator
-) -> None:
-    embedding.embed_batch_size = 1
-    tags = "vwxyz"
-    expected = [pipeline(embedding).run(documents=documents(3, tag)) for tag in tags]
-    fast = [accelerate(pipeline(embedding), accelerator=accelerator) for _ in tags]
-    runs = [one.arun(documents=documents(3, tag)) for one, tag in zip(fast, tags, strict=True)]
-    for nodes, plain in zip(await asyncio.gather(*runs), expected, strict=True):
-        assert_equal(nodes, plain)
-    (own,) = engines(accelerator)
-    assert own["items"] == 15
-    assert own["steps"] < 5  # of five pipelines with three chunks each
 
 
 @pytest.mark.parametrize("way", ["get_text_embedding_batch", "aget_text_embedding_batch"])

@@ -49,11 +49,3 @@ def test_an_answer_says_what_computed_it(accelerator: Accelerator) -> None:
     assert chat.additional_kwargs["weights"] == "int8"
     *_, last = rounded.stream_complete("Well?")
     assert last.additional_kwargs["exact"] is False
-
-
-def test_other_answers_say_nothing(accelerator: Accelerator) -> None:
-    found = llm(accelerator).complete("Well?")
-    assert "weights" not in found.additional_kwargs
-    assert "exact" not in found.additional_kwargs
-    assert found.raw is not None
-    assert found.raw.weights == "own"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +18,8 @@ from idle_accelerators import soon_idle
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from program_models import program_model
 
-from llama_index_rag_accel import RagAccelEmbedding, accelerate, explain
+from llama_index_rag_accel import accelerate, explain
 from rag_accel import Accelerator
-from rag_accel.engines import SentenceTransformerEngine
 
 PATIENCE_S = 20.0
 TEXTS = [f"text number {number} " + "word " * (number % 30) for number in range(64)]
@@ -73,23 +71,3 @@ def test_a_device_takes_the_programs_model_with_its_prompts(model: Any) -> None:
         close_to(fast.get_query_embedding("a question"), plain.get_query_embedding("a question"))
         assert engines(acc)["embedding#2"]["cpu_texts"] == len(TEXTS) + 1
         assert "on the listed devices: cpu: the first member" in explain(fast)
-
-
-def test_a_list_of_the_bare_model_honours_its_prompts(model: Any) -> None:
-    plain = program(model)
-    with opened(embedder=[SentenceTransformerEngine(model, runtime="torch")]) as acc:
-        fast = placed(accelerate(plain, accelerator=acc), acc)
-        close_to(fast.get_text_embedding_batch(TEXTS), plain.get_text_embedding_batch(TEXTS))
-        found = asyncio.run(fast.aget_query_embedding("a question"))
-        close_to(found, plain.get_query_embedding("a question"))
-        assert engines(acc)["embedder"]["cpu_texts"] == len(TEXTS) + 1
-
-
-def test_a_component_lists_devices_of_its_own(model: Any) -> None:
-    with opened() as acc:
-        ours = RagAccelEmbedding(model, accelerator=acc, devices=["cpu"], embed_batch_size=8)
-        plain = placed(ours, acc)._plain(TEXTS, "document")
-        close_to(ours.get_text_embedding_batch(TEXTS), plain)
-        close_to(asyncio.run(ours.aget_text_embedding_batch(TEXTS)), plain)
-        assert engines(acc)["embedding#2"]["cpu_texts"] >= len(TEXTS)
-        assert "on the listed devices: cpu" in explain(accelerate(ours, accelerator=acc))

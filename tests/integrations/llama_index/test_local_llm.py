@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ pytest.importorskip("transformers")
 sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))
 
 from fake_runner import tokenizer
-from li_programs import TEXTS, HashEmbedding, recording, run_in_loop
-from llama_index.core import Document, VectorStoreIndex
+from li_programs import run_in_loop
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
 from tiny_chat import TOKENS, generated, model
 
-from llama_index_rag_accel import RagAccelLLM, accelerate
-from llama_index_rag_accel.coverage import coverage
+from llama_index_rag_accel import RagAccelLLM
 from rag_accel import Accelerator, ConfigError
 
 QUESTIONS = [f"Which of the documents says {number}?" for number in range(8)]
@@ -52,18 +49,6 @@ def test_an_argument_that_it_does_not_have_is_named_with_the_nearest() -> None:
     assert "chat_template" in text
 
 
-def test_what_makes_another_of_it_has_all_its_arguments() -> None:
-    llm = RagAccelLLM("some/model", kv_reuse="full", system_prompt="Answer.", stop="x")
-    written = {key: value for key, value in llm.to_dict().items() if value is not None}
-    for again in (
-        llm.model_copy(),
-        copy.copy(llm),
-        RagAccelLLM.from_dict({**written, "model": "some/model"}),
-        RagAccelLLM.model_validate({**llm.model_dump(), "model": "some/model"}),
-    ):
-        assert (again.kv_reuse, again.system_prompt, again.stop) == ("full", "Answer.", ["x"])
-
-
 def test_streams_give_the_same_text_in_pieces(llm: RagAccelLLM) -> None:
     question = QUESTIONS[1]
 
@@ -81,24 +66,6 @@ def test_streams_give_the_same_text_in_pieces(llm: RagAccelLLM) -> None:
         assert found[-1].additional_kwargs["completion_tokens"] == TOKENS
 
 
-def test_a_query_engine_answers_with_it(llm: RagAccelLLM, accelerator: Accelerator) -> None:
-    documents = [Document(text=text, id_=str(at)) for at, text in enumerate(TEXTS)]
-    index = VectorStoreIndex.from_documents(documents, embed_model=HashEmbedding())
-    engine = index.as_query_engine(llm=llm, similarity_top_k=1)
-    fast = accelerate(engine, accelerator=accelerator)
-    with coverage() as meter, recording() as (events, _):
-        answer = str(fast.query("Which?"))
-    assert answer == str(engine.query("Which?"))
-    assert meter.passed_by == 0
-    assert events["LLMChatStartEvent"] == events["LLMChatEndEvent"] == 1
-
-
-def test_its_limits_are_those_of_the_model(llm: RagAccelLLM) -> None:
-    assert llm.metadata.context_window == model().config.max_position_embeddings
-    assert llm.metadata.num_output == TOKENS
-    assert llm.metadata.is_chat_model
-
-
 @pytest.mark.parametrize(
     ("message", "found"),
     [
@@ -113,26 +80,6 @@ def test_messages_it_cannot_take_are_refused_by_name(
         llm.chat([message])
 
 
-def test_tools_are_refused_by_name(llm: RagAccelLLM) -> None:
-    with pytest.raises(ConfigError, match="tools"):
-        llm.chat(_user("a"), tools=[{"name": "f"}])
-
-
-BAD = [
-    {"pool_bytes": 0},
-    {"max_tokens": True},
-    {"temperature": True},
-    {"seed": "7"},
-]
-
-
-@pytest.mark.parametrize("bad", BAD, ids=str)
-def test_options_that_are_no_numbers_or_out_of_range_are_named(bad: dict[str, Any]) -> None:
-    (name,) = bad
-    with pytest.raises(ValueError, match=name):
-        RagAccelLLM("some/model", **bad)
-
-
 def test_a_single_text_is_one_stop_string_however_it_is_given(
     llm: RagAccelLLM, accelerator: Accelerator
 ) -> None:
@@ -145,11 +92,3 @@ def test_a_single_text_is_one_stop_string_however_it_is_given(
     assert llm.complete(QUESTIONS[3], stop=word).text == expected
     assert llm.chat(_user(QUESTIONS[3]), stop=word).message.content == expected
     assert own.complete(QUESTIONS[3]).text == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("stop", [None]), ("max_tokens", 2.5), ("max_tokens", True)]
-)
-def test_options_of_a_wrong_type_are_refused(llm: RagAccelLLM, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=name):
-        llm.complete(QUESTIONS[3], **{name: value})

@@ -79,15 +79,6 @@ def test_an_agent_calls_its_function_and_answers(
     assert prompts == [rendered(turns[:1], tools), rendered(turns, tools)]
 
 
-def test_one_call_is_left_where_several_are_not_allowed(
-    llm: RagAccelLLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(monkeypatch, lambda prompt: CALL + CALL)
-    assert str(llm.predict_and_call([HEIGHT], "How high?")) == height(**ARGUMENTS)
-    both = llm.chat_with_tools([HEIGHT], "How high?", allow_parallel_tool_calls=True)
-    assert len(llm.get_tool_calls_from_response(both)) == 2
-
-
 @pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_call_is_text(
     text: str, llm: RagAccelLLM, monkeypatch: pytest.MonkeyPatch
@@ -125,12 +116,3 @@ def test_structured_output_is_read_from_text(
     assert llm.structured_predict(Mountain, prompt) == expected
     assert list(llm.stream_structured_predict(Mountain, prompt))[-1] == expected
     assert llm.as_structured_llm(Mountain).complete("Which?").raw == expected
-
-
-def test_structured_output_is_read_from_a_call_where_the_mode_says_so(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = RagAccelLLM(**scripted_model(accelerator, pydantic_program_mode="function"))
-    script(monkeypatch, lambda prompt: f'{{"name": "Mountain", "parameters": {JSON}}}')
-    found = llm.structured_predict(Mountain, PromptTemplate("Which?"))
-    assert found == Mountain(name="Fuji", metres=3776)

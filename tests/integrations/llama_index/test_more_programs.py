@@ -6,7 +6,7 @@ import pytest
 from idle_accelerators import soon_idle
 from li_more_programs import MORE, evidence
 
-from llama_index_rag_accel import accelerate, activate
+from llama_index_rag_accel import accelerate
 from llama_index_rag_accel.coverage import coverage
 from rag_accel import Accelerator
 
@@ -25,18 +25,6 @@ def test_an_accelerated_program_does_as_the_plain_one(name: str, accelerator: Ac
     fast = accelerate(program.made(), accelerator=accelerator)
     with coverage() as meter:
         assert evidence(lambda: program.run(fast)) == plain
-    assert meter.rows()
-    assert meter.passed_by == 0, str(meter)
-    assert soon_idle(accelerator)
-
-
-@pytest.mark.cross_product(keep=4)
-@pytest.mark.parametrize("name", MORE)
-def test_an_activated_program_does_as_the_plain_one(name: str, accelerator: Accelerator) -> None:
-    program = MORE[name]
-    plain = evidence(lambda: program.run(program.made()))
-    with coverage() as meter, activate(accelerator):
-        assert evidence(lambda: program.run(program.made())) == plain
     assert meter.rows()
     assert meter.passed_by == 0, str(meter)
     assert soon_idle(accelerator)

@@ -13,7 +13,6 @@ from li_off_loop import (
     QUESTION,
     ask,
     every_engine,
-    guideline,
     knowing_fakes,
     llm_of,
     meeting,
@@ -79,10 +78,3 @@ def test_sixteen_queries_are_under_way_at_once(
     plain = [str(one) for one in ask(make(parts_of(llm=llm_of(make))), AT_ONCE)]
     found = ask(accelerate(make(parts), accelerator=accelerator), AT_ONCE)
     assert [str(one) for one in found] == plain
-
-
-def test_the_users_transformer_keeps_the_last_evaluation(accelerator: Accelerator) -> None:
-    plain, engine = (guideline(parts_of()) for _ in range(2))
-    ask(plain)
-    ask(accelerate(engine, accelerator=accelerator))
-    assert engine.query_transformer.evaluation == plain.query_transformer.evaluation

@@ -23,12 +23,9 @@ from li_programs import (
 )
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
-from llama_index.core.instrumentation.events.llm import LLMCompletionStartEvent
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery
-from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel import accelerate
@@ -159,34 +156,3 @@ def test_a_default_async_method_shows_the_same(make: Any) -> None:
     with knowing(type(obj)) as accelerator:
         plain = seen(obj)
         assert seen(accelerate(obj, accelerator=accelerator)) == plain
-
-
-class StartedWith(BaseEventHandler):
-    """A recorder of what models are asked with."""
-
-    found: list[Any] = []
-
-    def handle(self, event: Any, **kwargs: Any) -> None:
-        """Note the arguments of a completion that begins."""
-        if isinstance(event, LLMCompletionStartEvent):
-            self.found.append(event.additional_kwargs)
-
-
-def test_a_completion_is_asked_for_with_the_same_arguments() -> None:
-    def started_with(llm: Any) -> list[Any]:
-        async def complete() -> None:
-            await llm.acomplete(QUESTION)
-
-        root, handler = get_dispatcher("root"), StartedWith(found=[])
-        root.add_event_handler(handler)
-        try:
-            run_in_loop(complete())
-        finally:
-            root.event_handlers.remove(handler)
-        return handler.found
-
-    llm = SyncLLM(during=nothing)
-    with knowing(SyncLLM) as accelerator:
-        plain = started_with(llm)
-        assert started_with(accelerate(llm, accelerator=accelerator)) == plain
-        assert {"formatted": False} in plain

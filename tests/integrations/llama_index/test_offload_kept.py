@@ -66,23 +66,6 @@ def test_a_model_of_the_users_keeps_its_thread_and_its_order(name: str) -> None:
     assert [prompt for _, prompt in parts.llm.seen] == [prompt for _, prompt in bare.llm.seen]
 
 
-@pytest.mark.parametrize("name", ON_LOOP)
-def test_an_option_keeps_everything_on_the_loop(name: str, accelerator: Accelerator) -> None:
-    make = ENGINES[name]
-    parts = parts_of(llm=llm_of(make))
-    options = accelerator.options.merged(offload_blocking=False)
-    with Accelerator(options=options) as other:
-        assert _threads(accelerate(make(parts), accelerator=other), parts.llm) == {True}
-
-
-def test_a_plain_engine_beside_an_accelerated_one_stays_plain(accelerator: Accelerator) -> None:
-    parts = parts_of()
-    engine = ENGINES["hyde"](parts)
-    fast = accelerate(engine, accelerator=accelerator)
-    assert _threads(engine, parts.llm) == {True}
-    assert False in _threads(fast, parts.llm)
-
-
 class OwnPostprocessor(SimilarityPostprocessor):
     """A postprocessor of the user's."""
 

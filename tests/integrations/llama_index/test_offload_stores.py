@@ -10,7 +10,7 @@ import pytest
 from li_off_loop import knowing
 from li_programs import run_in_loop
 from llama_index.core.graph_stores import SimplePropertyGraphStore
-from llama_index.core.graph_stores.types import EntityNode, PropertyGraphStore, Relation
+from llama_index.core.graph_stores.types import EntityNode, Relation
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
@@ -127,19 +127,3 @@ def test_a_class_that_deletes_in_its_own_way_is_left_to_it() -> None:
     with knowing(OwnAsync) as accelerator:
         _, loop = called(accelerate(store, accelerator=accelerator), "adelete", ("a",), {})
     assert [(one[0], one[3]) for one in store._calls] == [("own", loop)]
-
-
-class OwnNode(TextNode):
-    """A node of the user's."""
-
-
-def test_nodes_of_the_user_s_own_class_stay_on_the_loop() -> None:
-    store = VectorStore()
-    nodes = [*NODES, OwnNode(text="b")]
-    with knowing(VectorStore) as accelerator:
-        _, loop = called(accelerate(store, accelerator=accelerator), "async_add", (nodes,), {})
-    assert [one[3] for one in store._calls] == [loop]
-
-
-def test_the_graph_store_inherits_the_default_methods() -> None:
-    assert GraphStore.aupsert_nodes is PropertyGraphStore.aupsert_nodes

@@ -13,20 +13,17 @@ import tiny_chat
 from fake_runner import tokenizer
 from graph_facts import facts
 from hf_callers import GREEDY, own_model
-from li_graph_programs import GraphParts, filled, index, retriever
+from li_graph_programs import GraphParts, filled, index
 from li_knowledge import WordEmbedding
 from li_programs import HashEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.indices.property_graph import PropertyGraphIndex
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import TextNode
 from path_kit import QUESTIONS, TURN, RelationPaths, prompt_tokens, reused
 from reuse_kit import num_tokens
 
-from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate, explain
+from llama_index_rag_accel import RagAccelGraphRetriever, RagAccelLLM, accelerate
 from rag_accel import Accelerator
-from rag_accel.engines import LocalLLM
-from rag_accel.telemetry.events import TokensUsed
 
 pytestmark = pytest.mark.filterwarnings("ignore::rag_accel.UncheckedReuseWarning")
 
@@ -73,11 +70,6 @@ class EngineOverPaths(RelationPaths):
     async def astream(self, program: Any, question: str) -> str:
         response = await program[1].aquery(question)
         return "".join([piece async for piece in response.async_response_gen()])
-
-
-class TestPropertyGraph(EngineOverPaths):
-    def retriever(self) -> Any:
-        return retriever(GraphParts(filled(SimplePropertyGraphStore())), "synonyms")
 
 
 class OneVector(HashEmbedding):
@@ -138,19 +130,6 @@ def test_texts_that_an_index_puts_around_its_paths_are_computed_once() -> None:
     assert found[0] == [answer for (answer,) in found[1:]]
 
 
-def test_an_index_with_texts_reuses_them_and_its_paths() -> None:
-    named = LocalLLM(tiny_chat.model(), tokenizer(), kv_reuse="full+dependency", reuse_always=True)
-    llm = RagAccelLLM(named, max_tokens=6)
-    with Accelerator(strict=True) as accelerator:
-        engine = accelerate(graph_index().as_query_engine(llm=llm), accelerator=accelerator)
-        for question in QUESTIONS[:2]:
-            engine.query(question)
-        new, seen = (one for one in accelerator.tracer.events() if isinstance(one, TokensUsed))
-    assert new.from_tree == 0
-    assert new.approximate > max(new.tree, new.from_chunks) > 0  # a text may stand there twice
-    assert (seen.from_chunks, seen.from_tree) == (new.approximate, new.tree)
-
-
 def test_an_index_with_one_model_for_all_answers_as_afresh() -> None:
     """The model is asked for synonyms, too, whose prompt has no paths."""
     answers: list[list[str]] = []
@@ -199,26 +178,6 @@ def test_an_answer_says_how_its_paths_were_computed(accelerator: Accelerator) ->
     }
     pieces = list(llm.stream_complete(f"{paths}\n\n{QUESTIONS[2]}", documents=nodes))
     assert pieces[-1].additional_kwargs["kv_reuse"]["reused_tokens"] == tree
-
-
-def test_an_answer_says_how_much_of_its_documents_was_not_reused(accelerator: Accelerator) -> None:
-    """Both a document of its own, and what a document holds next to its paths."""
-    found = RagAccelGraphRetriever(facts(), WordEmbedding(), link="words", similarity_top_k=50)
-    paths = "\n".join(node.text for node in found.retrieve(QUESTIONS[0]))
-    texts = ("The engine of brass was never built in her lifetime.", "It is told in long letters.")
-    shown = f"Facts of the letters: {texts[0]}\n\n{paths}\n\n{texts[1]}"
-    nodes = [TextNode(text=texts[0]), TextNode(text=f"{paths}\n\n{texts[1]}")]
-    llm = language_model(accelerator)
-    for question in QUESTIONS[:2]:
-        answer = llm.complete(f"{shown}\n\n{question}", documents=nodes)
-        report = answer.additional_kwargs["kv_reuse"]
-        assert report["tree_tokens"] > 0
-        assert report["document_tokens"] == num_tokens(*texts)
-
-
-def test_an_explanation_says_what_paths_are_computed_as(accelerator: Accelerator) -> None:
-    engine = answering(TestGraphRetriever().retriever(), language_model(), accelerator)
-    assert "kv_reuse is dependency" in explain(engine)
 
 
 def over_facts(llm: Any, accelerator: Accelerator) -> Any:

@@ -319,29 +319,6 @@ def test_outcomes_and_events_of_parts_are_those_of_the_program(
         assert len(planned[2]) == 1 or name != "failing retriever"
 
 
-@pytest.mark.parametrize("name", ["hyde", "user's postprocessors", "a retriever"])
-def test_a_query_may_be_given_with_its_texts_to_embed(name: str, accelerator: Accelerator) -> None:
-    def query() -> QueryBundle:
-        return QueryBundle("which?", custom_embedding_strs=["The tunnel has four lanes."])
-
-    found = plain(run(accelerator, plan_of(made(name)), "run", query()))
-    assert found == plain(ask(made(name), "run", query()))
-    assert found != plain(ask(made(name), "run", QUESTION))
-
-
-def test_parts_are_stages_in_their_order(accelerator: Accelerator) -> None:
-    said = accelerator.explain(plan_of(made("nested retrievers")))
-    for stage in (
-        "retriever.0.0: Function(query) -> retriever.0.0  after query",
-        "retriever.0.1: Function(query) -> retriever.0.1  after query, retriever.0.0",
-        "retriever.0: Function(query, retriever.0.0, retriever.0.1)",
-        "retriever.1: Function(query) -> retriever.1  after query, retriever.0",
-        "postprocessor: Function(query, retriever)",
-        "END: after synthesizer",
-    ):
-        assert stage in said, said
-
-
 def test_an_explanation_ends_with_the_stages_or_the_part_that_has_none(
     accelerator: Accelerator,
 ) -> None:

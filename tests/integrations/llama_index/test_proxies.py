@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("llama_index.postprocessor.sbert_rerank")
-pytest.importorskip("sentence_transformers")
-
 from li_programs import recording, run_in_loop
 from llama_index.core.postprocessor import SentenceTransformerRerank as CoresRerank
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
@@ -24,6 +19,9 @@ from tiny_cross_encoder import WORDS, save_cross_encoder
 from llama_index_rag_accel import accelerate, activate, coverage, explain
 from llama_index_rag_accel.leaf_table import PROXIED
 from rag_accel import Accelerator
+
+pytest.importorskip("llama_index.postprocessor.sbert_rerank")
+pytest.importorskip("sentence_transformers")
 
 
 @pytest.fixture(scope="module")
@@ -212,24 +210,6 @@ def test_a_subclass_that_reranks_otherwise_is_borrowed(
     assert not PROXIED.may_be_proxied(Backwards)
 
 
-class OwnModel:
-    """A model of the user's."""
-
-    num_labels = 1
-
-    def predict(self, pairs: Any) -> Any:
-        return np.ones(len(pairs), dtype=np.float32)
-
-
-def test_a_model_of_the_users_is_asked_plainly(folder: str, accelerator: Accelerator) -> None:
-    reranker = SentenceTransformerRerank(folder, "cpu")
-    reranker._model = OwnModel()
-    with activate(accelerator):
-        (chosen, _), _ = rerank(reranker, 1)
-    assert [id_ for id_, _ in chosen] == ["1-0", "1-1"]
-    assert engines(accelerator) == []
-
-
 def outcome_of(call: Callable[[], Any]) -> Any:
     """Return what a call returns, or the class and text of what it raises."""
     try:
@@ -252,13 +232,3 @@ def test_odd_calls_end_as_plainly(
     plain = outcome_of(lambda: call(reranker))
     with activate(accelerator):
         assert outcome_of(lambda: call(reranker)) == plain
-
-
-def test_a_stand_in_leaves_the_object_as_it_was(
-    reranker: SentenceTransformerRerank, accelerator: Accelerator
-) -> None:
-    before, private = copy.copy(vars(reranker)), dict(reranker.__pydantic_private__ or {})
-    with activate(accelerator):
-        rerank(reranker, 1)
-    assert vars(reranker) == before
-    assert reranker.__pydantic_private__ == private

@@ -16,7 +16,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQu
 
 from llama_index_rag_accel import accelerate, coverage, explain
 from rag_accel import Accelerator, Options
-from rag_accel.interception import idle_programs
+from rag_accel.interception import option_reach
 
 DIMENSION = 384
 
@@ -65,13 +65,6 @@ def test_a_client_for_each_call_names_the_setting(accelerator: Accelerator) -> N
     assert "kv_reuse is exact and no RemoteLLM names its server" in explain(model)
 
 
-def test_methods_that_block_their_loop_for_one_reason_share_a_line() -> None:
-    lines = [line for line in explain(store_of(1)).splitlines() if "its loop" in line]
-    (line,) = lines
-    assert line.startswith("  program: SimpleVectorStore.aquery blocks its loop: thread_safe_cl")
-    assert "; the same for async_add, adelete" in line
-
-
 def test_borrowed_and_owned_searches_are_told_apart(accelerator: Accelerator) -> None:
     fast = accelerate(store_of(300), accelerator=accelerator)
     with coverage(fast) as seen:
@@ -87,7 +80,7 @@ def test_borrowed_and_owned_searches_are_told_apart(accelerator: Accelerator) ->
 def test_a_program_that_gets_nothing_is_named_with_its_parts(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_programs, "_numbers", count(1))
+    monkeypatch.setattr(option_reach, "_numbers", count(1))
     postprocessor = SimilarityPostprocessor()
     with caplog.at_level(logging.WARNING, "llama_index_rag_accel"):
         fast = accelerate(postprocessor)

@@ -14,7 +14,6 @@ from graph_facts import QUESTION, TRIPLES, facts
 from li_knowledge import WordEmbedding
 from li_programs import EchoLLM, HashEmbedding, run_in_loop
 from llama_index.core import StorageContext, VectorStoreIndex
-from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
@@ -69,14 +68,14 @@ RETRIEVERS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def _fusion(retriever: Any, use_async: bool) -> QueryFusionRetriever:
+def _fusion(retriever: Any) -> QueryFusionRetriever:
     return QueryFusionRetriever(
         [retriever, retriever],
         llm=EchoLLM(),
         num_queries=2,
         similarity_top_k=4,
         mode="reciprocal_rerank",  # type: ignore[arg-type]
-        use_async=use_async,
+        use_async=False,
     )
 
 
@@ -88,15 +87,8 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "query",
         "aquery",
     ),
-    "chat engine": (
-        lambda retriever: ContextChatEngine.from_defaults(retriever, llm=EchoLLM()),
-        "chat",
-        "achat",
-    ),
-    "fusion": (lambda retriever: _fusion(retriever, False), "retrieve", "aretrieve"),
-    "fusion with tasks": (lambda retriever: _fusion(retriever, True), "retrieve", "aretrieve"),
     "query engine over fusion": (
-        lambda retriever: RetrieverQueryEngine.from_args(_fusion(retriever, False), llm=EchoLLM()),
+        lambda retriever: RetrieverQueryEngine.from_args(_fusion(retriever), llm=EchoLLM()),
         "query",
         "aquery",
     ),
@@ -133,7 +125,7 @@ def shown(found: list[NodeWithScore]) -> Shown:
     return [(one.node_id, one.text, one.score) for one in found]
 
 
-@pytest.mark.cross_product(keep=16)
+@pytest.mark.cross_product(keep=8)
 @pytest.mark.parametrize("make", RETRIEVERS.values(), ids=RETRIEVERS)
 @pytest.mark.parametrize("around", PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -106,10 +106,3 @@ class TestReusedNodes(ReusedTexts):
 
     async def aask(self, program: Any, question: str) -> Any:
         return await program.aquery(question)
-
-
-def test_streams_reuse_what_others_computed(accelerator: Accelerator) -> None:
-    engine = fast(synthesized("compact", streaming=True), accelerator)
-    assert "".join(engine.query("abc of these").response_gen)
-    assert "".join(engine.query("cab of these").response_gen)
-    assert reused(accelerator) == tokens(*"abc")

@@ -33,19 +33,6 @@ def test_a_program_run_by_the_command_line_is_scheduled(tmp_path: Path) -> None:
     assert done.stdout == "text text\nscheduled: True\n"
 
 
-def test_it_is_switched_on_once_and_off_again() -> None:
-    from llama_index_rag_accel.switch import switch_off, switch_on
-    from rag_accel.interception.identity import open_blocks
-
-    before = open_blocks()
-    switch_on()
-    switch_on()
-    assert len(open_blocks()) == len(before) + 1
-    switch_off()
-    switch_off()
-    assert open_blocks() == before
-
-
 GONE = """
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core import MockEmbedding

@@ -8,12 +8,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
-
-pytest.importorskip("faiss")
-
 from li_programs import EchoLLM, HashEmbedding, run_in_loop
 from llama_index.core import Document, StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
@@ -39,6 +35,9 @@ from llama_index_rag_accel import RagAccelRetriever, RagAccelVectorStore, accele
 from rag_accel import Accelerator, ConfigError
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric
 from rag_accel.errors import IndexFileError
+
+pytest.importorskip("faiss")
+
 
 COUNT, DIMENSION = 60, 16
 COLORS = ("red", "green", "blue")
@@ -148,14 +147,6 @@ def test_a_query_finds_what_upstreams_store_finds(
     assert_same(ask(ours, way, **arguments), ask(theirs, **arguments))
 
 
-def test_doc_ids_restrict_to_their_sources(
-    stores: tuple[RagAccelVectorStore, SimpleVectorStore],
-) -> None:
-    ours, theirs = stores
-    expected = ask(theirs, filters=only("ref_doc_id", "source2"))
-    assert_same(ask(ours, doc_ids=["source2"]), expected)
-
-
 def test_nodes_come_back_whole_but_for_their_vectors(accelerator: Accelerator) -> None:
     store = RagAccelVectorStore(accelerator=accelerator)
     kinds = [
@@ -199,14 +190,6 @@ def test_a_changed_store_finds_what_upstreams_store_finds(
         results.append(run_in_loop(result) if asyncio.iscoroutine(result) else result)
     assert results[0] == results[1]
     assert_same(ask(ours, similarity_top_k=COUNT), ask(theirs, similarity_top_k=COUNT))
-
-
-def test_a_cleared_store_takes_nodes_again(accelerator: Accelerator) -> None:
-    store = RagAccelVectorStore(accelerator=accelerator)
-    store.add(nodes(3))
-    run_in_loop(store.aclear())
-    assert store.get_nodes() == []
-    assert store.add(nodes(2)) == ["n0", "n1"]
 
 
 # In programs -----------------------------------------------------------------------------------
@@ -258,25 +241,6 @@ def test_a_pipeline_writes_into_the_store(way: str, accelerator: Accelerator) ->
     )
 
 
-@pytest.mark.parametrize("way", ["retrieve", "aretrieve"])
-def test_a_retriever_over_the_store_finds_what_an_index_does(
-    way: str, accelerator: Accelerator
-) -> None:
-    store, embedding = RagAccelVectorStore(), HashEmbedding()
-    index = VectorStoreIndex.from_documents(
-        documents(), storage_context=context(store), embed_model=embedding
-    )
-    plain = index.as_retriever(similarity_top_k=3)
-    ours = RagAccelRetriever(store, embedding, similarity_top_k=3)
-    found = []
-    for one in (plain, ours, accelerate(ours, accelerator=accelerator)):
-        result = getattr(one, way)("When?")
-        nodes = run_in_loop(result) if asyncio.iscoroutine(result) else result
-        found.append([(node.node.get_content(), node.score) for node in nodes])
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) == 3
-
-
 def test_a_retriever_needs_a_store_of_nodes() -> None:
     with pytest.raises(ConfigError, match="keeps no nodes"):
         RagAccelRetriever(SimpleVectorStore(), HashEmbedding())
@@ -294,14 +258,6 @@ def test_a_persisted_store_answers_as_before(
     loaded = RagAccelVectorStore.from_persist_path(path)
     assert ask(loaded) == ask(ours)
     assert loaded.get_nodes() == ours.get_nodes()
-
-
-def test_a_store_goes_through_a_file_system_of_fsspec(
-    stores: tuple[RagAccelVectorStore, SimpleVectorStore],
-) -> None:
-    fs = fsspec.filesystem("memory")
-    stores[0].persist("/kept/store", fs)
-    assert ask(RagAccelVectorStore.from_persist_path("/kept/store", fs)) == ask(stores[0])
 
 
 def test_a_storage_context_persists_the_store(tmp_path: Path) -> None:
@@ -365,15 +321,6 @@ def test_an_operator_it_does_not_know_is_refused(
         ask(stores[0], filters=strange)
     with pytest.raises(ConfigError, match="operator"):
         stores[0].delete_nodes(filters=strange)
-
-
-def test_a_vector_of_another_dimension_is_refused_and_nothing_is_stored(
-    stores: tuple[RagAccelVectorStore, SimpleVectorStore],
-) -> None:
-    short = TextNode(id_="short", text="x", embedding=[1.0, 2.0])
-    with pytest.raises(ConfigError, match="shape"):
-        stores[0].add([short])
-    assert stores[0].get_nodes(["short"]) == []
 
 
 def test_an_index_of_distances_is_refused() -> None:

@@ -14,11 +14,10 @@ from li_graph_programs import aretrieve, filled, retrieve, vectors
 from li_off_loop import AT_ONCE, knowing, meeting, own_settings
 from li_programs import HashEmbedding, run_in_loop
 from llama_index.core import StorageContext, VectorStoreIndex
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.indices.property_graph import PGRetriever, VectorContextRetriever
-from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery
+from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores import SimpleVectorStore
 from pydantic import PrivateAttr
 
 from llama_index_rag_accel import accelerate
@@ -150,20 +149,3 @@ def test_an_error_of_the_store_is_raised_and_the_others_find_theirs(make: Any) -
     error = found.pop(3)
     assert (type(error), str(error)) == (LookupError, "no such collection")
     assert found == plain[:3] + plain[4:]
-
-
-def test_what_a_search_sets_is_seen_by_a_retriever_that_asks_the_store_itself() -> None:
-    class Asking(BaseRetriever):
-        def _retrieve(self, query_bundle: Any) -> Any:
-            raise NotImplementedError
-
-        async def _aretrieve(self, query_bundle: Any) -> Any:
-            await self.store.aquery(VectorStoreQuery([1.0, 0.0], similarity_top_k=1))
-            return [NodeWithScore(node=TextNode(text=answered.get()))]
-
-    program = Asking()
-    program.store = WatchedVectors()  # type: ignore[attr-defined]
-    with knowing(WatchedVectors) as accelerator:
-        fast = accelerate(program, accelerator=accelerator)
-        (node,) = run_in_loop(fast.aretrieve("q"))
-    assert node.text == "yes"

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from idle_accelerators import soon_idle
 from li_more_workflows import FanIn
-from li_programs import EchoLLM, Parts, run_in_loop
+from li_programs import EchoLLM, Parts
 from llama_index.core.agent.workflow import ReActAgent
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.llms.callbacks import llm_completion_callback
-from workflows.errors import WorkflowCancelledByUser
 
 from llama_index_rag_accel import accelerate, activate
 from rag_accel import Accelerator
@@ -56,17 +55,6 @@ async def test_a_run_is_a_request_until_its_handler_is_done(accelerator: Acceler
     assert not accelerator.is_idle
     await handler
     await asyncio.sleep(0)
-    assert soon_idle(accelerator)
-
-
-def test_a_run_that_is_cancelled_ends_its_request(accelerator: Accelerator) -> None:
-    async def cancel() -> None:
-        handler = accelerate(FanIn(Parts()), accelerator=accelerator).run(question="when")
-        await handler.cancel_run()
-        with pytest.raises(WorkflowCancelledByUser):
-            await handler
-
-    run_in_loop(cancel())
     assert soon_idle(accelerator)
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import pickle
 from typing import Any
 
 import pytest
-from idle_accelerators import soon_idle
 from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.llm import LLMInterface
 from neo4j_graphrag.llm.types import LLMResponse, ToolCall, ToolCallResponse
-from neo4j_graphrag.retrievers import Text2CypherRetriever, ToolsRetriever, VectorRetriever
+from neo4j_graphrag.retrievers import ToolsRetriever, VectorRetriever
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.types import RawSearchResult
 from ng_kit import (
@@ -28,8 +26,6 @@ from ng_kit import (
 from neo4j_graphrag_rag_accel import accelerate, activate, explain
 from neo4j_graphrag_rag_accel.integration import INTEGRATION
 from rag_accel import Accelerator, ConfigError
-from rag_accel.telemetry import MemorySink
-from rag_accel.telemetry.events import RequestStarted
 
 
 def retriever() -> VectorRetriever:
@@ -59,33 +55,6 @@ class OldModel(LLMInterface):
     def invoke_with_tools(self, input: str, tools: Any, *args: Any, **kw: Any) -> ToolCallResponse:
         calls = [ToolCall(name=name, arguments={"query_text": input}) for name in self.tools]
         return ToolCallResponse(tool_calls=calls, content="")
-
-
-def test_a_program_is_of_its_class_and_answers_the_same(accelerator: Accelerator) -> None:
-    plain = program()
-    fast = accelerate(plain, accelerator=accelerator)
-    assert isinstance(fast, GraphRAG)
-    found, expected = (one.search("when?", return_context=True) for one in (fast, plain))
-    assert found == expected
-    assert steps(accelerator) == {"VectorRetriever": 1, "HashEmbedder": 1, "ScriptedModel": 1}
-
-
-def test_a_search_is_one_request() -> None:
-    begun = MemorySink()
-    with Accelerator(strict=True) as accelerator:
-        accelerator.tracer.add_sink(begun, kinds=[RequestStarted])
-        fast = accelerate(program(), accelerator=accelerator)
-        for question in ("one", "two"):
-            fast.search(question, return_context=False)
-    assert [getattr(event, "origin", None) for event in begun.events] == ["program", "program"]
-
-
-def test_a_retriever_asked_for_its_records_is_scheduled(accelerator: Accelerator) -> None:
-    plain = retriever()
-    fast = accelerate(plain, accelerator=accelerator)
-    found, expected = (one.get_search_results(query_text="when?") for one in (fast, plain))
-    assert found == expected
-    assert steps(accelerator) == {"VectorRetriever": 1, "HashEmbedder": 1}
 
 
 def test_an_embedder_is_scheduled_call_by_call(accelerator: Accelerator) -> None:
@@ -121,15 +90,6 @@ def test_tools_made_of_retrievers_are_the_leaves(accelerator: Accelerator) -> No
     assert found == expected
     assert len(found.items) == 2
     assert steps(accelerator) == {"OldModel": 1, "VectorRetriever": 2, "HashEmbedder": 2}
-
-
-def test_a_tool_of_an_accelerated_retriever_takes_the_same(accelerator: Accelerator) -> None:
-    plain = retriever()
-    fast = accelerate(plain, accelerator=accelerator)
-    made = [one.convert_to_tool("facts", "finds facts") for one in (fast, plain)]
-    assert made[0].get_parameters() == made[1].get_parameters()
-    assert inspect.signature(fast.search) == inspect.signature(plain.search)
-    assert made[0].execute(query_text="when?") == made[1].execute(query_text="when?")
 
 
 def test_a_retriever_of_the_users_own_is_scheduled(accelerator: Accelerator) -> None:
@@ -168,23 +128,6 @@ def test_each_query_is_sent_once_and_as_it_is(accelerator: Accelerator) -> None:
     accelerate(plain, accelerator=accelerator).search(query_text="when?", top_k=3)
     one, other = plain.driver.sent
     assert one == other
-
-
-def test_errors_of_parts_pass_through_and_the_next_call_runs(accelerator: Accelerator) -> None:
-    class Failing(HashEmbedder):
-        def embed_query(self, text: str) -> list[float]:
-            if text == "bad":
-                raise LookupError("no vector for bad")
-            return super().embed_query(text)
-
-    fast = accelerate(
-        GraphRAG(VectorRetriever(ScriptedDriver(), "facts", Failing()), ScriptedModel(digest)),
-        accelerator=accelerator,
-    )
-    with pytest.raises(LookupError, match="no vector for bad"):
-        fast.search("bad", return_context=True)
-    assert fast.search("good", return_context=True).answer
-    assert soon_idle(accelerator)
 
 
 def test_a_pickled_embedder_comes_back_accelerated() -> None:
@@ -229,15 +172,6 @@ def test_the_retrievers_behind_tools_are_named() -> None:
     said = explain(ToolsRetriever(ScriptedDriver(), OldModel(), [tool]))
     assert "program: ToolsRetriever: runs plainly around the retrievers" in said
     assert "program.tools.0.embedder: HashEmbedder: borrowed" in said
-
-
-def test_a_model_of_no_known_class_is_named() -> None:
-    class Duck:
-        def invoke(self, text: str) -> LLMResponse:
-            return LLMResponse(content=text)
-
-    said = explain(Text2CypherRetriever(ScriptedDriver(), Duck(), "(:Fact)"))  # type: ignore[arg-type]
-    assert "program.llm: Duck: not understood: runs plainly" in said
 
 
 def test_a_method_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,12 @@ from embeddings_server import EmbeddingsServer, Refusal, vector_of
 from neo4j_graphrag.embeddings import AzureOpenAIEmbeddings, OpenAIEmbeddings
 from neo4j_graphrag.embeddings.openai import BaseOpenAIEmbeddings
 from neo4j_graphrag.exceptions import EmbeddingsGenerationError, RateLimitError
-from neo4j_graphrag.generation import GraphRAG
-from neo4j_graphrag.retrievers import VectorRetriever
 from neo4j_graphrag.utils.rate_limit import (
     NoOpRateLimitHandler,
     RetryRateLimitHandler,
     rate_limit_handler,
 )
-from ng_kit import ScriptedDriver, ScriptedModel, digest, outcome, side_by_side
+from ng_kit import outcome, side_by_side
 from openai.resources import Embeddings
 from openai_http import httpx
 from shared_calls_kit import PATIENCE_S, HostedRecognition, SharedCalls
@@ -29,9 +27,9 @@ from tenacity import RetryError
 
 import neo4j_graphrag_rag_accel
 from neo4j_graphrag_rag_accel import accelerate
-from neo4j_graphrag_rag_accel.coverage import coverage
+from neo4j_graphrag_rag_accel.accelerate import coverage
 from rag_accel import Accelerator
-from rag_accel_adapters.neo4j_graphrag.hosted import hosted_calls
+from rag_accel_adapters.neo4j_graphrag.models import hosted_calls
 
 TEXTS = [f"text {number}" for number in range(32)]
 
@@ -66,26 +64,6 @@ class TestSharedCalls(SharedCalls):
 
     async def aembed(self, plain: OpenAIEmbeddings, text: str) -> list[float]:
         return await plain.async_embed_query(text)
-
-
-def test_programs_in_threads_share_calls(
-    server: EmbeddingsServer, plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    rag = GraphRAG(VectorRetriever(ScriptedDriver(), "facts", plain), ScriptedModel(digest))
-    fast = accelerate(rag, accelerator=accelerator)
-    found = side_by_side(lambda text: fast.search(text, return_context=True), TEXTS)
-    # A machine that is busy lets threads arrive one after the other.
-    assert len(server.calls) <= len(TEXTS) // 2
-    assert found == [rag.search(text, return_context=True) for text in TEXTS]
-
-
-def test_a_vector_is_the_one_of_the_plain_object(
-    plain: OpenAIEmbeddings, accelerator: Accelerator
-) -> None:
-    fast = accelerate(plain, accelerator=accelerator)
-    found = fast.embed_query("two\nlines")
-    assert found == plain.embed_query("two\nlines")
-    assert (type(found), type(found[0])) == (list, float)
 
 
 @pytest.mark.parametrize("text", ["", None, 5, ["a"]], ids=str)

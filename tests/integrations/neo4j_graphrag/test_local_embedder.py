@@ -6,14 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from neo4j_graphrag.embeddings import SentenceTransformerEmbeddings
-from neo4j_graphrag.embeddings.base import Embedder
 from ng_kit import outcome
 
-from neo4j_graphrag_rag_accel import accelerate, activate, explain, prepare
+from neo4j_graphrag_rag_accel import accelerate, activate
 from rag_accel import Accelerator
-from rag_accel.interception.leaf_table import plain_method
-from rag_accel_adapters.neo4j_graphrag.models import EMBEDDERS
 
 #: What a question may hold.
 TEXTS = [
@@ -94,19 +90,6 @@ def test_an_error_of_the_model_is_the_embedders_own(
     assert fast.embed_query("a") == pytest.approx(local_embedder.embed_query("a"), abs=1e-6)
 
 
-def test_a_subclass_that_embeds_otherwise_is_borrowed(accelerator: Accelerator) -> None:
-    class Own(SentenceTransformerEmbeddings):
-        def __init__(self) -> None:
-            Embedder.__init__(self)
-            self.model = None
-
-        def embed_query(self, text: str) -> Any:
-            return [float(len(text))]
-
-    assert accelerate(Own(), accelerator=accelerator).embed_query("four") == [4.0]
-    assert engines(accelerator) == []
-
-
 def test_a_model_that_is_put_in_later_is_the_one_that_embeds(
     local_embedder: Any, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,27 +100,3 @@ def test_a_model_that_is_put_in_later_is_the_one_that_embeds(
     fast = accelerate(local_embedder, accelerator=accelerator)
     monkeypatch.setattr(local_embedder, "model", Other())
     assert fast.embed_query("a") == [1.0, 1.0]
-
-
-def test_it_is_recognised_by_name_and_said_so(
-    local_embedder: Any, accelerator: Accelerator
-) -> None:
-    cls = type(local_embedder)
-    adopted = EMBEDDERS.adopt(local_embedder, cls, plain_method)
-    assert adopted is not None
-    assert adopted.model is local_embedder.model
-    said = explain(accelerate(local_embedder, accelerator=accelerator))
-    assert "recognised local model: owned engine, texts of all requests share batches" in said
-
-
-def test_the_embedder_is_ready_before_its_first_question(
-    local_embedder: Any, accelerator: Accelerator
-) -> None:
-    fast = accelerate(local_embedder, accelerator=accelerator)
-    assert prepare(fast)
-    (engine,) = engines(accelerator)
-    assert engine["items"] > 0
-    assert fast.embed_query(TEXTS[0]) == pytest.approx(
-        local_embedder.embed_query(TEXTS[0]), abs=1e-6
-    )
-    assert len(engines(accelerator)) == 1

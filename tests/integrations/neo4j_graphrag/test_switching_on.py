@@ -7,10 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ng_kit import HashEmbedder
-
-from neo4j_graphrag_rag_accel.switch import switch_off, switch_on
-from rag_accel.interception.identity import open_blocks
 
 #: a program that says whether its embedder's calls were scheduled
 PROGRAM = """
@@ -39,15 +35,3 @@ def test_a_whole_process_is_accelerated(added: str, line: tuple[str, ...], tmp_p
         [sys.executable, *line, path], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[4.0]\nscheduled: True\n"
-
-
-def test_it_is_switched_on_once_and_off_again() -> None:
-    before = HashEmbedder.embed_query
-    switch_on()
-    switch_on()
-    try:
-        assert len(open_blocks()) == 1
-        assert HashEmbedder.embed_query is not before
-    finally:
-        switch_off()
-    assert HashEmbedder.embed_query is before
