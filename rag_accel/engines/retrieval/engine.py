@@ -98,7 +98,7 @@ class RetrievalEngine(SteppedSearches):
         return {**super().counts, **self._index.stop_counts, **self._index.tier_counts}
 
     def describe_parts(self) -> tuple[str, ...]:
-        return (*super().describe_parts(), *map(str, self._index.stopping))
+        return (*super().describe_parts(), *map(str, self._index.stopping), *self._index.tier_text)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search, then ingest, on ``budget.threads`` threads."""

@@ -88,7 +88,7 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
             "bad fingerprint", where="fingerprint", found=repr(fingerprint), valid="text"
         )
     target = Path(path).resolve()
-    if index.spec.hot is None or not index.is_trained:
+    if index.spec.hot != "ram" or not index.is_trained:
         snapshot = index.snapshot()
         num_clusters = len(snapshot.clusters.centroids) if snapshot.clusters else 0
         parts, version = _parts(snapshot), FORMAT_VERSION
@@ -113,8 +113,8 @@ def load_index(
 ) -> DocumentIndex:
     """Read an index written by ``save_index``; it answers as the saved one did.
 
-    With ``hot`` its clusters stay in the file, which may be replaced but not be written to as long
-    as the index is used. A file that was saved without is written again for that, once.
+    With ``hot="ram"`` its clusters stay in the file, which may be replaced but not be written to as
+    long as the index is used. A file that was saved without is written again for that, once.
 
     Args:
         path: the file to read.
@@ -143,7 +143,7 @@ def load_index(
         index = DocumentIndex.from_snapshot(
             _snapshot(replace(header, spec=spec), read_parts(file, source, footer), source)
         )
-    if spec.hot is None or not index.is_trained:
+    if spec.hot != "ram" or not index.is_trained:
         return index
     _write_lists(index, source, header.fingerprint)
     return load_index(path, hot=hot, hot_bytes=hot_bytes)
@@ -165,7 +165,7 @@ def _write_lists(index: DocumentIndex, path: Path, fingerprint: str) -> None:
 def _over_lists(
     file: io.BufferedReader, path: Path, footer: Mapping[str, Any], header: IndexHeader
 ) -> DocumentIndex:
-    """Return the index of a file whose lists are read where they lie; in memory without ``hot``."""
+    """Return the index of a file whose lists are read where they lie; or in memory."""
     spec, count = header.spec, header.count
     parts = read_parts(file, path, footer, but={LISTS})
     try:
@@ -180,7 +180,7 @@ def _over_lists(
     sizes = np.bincount(clusters, minlength=header.num_clusters)
     if not np.array_equal(sizes, [len(one) for one in stored.lists]):
         raise damaged(path, "lists of other sizes than assignments", "as its footer says")
-    if spec.hot is None:
+    if spec.hot != "ram":
         vectors = np.empty((count, spec.dimension), dtype=np.float32)
         for cluster, one in enumerate(stored.lists):
             stored.check(cluster)

@@ -29,6 +29,7 @@ from rag_accel.engines.retrieval.vectors.checks import (
 )
 from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece
+from rag_accel.engines.retrieval.vectors.device_lists import check_device
 from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, StopReport
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
@@ -133,6 +134,7 @@ class DocumentIndex:
 
     Raises:
         ImportError: FAISS is not installed.
+        ConfigError: there is no such device as ``spec.hot``, or no torch.
     """
 
     def __init__(self, spec: IndexSpec) -> None:
@@ -141,6 +143,8 @@ class DocumentIndex:
         self._unsettled: ContentChange | None = None  # under way, or broken off
         self._lock = IndexLock()
         self._stop = None if spec.stop is None else EarlyStop(spec.stop)
+        if spec.hot not in (None, "ram"):
+            check_device(spec.hot)
 
     @classmethod
     def from_snapshot(cls, snapshot: IndexSnapshot) -> DocumentIndex:
@@ -164,6 +168,7 @@ class DocumentIndex:
             if index._stop is not None and snapshot.calibration is not None:
                 index._stop.restore(snapshot.calibration, centroids)
         index._make(index._state.putting(snapshot.documents, snapshot.vectors, assignments))
+        index._state = replace(index._state, vectors=tiered(spec, index._state.vectors))
         return index
 
     @classmethod
@@ -517,6 +522,12 @@ class DocumentIndex:
         held = self._state.vectors
         return held.tier_counts if isinstance(held, TieredVectors) else {}
 
+    @property
+    def tier_text(self) -> tuple[str, ...]:
+        """Return a line on the hot clusters; empty without a tier."""
+        held = self._state.vectors
+        return (held.tier_text,) if isinstance(held, TieredVectors) else ()
+
     def _nearest(
         self, view: State, queries: Vectors, counts: Sequence[int], scope: SearchScope
     ) -> list[Hits]:
@@ -570,9 +581,14 @@ class DocumentIndex:
         state = self._settled()
         labels = state.documents.labels()
         trained = IvfVectors.train(self._spec, labels, state.vectors.gather(labels))
-        if self._spec.hot not in (None, "ram"):
-            trained = TieredVectors.over(self._spec, trained)
-        self._state = replace(state, vectors=trained)
+        self._state = replace(state, vectors=tiered(self._spec, trained))
+
+
+def tiered(spec: IndexSpec, vectors: FlatVectors | IvfVectors) -> FlatVectors | IvfVectors:
+    """Return vectors in memory with the tier that they are to have: copies on a device, or none."""
+    if spec.hot in (None, "ram") or not isinstance(vectors, IvfVectors):
+        return vectors
+    return TieredVectors.over(spec, vectors)
 
 
 def _counts(k: int | Sequence[int], num_queries: int) -> list[int]:

@@ -61,6 +61,7 @@ class DeviceLists:
     """
 
     def __init__(self, device: str, metric: Metric, num_clusters: int, dimension: int) -> None:
+        check_device(device)
         self._torch = _torch()
         self._metric = metric
         self._pid = os.getpid()
@@ -68,18 +69,9 @@ class DeviceLists:
         self._num_clusters = num_clusters
         self.name = device
         #: what is there; whoever scans takes it once
-        self.copies: Copies
+        self.copies = self.copy([], [])
         #: why it is not used any more; None while it is
         self.fault: str | None = None
-        try:
-            self.copies = self.copy([], [])
-        except Exception as error:
-            raise ConfigError(
-                "no device for hot clusters",
-                where="hot",
-                found=f"{device!r}: {error}",
-                valid="'ram', or a device of torch on this machine, such as 'cuda:0'",
-            ) from error
 
     def why_not(self) -> str | None:
         """Return why a call is to be made without it; None if it may be made with it."""
@@ -149,6 +141,19 @@ class LearnedGain:
     def _expected_s(self, way: bool, numbers: int) -> float | None:
         line = self._fits[way].line(0.0)
         return None if line is None else line.base_s + line.per_item_s * numbers
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError unless torch is installed and has the device."""
+    try:
+        _torch().zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for CUDA
+        raise ConfigError(
+            "no device for hot clusters",
+            where="hot",
+            found=f"{device!r}: {error}",
+            valid="'ram', or a device of torch on this machine, such as 'cuda:0'",
+        ) from error
 
 
 def _torch() -> Any:

@@ -131,7 +131,7 @@ class IndexSpec:
             )
 
     def _check_hot(self, hot: object) -> None:
-        if not isinstance(hot, str) or hot in ("", "disk"):
+        if not isinstance(hot, str):
             raise ConfigError(
                 "bad index option",
                 where="hot",

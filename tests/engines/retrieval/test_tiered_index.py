@@ -1,4 +1,4 @@
-"""Indexes whose clusters lie in their file, the hot ones in memory: equal to those in memory."""
+"""Indexes whose hot clusters lie in a faster memory, too: they answer as those without."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("torch")
+import torch
+
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, load_index, save_index
+from rag_accel.engines.retrieval.vectors.device_lists import DeviceLists, LearnedGain
 from rag_accel.engines.retrieval.vectors.hot_clusters import EXCHANGED_EVERY
 from rag_accel.errors import ConfigError, IndexFileError
 
@@ -67,11 +71,22 @@ def warm(index: DocumentIndex, calls: int = 4 * EXCHANGED_EVERY) -> None:
             thread.join()
 
 
+#: lists of a file with copies in memory, and lists in memory with copies on a device of torch
+TIERS = ["ram", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a device be used whatever it costs."""
+    monkeypatch.setattr(LearnedGain, "prefers_device", lambda self, numbers: True)
+
+
+@pytest.mark.parametrize("hot", TIERS)
 @pytest.mark.parametrize("metric", [Metric.INNER_PRODUCT, Metric.L2])
-def test_it_answers_as_one_in_memory(tmp_path: Path, metric: Metric) -> None:
+def test_it_answers_as_one_without(tmp_path: Path, metric: Metric, hot: str) -> None:
     index = in_memory(replace(SPEC, metric=metric))
     save_index(index, tmp_path / "index", "f")
-    mapped = load_index(tmp_path / "index", fingerprint="f")
+    mapped = load_index(tmp_path / "index", fingerprint="f", hot=hot)
     assert_equal(mapped, index)
     warm(mapped)
     assert mapped.tier_counts["hot_cluster_reads"] > 0
@@ -79,8 +94,9 @@ def test_it_answers_as_one_in_memory(tmp_path: Path, metric: Metric) -> None:
     assert_equal(mapped, index)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
+    st.sampled_from(TIERS),
     st.lists(
         st.one_of(
             st.tuples(st.just("add"), st.lists(st.integers(0, COUNT + 9), min_size=1, max_size=9)),
@@ -88,20 +104,20 @@ def test_it_answers_as_one_in_memory(tmp_path: Path, metric: Metric) -> None:
             st.tuples(st.sampled_from(["warm", "load"]), st.just([])),
         ),
         max_size=8,
-    )
+    ),
 )
-def test_edits_are_those_of_one_in_memory(
-    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, list[int]]]
+def test_edits_are_those_of_one_without(
+    tmp_path_factory: pytest.TempPathFactory, hot: str, edits: list[tuple[str, list[int]]]
 ) -> None:
-    path, index = tmp_path_factory.mktemp("mapped") / "index", in_memory()
+    path, index = tmp_path_factory.mktemp("tiered") / "index", in_memory()
     save_index(index, path, "f")
-    mapped = load_index(path)
+    mapped = load_index(path, hot=hot)
     for seed, (edit, numbers) in enumerate(edits, 10):
         if edit == "warm":
             warm(mapped, EXCHANGED_EVERY)
         elif edit == "load":
             save_index(mapped, path, "f")
-            mapped = load_index(path)
+            mapped = load_index(path, hot=hot)
         else:
             for one in (index, mapped):
                 if edit == "add":
@@ -115,8 +131,9 @@ def test_edits_are_those_of_one_in_memory(
     assert all(np.array_equal(held[id], expected[id]) for id in expected)
 
 
-def test_searches_while_it_is_edited_and_clusters_move_find_one_state(path: Path) -> None:
-    index, wrong, stop = load_index(path), [], threading.Event()
+@pytest.mark.parametrize("hot", TIERS)
+def test_searches_while_it_is_edited_and_clusters_move_find_one_state(path: Path, hot: str) -> None:
+    index, wrong, stop = load_index(path, hot=hot), list[Any](), threading.Event()
     query = vectors(1, seed=3)
 
     def search() -> None:
@@ -139,6 +156,53 @@ def test_searches_while_it_is_edited_and_clusters_move_find_one_state(path: Path
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_an_index_that_is_trained_in_memory_has_its_copies_on_a_device() -> None:
+    index = in_memory(replace(SPEC, hot="cpu"))
+    warm(index)
+    assert index.tier_counts["hot_cluster_reads"] > 0
+    assert_equal(index, in_memory())
+    (line,) = index.tier_text
+    assert line.startswith("hot clusters on cpu: ")
+
+
+@pytest.mark.parametrize("method", ["scan", "found", "copy"])
+def test_a_device_that_fails_is_left_and_no_search_is_lost(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = in_memory(replace(SPEC, hot="cpu"))
+
+    def fail(*args: Any) -> Any:
+        raise RuntimeError("CUDA error: device lost")
+
+    if method != "copy":
+        warm(index)
+    monkeypatch.setattr(DeviceLists, method, fail)
+    warm(index)
+    assert_equal(index, in_memory())
+    reason = "hot clusters on cpu are not used: RuntimeError: CUDA error: device lost"
+    assert index.tier_text == (reason,)
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+def test_a_device_is_not_used_where_torch_may_round_products() -> None:
+    index, before = in_memory(replace(SPEC, hot="cpu")), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        warm(index)
+        assert_equal(index, in_memory())
+        assert "lower precision than 'highest'" in index.tier_text[0]
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("hot", ["cuda:99", "disk"])
+def test_a_device_that_is_not_there_is_named(hot: str, path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"no device for hot clusters; at hot; found '{hot}'"):
+        in_memory(replace(SPEC, hot=hot))
+    with pytest.raises(ConfigError, match="no device for hot clusters"):
+        load_index(path, hot=hot)
 
 
 def test_without_hot_it_is_read_into_memory(path: Path) -> None:
@@ -189,7 +253,7 @@ def test_a_damaged_list_is_named_when_it_is_first_read(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"hot": "disk"}, r"where hot.*found 'disk'; valid: 'ram' or None"),
+        ({"hot": 1}, r"where hot.*found 1; valid: 'ram', a device of torch"),
         ({"hot_bytes": 0}, "where hot_bytes.*an integer >= 1"),
         ({"kind": "flat"}, "kind='ivf' and codes=None, or hot=None"),
         ({"codes": "sq8"}, "kind='ivf' and codes=None, or hot=None"),
