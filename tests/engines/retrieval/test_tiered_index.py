@@ -239,6 +239,18 @@ def test_it_goes_on_with_its_own_file_when_another_takes_its_place(path: Path) -
     assert_equal(load_index(path), other)
 
 
+def test_edits_of_another_process_are_not_overwritten(path: Path) -> None:
+    index, other = load_index(path), load_index(path)
+    index.delete(["d0"])
+    other.delete(["d1"])
+    save_index(other, path, "f")
+    save_index(other, path, "f")
+    with pytest.raises(IndexFileError, match=r"written again since it was loaded.*load it and"):
+        save_index(index, path, "f")
+    save_index(index, path.with_name("other"), "f")
+    assert len(load_index(path).get(["d0", "d1"])) == 1
+
+
 def test_a_damaged_list_is_named_when_it_is_first_read(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096 + 8] ^= 1

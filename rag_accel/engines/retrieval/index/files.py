@@ -81,6 +81,8 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
     Raises:
         ConfigError: the fingerprint is not text.
         DocumentError: metadata that JSON does not give back equal; names document and key.
+        IndexFileError: the index has its clusters in the file at ``path``, and another process has
+            put another one there.
         OSError: the file cannot be written.
     """
     if not isinstance(fingerprint, str):
@@ -88,6 +90,7 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
             "bad fingerprint", where="fingerprint", found=repr(fingerprint), valid="text"
         )
     target = Path(path).resolve()
+    _require_own(index, target)
     if index.spec.hot != "ram" or not index.is_trained:
         snapshot = index.snapshot()
         num_clusters = len(snapshot.clusters.centroids) if snapshot.clusters else 0
@@ -100,6 +103,9 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
         fields["max_norm"] = snapshot.max_norm
     with replaced_file(target) as file:
         write_parts(file, parts, fields, version)
+        inode = os.fstat(file.fileno()).st_ino
+    if index.origin is not None and index.origin[0] == target:
+        index.origin = target, inode
 
 
 def load_index(
@@ -193,7 +199,23 @@ def _over_lists(
     snapshot = ListsSnapshot(
         spec, documents, labels, centroids, stored.lists, max_norm, calibration
     )
-    return DocumentIndex.over_lists(snapshot, clusters, stored.check)
+    index = DocumentIndex.over_lists(snapshot, clusters, stored.check)
+    index.origin = path.resolve(), os.fstat(file.fileno()).st_ino
+    return index
+
+
+def _require_own(index: DocumentIndex, target: Path) -> None:
+    """Raise IndexFileError if another file lies where an index has its clusters."""
+    if index.origin is None or index.origin[0] != target or not target.exists():
+        return
+    if target.stat().st_ino != index.origin[1]:
+        raise IndexFileError(
+            "a stored index that was written again since it was loaded",
+            where=str(target),
+            found="another file, whose edits would be lost",
+            valid="the file that was loaded, or another path",
+            hint="load it and make your edits again, or save the index under another name",
+        )
 
 
 def read_header(path: str | os.PathLike[str]) -> IndexHeader:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,8 @@ class DocumentIndex:
         self._state = State(FlatVectors(spec))
         self._unsettled: ContentChange | None = None  # under way, or broken off
         self._lock = IndexLock()
+        #: the file that its clusters are read from, and its inode; None if they are in memory
+        self.origin: tuple[Path, int] | None = None
         self._stop = None if spec.stop is None else EarlyStop(spec.stop)
         if spec.hot not in (None, "ram"):
             check_device(spec.hot)

@@ -89,10 +89,11 @@ class DeviceLists:
         vectors = np.concatenate([no_vectors, *(one.vectors for one in lists)])
         labels = np.concatenate([no_labels, *(one.labels for one in lists)])
         owners = np.repeat(np.array(clusters, dtype=np.int64), [len(one) for one in lists])
-        on_device = [self._torch.from_numpy(one).to(self.name) for one in (vectors, labels, owners)]
         is_valid = np.zeros(self._num_clusters, dtype=bool)
         is_valid[[*clusters]] = True
-        return Copies(on_device[0], on_device[0].square().sum(1), *on_device[1:], is_valid)
+        there = self._there(vectors)
+        squares = there.square().sum(1)
+        return Copies(there, squares, self._there(labels), self._there(owners), is_valid)
 
     def forget(self, clusters: Sequence[int]) -> None:
         """Have clusters that have changed be scanned no more."""
@@ -103,14 +104,17 @@ class DeviceLists:
     def scan(self, copies: Copies, queries: Vectors, count: int, wanted: Any) -> Any:
         """Begin a scan of ``wanted: [n, clusters], bool``; return what ``found`` takes."""
         torch = self._torch
-        asked = torch.from_numpy(queries).to(self.name)
+        asked = self._there(queries)
         scores = asked @ copies.vectors.T
         if self._metric is Metric.L2:
             scores = 2 * scores - copies.squares - asked.square().sum(1, keepdim=True)
-        allowed = torch.from_numpy(wanted).to(self.name)[:, copies.clusters]
+        allowed = self._there(wanted)[:, copies.clusters]
         scores = scores.masked_fill(~allowed, -torch.inf)
         best = scores.topk(min(count, scores.shape[1]), dim=1)
         return best.values, copies.labels[best.indices]
+
+    def _there(self, array: Any) -> Any:
+        return self._torch.from_numpy(array).to(self.name)
 
     def found(self, begun: Any) -> tuple[Scores, Labels]:
         """Wait for a scan; return its scores, best first, and labels, ``[n, at most count]``."""
@@ -128,11 +132,10 @@ class LearnedGain:
     def prefers_device(self, numbers: int) -> bool:
         """Tell how to make a call that reads so many numbers of hot clusters."""
         self._num_calls += 1
-        expected = {way: self._expected_s(way, numbers) for way in (True, False)}
-        if expected[True] is None or expected[False] is None:
-            return expected[True] is None
-        is_faster = expected[True] < expected[False]
-        return is_faster != (self._num_calls % _TRIED_EVERY == 0)
+        with_device, without = self._expected_s(True, numbers), self._expected_s(False, numbers)
+        if with_device is None or without is None:
+            return with_device is None
+        return (with_device < without) != (self._num_calls % _TRIED_EVERY == 0)
 
     def note(self, with_device: bool, numbers: int, started: float) -> None:
         """Learn from a call that has ended now."""

@@ -322,7 +322,8 @@ def _merged(
     some: tuple[Scores, Labels], others: tuple[Scores, Labels], count: int
 ) -> tuple[Scores, Labels]:
     """Return the best of two results, ``[n, count]``, ``NO_LABEL`` at the end of short rows."""
-    scores, labels = (np.concatenate(pair, axis=1) for pair in zip(some, others, strict=True))
-    scores = np.where(labels == NO_LABEL, -np.inf, scores).astype(np.float32)
+    scores = np.concatenate([some[0], others[0]], axis=1)
+    labels = np.concatenate([some[1], others[1]], axis=1)
+    scores[labels == NO_LABEL] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(labels, order, axis=1)
