@@ -205,6 +205,23 @@ def test_a_device_that_is_not_there_is_named(hot: str, path: Path) -> None:
         load_index(path, hot=hot)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("hot", TIERS)
+def test_a_forked_child_searches_as_its_parent(path: Path, hot: str) -> None:
+    index = load_index(path, hot=hot)
+    warm(index)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert_equal(index, in_memory())
+            warm(index, EXCHANGED_EVERY)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_without_hot_it_is_read_into_memory(path: Path) -> None:
     index = load_index(path, hot=None)
     assert index.tier_counts == {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ class Copies(NamedTuple):
         squares: ``[n]``, their squared lengths.
         labels: ``[n]``.
         clusters: ``[n]``, of each vector.
+        places: where the vectors of a cluster begin and end.
         is_valid: ``[clusters]``, which of all clusters are among them, as they are.
     """
 
@@ -44,6 +45,7 @@ class Copies(NamedTuple):
     squares: Any
     labels: Any
     clusters: Any
+    places: Mapping[int, tuple[int, int]]
     is_valid: npt.NDArray[np.bool_]
 
 
@@ -65,11 +67,15 @@ class DeviceLists:
         self._torch = _torch()
         self._metric = metric
         self._pid = os.getpid()
-        self._nothing = np.empty((0, dimension), np.float32), np.empty(0, np.int64)
-        self._num_clusters = num_clusters
         self.name = device
+        none = [self._there(np.empty((0, dimension), np.float32))]
+        none += [
+            none[0].sum(1),
+            self._there(np.empty(0, np.int64)),
+            self._there(np.empty(0, np.int64)),
+        ]
         #: what is there; whoever scans takes it once
-        self.copies = self.copy([], [])
+        self.copies = Copies(*none, {}, np.zeros(num_clusters, dtype=bool))
         #: why it is not used any more; None while it is
         self.fault: str | None = None
 
@@ -84,16 +90,36 @@ class DeviceLists:
         return None
 
     def copy(self, clusters: Sequence[int], lists: Sequence[ClusterList]) -> Copies:
-        """Return copies of lists on the device; RuntimeError if it has no room, or is gone."""
-        no_vectors, no_labels = self._nothing
-        vectors = np.concatenate([no_vectors, *(one.vectors for one in lists)])
-        labels = np.concatenate([no_labels, *(one.labels for one in lists)])
-        owners = np.repeat(np.array(clusters, dtype=np.int64), [len(one) for one in lists])
-        is_valid = np.zeros(self._num_clusters, dtype=bool)
+        """Return copies of all lists, made there of those that are there already.
+
+        Until it is used in place of the others, both take memory.
+
+        Raises:
+            RuntimeError: the device has no room, or is gone.
+        """
+        cat, now = self._torch.cat, self.copies
+        vectors, labels, owners, places = (
+            [now.vectors[:0]],
+            [now.labels[:0]],
+            [now.clusters[:0]],
+            {},
+        )
+        end = 0
+        for cluster, one in zip(clusters, lists, strict=True):
+            if now.is_valid[cluster]:
+                start, stop = now.places[cluster]
+                parts = now.vectors[start:stop], now.labels[start:stop], now.clusters[start:stop]
+            else:
+                owner = np.full(len(one), cluster, dtype=np.int64)
+                parts = self._there(one.vectors), self._there(one.labels), self._there(owner)
+            for column, part in zip((vectors, labels, owners), parts, strict=True):
+                column.append(part)
+            places[cluster] = end, end + len(one)
+            end += len(one)
+        is_valid = np.zeros_like(now.is_valid)
         is_valid[[*clusters]] = True
-        there = self._there(vectors)
-        squares = there.square().sum(1)
-        return Copies(there, squares, self._there(labels), self._there(owners), is_valid)
+        there = cat(vectors)
+        return Copies(there, there.square().sum(1), cat(labels), cat(owners), places, is_valid)
 
     def forget(self, clusters: Sequence[int]) -> None:
         """Have clusters that have changed be scanned no more."""
