@@ -44,7 +44,7 @@ from bench.measure import median, rotate
 from bench.results import Row, SuiteResult, median_row, sizes_of
 from bench.vectors import IndexSize, build_index, held_by
 from rag_accel.engines.retrieval import DocumentIndex, load_index, save_index
-from rag_accel.engines.retrieval.vectors.cluster_list import num_bytes
+from rag_accel.engines.retrieval.vectors.inverted_list import num_bytes
 from rag_accel.engines.retrieval.vectors.tiered import TieredVectors
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope, load_faiss
 

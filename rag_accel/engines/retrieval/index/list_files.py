@@ -1,6 +1,6 @@
 """The layout of a stored index whose lists are read where they lie in its file.
 
-After a margin to the first whole page come the lists of all clusters, each as a ``ClusterList``,
+After a margin to the first whole page come the lists of all clusters, each as a ``InvertedList``,
 with documents named by their place in the order of insertion. They have a checksum each, which is
 compared when a list is first read: comparing all would read the whole file.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.file_format import PREAMBLE, damaged, part_start
 from rag_accel.engines.retrieval.index.store import ListsSnapshot
-from rag_accel.engines.retrieval.vectors.cluster_list import Bytes, ClusterList, num_bytes
+from rag_accel.engines.retrieval.vectors.inverted_list import Bytes, InvertedList, num_bytes
 
 #: the part that is not read but mapped
 LISTS = "lists"
@@ -28,7 +28,7 @@ _PAGE = 4096
 class StoredLists(NamedTuple):
     """Lists in a file, and the sum that each is to have."""
 
-    lists: tuple[ClusterList, ...]
+    lists: tuple[InvertedList, ...]
     sums: Labels
     path: Path
 
@@ -50,7 +50,7 @@ def list_parts(snapshot: ListsSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]
         for cluster, one in enumerate(snapshot.lists):
             places = np.searchsorted(snapshot.labels, one.labels)
             clusters[places] = cluster
-            data = ClusterList.of(one.vectors, places).data
+            data = InvertedList.of(one.vectors, places).data
             sums.append(zlib.crc32(data.data))
             yield data.tobytes()
 
@@ -87,7 +87,7 @@ def map_lists(
         raise damaged(path, f"lists of {ends[-1]} bytes", f"{total} bytes")
     data = mapped(file)
     lists = tuple(
-        ClusterList(data[start + end - num_bytes(size, dimension) : start + end], size, dimension)
+        InvertedList(data[start + end - num_bytes(size, dimension) : start + end], size, dimension)
         for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)
     )
     return StoredLists(lists, sums, path)

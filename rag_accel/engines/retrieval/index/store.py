@@ -28,11 +28,11 @@ from rag_accel.engines.retrieval.vectors.checks import (
     checked_vectors,
     copy_document,
 )
-from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece
 from rag_accel.engines.retrieval.vectors.device_lists import check_device
 from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, StopReport
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
 from rag_accel.engines.retrieval.vectors.nearest import (
     Hits,
@@ -93,7 +93,7 @@ class ListsSnapshot:
     documents: tuple[Document, ...]
     labels: Labels
     centroids: Vectors
-    lists: Sequence[ClusterList]
+    lists: Sequence[InvertedList]
     max_norm: float
     calibration: Mapping[str, Any] | None = None
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rag_accel.engine_api.line_fit import LineFit
 from rag_accel.engines.retrieval.index.documents import Labels
-from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores
 from rag_accel.errors import ConfigError
@@ -89,7 +89,7 @@ class DeviceLists:
             return "torch's float32 products are set to a lower precision than 'highest'"
         return None
 
-    def copy(self, clusters: Sequence[int], lists: Sequence[ClusterList]) -> Copies:
+    def copy(self, clusters: Sequence[int], lists: Sequence[InvertedList]) -> Copies:
         """Return copies of all lists, made there of those that are there already.
 
         Until it is used in place of the others, both take memory.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engines.retrieval.index.documents import Labels
-from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists, made_aligned
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece, advance
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
@@ -171,9 +171,9 @@ class IvfVectors:
         order = np.argsort(labels)
         return labels[order], clusters[order]
 
-    def lists(self) -> Sequence[ClusterList]:
+    def lists(self) -> Sequence[InvertedList]:
         """Return the list of each cluster; not to be changed."""
-        held, made = self.faiss_index.invlists, list[ClusterList]()
+        held, made = self.faiss_index.invlists, list[InvertedList]()
         for cluster, size in enumerate(self.cluster_sizes().tolist()):
             vectors = np.empty((size, self.dimension), dtype=np.float32)
             labels = np.empty(size, dtype=np.int64)
@@ -181,7 +181,7 @@ class IvfVectors:
                 codes = self._faiss.rev_swig_ptr(held.get_codes(cluster), vectors.nbytes)
                 vectors[:] = codes.view(np.float32).reshape(vectors.shape)
                 labels[:] = self._faiss.rev_swig_ptr(held.get_ids(cluster), size)
-            made.append(ClusterList.of(vectors, labels))
+            made.append(InvertedList.of(vectors, labels))
         return made
 
     def clusters_of(self, labels: Labels) -> Labels:

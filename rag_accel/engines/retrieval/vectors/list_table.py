@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_accel.engines.retrieval.index.documents import Labels
-from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.spec import Metric
 from rag_accel.engines.retrieval.vectors.vectors import faiss_metric, load_faiss
 
@@ -36,7 +36,7 @@ class ListTable(ClusterLists):
         self,
         quantizer: Any,
         metric: Metric,
-        lists: Sequence[ClusterList],
+        lists: Sequence[InvertedList],
         rows: _Rows | None = None,
     ) -> None:
         faiss = load_faiss()
@@ -56,7 +56,7 @@ class ListTable(ClusterLists):
         #: ``[clusters]``
         self.sizes: Labels = rows[:, 0].astype(np.int64)
 
-    def replaced(self, changed: Mapping[int, ClusterList]) -> ListTable:
+    def replaced(self, changed: Mapping[int, InvertedList]) -> ListTable:
         """Return a table of the same lists but for some clusters."""
         lists, rows = [*self.lists], self._rows.copy()
         for cluster, one in changed.items():
@@ -64,6 +64,6 @@ class ListTable(ClusterLists):
         return ListTable(self._quantizer, self._metric, lists, rows)
 
 
-def _row(one: ClusterList) -> tuple[int, int, int]:
+def _row(one: InvertedList) -> tuple[int, int, int]:
     """Return FAISS's struct for a list: its size, for how many there is room, where it begins."""
     return len(one), len(one) + len(one) % 2, one.data.ctypes.data

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_accel.engines.retrieval.index.documents import Labels
-from rag_accel.engines.retrieval.vectors.cluster_list import ClusterList, num_bytes
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan
 from rag_accel.engines.retrieval.vectors.device_lists import Copies, DeviceLists, LearnedGain
 from rag_accel.engines.retrieval.vectors.hot_clusters import HotClusters
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList, num_bytes
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
 from rag_accel.engines.retrieval.vectors.list_table import ListTable
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Vectors, norms
@@ -55,7 +55,7 @@ class TieredVectors(IvfVectors):
         self,
         spec: IndexSpec,
         centroids: Vectors,
-        lists: Sequence[ClusterList],
+        lists: Sequence[InvertedList],
         clusters: Labels,
         max_norm: float,
         check: Callable[[int], None] = nothing_to_check,
@@ -114,12 +114,12 @@ class TieredVectors(IvfVectors):
                 self._clusters = np.concatenate([self._clusters, room])
             # First, so that ``remove`` finds them wherever this is broken off.
             self._clusters[rows.labels] = rows.clusters
-            changed = dict[int, ClusterList]()
+            changed = dict[int, InvertedList]()
             for cluster in clusters.tolist():
                 old, mine = self._lists.lists[cluster], rows.clusters == cluster
                 vectors = np.concatenate([old.vectors, rows.vectors[mine]])
                 labels = np.concatenate([old.labels, rows.labels[mine]])
-                changed[cluster] = ClusterList.of(vectors, labels)
+                changed[cluster] = InvertedList.of(vectors, labels)
             self._change(changed)
 
     def remove(self, labels: Labels) -> None:
@@ -129,12 +129,12 @@ class TieredVectors(IvfVectors):
         clusters = np.unique(self._clusters[labels])
         self._require_whole(clusters)
         with self._lock.lock:
-            changed = dict[int, ClusterList]()
+            changed = dict[int, InvertedList]()
             for cluster in clusters.tolist():
                 old = self._lists.lists[cluster]
                 is_left = ~np.isin(old.labels, labels)
                 if not is_left.all():  # else an ``add`` was broken off before
-                    changed[cluster] = ClusterList.of(old.vectors[is_left], old.labels[is_left])
+                    changed[cluster] = InvertedList.of(old.vectors[is_left], old.labels[is_left])
             self._change(changed)
             self._clusters[labels] = _ABSENT
 
@@ -159,7 +159,7 @@ class TieredVectors(IvfVectors):
     def clusters_of(self, labels: Labels) -> Labels:
         return self._clusters[labels]
 
-    def lists(self) -> Sequence[ClusterList]:
+    def lists(self) -> Sequence[InvertedList]:
         self._require_whole(np.arange(self.num_clusters))
         return self._lists.lists
 
@@ -300,14 +300,14 @@ class TieredVectors(IvfVectors):
             now = self._lists.lists
             device.forget([cluster for cluster in hot if now[cluster] is not lists[cluster]])
 
-    def _move(self, lists: Mapping[int, ClusterList], *, is_hot: bool) -> None:
+    def _move(self, lists: Mapping[int, InvertedList], *, is_hot: bool) -> None:
         """Have clusters that did not change read in other places."""
         lists = {at: one for at, one in lists.items() if not self._is_changed[at]}
         if lists:
             self._lists = self._lists.replaced(lists)
             self._hot.is_hot[[*lists]] = is_hot
 
-    def _change(self, lists: Mapping[int, ClusterList]) -> None:
+    def _change(self, lists: Mapping[int, InvertedList]) -> None:
         if not lists:
             return
         self._is_changed[[*lists]] = True

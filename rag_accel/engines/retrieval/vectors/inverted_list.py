@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 _LABEL_BYTES, _NUMBER_BYTES = 8, 4
 
 
-class ClusterList:
+class InvertedList:
     """The vectors of one cluster, then their labels, in one piece of memory that never changes.
 
     Room for an even number of vectors lies before the labels, which begin at a multiple of eight.
@@ -38,7 +38,7 @@ class ClusterList:
         self.labels: Labels = data[start:].view(np.int64)
 
     @classmethod
-    def of(cls, vectors: Vectors, labels: Labels) -> ClusterList:
+    def of(cls, vectors: Vectors, labels: Labels) -> InvertedList:
         """Return a list in memory of copies, sorted by label."""
         size, dimension = vectors.shape
         made = cls(np.zeros(num_bytes(size, dimension), dtype=np.uint8), size, dimension)
@@ -46,9 +46,9 @@ class ClusterList:
         made.vectors[:], made.labels[:] = vectors[order], labels[order]
         return made
 
-    def copy(self) -> ClusterList:
+    def copy(self) -> InvertedList:
         """Return the same list in other memory."""
-        return ClusterList(self.data.copy(), len(self), self.vectors.shape[1])
+        return InvertedList(self.data.copy(), len(self), self.vectors.shape[1])
 
     def __len__(self) -> int:
         return len(self.labels)
