@@ -68,14 +68,11 @@ class DeviceLists:
         self._metric = metric
         self._pid = os.getpid()
         self.name = device
-        none = [self._there(np.empty((0, dimension), np.float32))]
-        none += [
-            none[0].sum(1),
-            self._there(np.empty(0, np.int64)),
-            self._there(np.empty(0, np.int64)),
-        ]
+        vectors, labels = np.empty((0, dimension), np.float32), np.empty(0, np.int64)
+        none, places = self._there(labels), dict[int, tuple[int, int]]()
+        there, is_valid = self._there(vectors), np.zeros(num_clusters, dtype=bool)
         #: what is there; whoever scans takes it once
-        self.copies = Copies(*none, {}, np.zeros(num_clusters, dtype=bool))
+        self.copies = Copies(there, there.sum(1), none, none, places, is_valid)
         #: why it is not used any more; None while it is
         self.fault: str | None = None
 
@@ -98,13 +95,8 @@ class DeviceLists:
             RuntimeError: the device has no room, or is gone.
         """
         cat, now = self._torch.cat, self.copies
-        vectors, labels, owners, places = (
-            [now.vectors[:0]],
-            [now.labels[:0]],
-            [now.clusters[:0]],
-            {},
-        )
-        end = 0
+        vectors, labels, owners = [now.vectors[:0]], [now.labels[:0]], [now.clusters[:0]]
+        places, end = dict[int, tuple[int, int]](), 0
         for cluster, one in zip(clusters, lists, strict=True):
             if now.is_valid[cluster]:
                 start, stop = now.places[cluster]

@@ -49,7 +49,7 @@ class HotClusters:
         """Return the clusters to take in, hottest first, and those that make room for them.
 
         Args:
-            num_bytes: ``[clusters]``, of each; 0 of one that takes no part.
+            num_bytes: ``[clusters]``; 0 for a cluster that is left out.
         """
         counts, sizes = self._counts.tolist(), num_bytes.tolist()
         takes_part = (num_bytes > 0) & (self._counts > 0)
