@@ -20,6 +20,8 @@ from rag_accel.errors import ConfigError
 
 ORDERS: tuple[Order, ...] = ("centroid", "mixed")
 HOTTEST = 0.2
+#: of all vectors, those that have room in a faster memory
+HOT_SHARES = (0.1, 0.33)
 _MOST_RESULTS = 1_000
 
 
@@ -62,7 +64,8 @@ def measure_corpus(index: IvfVectors, queries: Vectors, k: int) -> dict[str, flo
     """Compare each search for ``queries: [n, dim]``, two or more, with the one before it.
 
     Return shares by name: of results as in HedraRAG's Figures 7 and 9a, of the vectors that a
-    search reads until it has found all results, and of all vectors read as in Figure 8.
+    search reads until it has found all results, of all vectors read as in Figure 8, and of those
+    that a memory of some size would hold (section 4.4).
     """
     searches = follow_searches(index, queries[:-1], queries[1:], k)
     are_in = [
@@ -89,9 +92,16 @@ def measure_corpus(index: IvfVectors, queries: Vectors, k: int) -> dict[str, flo
         found[f"{name}, p90"] = float(np.percentile(shares, 90))
     read = [search.last.searched for search in searches] + [searches[-1].scan.clusters]
     times = np.bincount(np.concatenate(read), minlength=index.num_clusters)
-    vectors = np.sort(times * index.cluster_sizes())[::-1]
-    hottest = vectors[: math.ceil(HOTTEST * len(vectors))].sum() / max(1, vectors.sum())
+    sizes = index.cluster_sizes()
+    read_vectors = times * sizes
+    total = max(1, read_vectors.sum())
+    hottest = np.sort(read_vectors)[::-1][: math.ceil(HOTTEST * len(sizes))].sum() / total
     found[f"of vectors read are in the most read {HOTTEST:.0%} of the clusters"] = float(hottest)
+    hot_first = np.argsort(-times, kind="stable")
+    for share in HOT_SHARES:
+        fit = hot_first[np.cumsum(sizes[hot_first]) <= share * sizes.sum()]
+        name = f"of vectors read are hot where hot_bytes is {share:.0%} of the clusters' bytes"
+        found[name] = float(read_vectors[fit].sum() / total)
     return found
 
 

@@ -50,6 +50,7 @@ from bench.suites import (
     speculation,
     stacks,
     suite_names,
+    tiers,
     together,
 )
 from bench.together.material import Material as ProgramMaterial
@@ -203,6 +204,9 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     ),
     "stacks": lambda given: stacks.run(True, stacks.Sizes(2, 1, 2), given.folder),
     "overhead": _overhead,
+    "tiers": lambda given: tiers.run(
+        True, tiers.Sizes(IndexSize(3_000, 24, 4, 16), 12, 4, 3, 2, asked=40), Path(given.folder)
+    ),
     "together": lambda given: together.run(
         True, together.Sizes(3, 9, 18, 4, 1, 1, 1, 2, 3, 24, 1), given.of_programs(8)
     ),

@@ -94,11 +94,11 @@ class RetrievalEngine(SteppedSearches):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the counts of searches in pieces, and of early stops if there may be any."""
-        return {**super().counts, **self._index.stop_counts}
+        """Return the counts of searches in pieces, of early stops and of hot clusters, if any."""
+        return {**super().counts, **self._index.stop_counts, **self._index.tier_counts}
 
     def describe_parts(self) -> tuple[str, ...]:
-        return (*super().describe_parts(), *map(str, self._index.stopping))
+        return (*super().describe_parts(), *map(str, self._index.stopping), *self._index.tier_text)
 
     def step(self, budget: StepBudget) -> Sequence[EngineOutput]:
         """Search, then ingest, on ``budget.threads`` threads."""

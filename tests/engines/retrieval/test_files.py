@@ -24,7 +24,7 @@ from rag_accel.engines.retrieval import (
     read_header,
     save_index,
 )
-from rag_accel.engines.retrieval.index.file_format import FORMAT_VERSION, MAGIC, write_parts
+from rag_accel.engines.retrieval.index.file_format import LISTS_VERSION, MAGIC, write_parts
 from rag_accel.errors import ConfigError, DocumentError, IndexFileError
 
 Maker = Callable[..., Any]
@@ -131,9 +131,9 @@ def test_an_index_of_another_dimension_is_refused(stored: bytes, path: Path) -> 
 
 
 def test_a_newer_file_is_refused_by_its_version(stored: bytes, path: Path) -> None:
-    newer = (FORMAT_VERSION + 1).to_bytes(4, "little")
+    newer = (LISTS_VERSION + 1).to_bytes(4, "little")
     path.write_bytes(stored[: len(MAGIC)] + newer + stored[len(MAGIC) + 4 :])
-    with pytest.raises(IndexFileError, match=r"found version 2; valid: version 1; next: use"):
+    with pytest.raises(IndexFileError, match=r"found version 3; valid: version 1 or 2; next: use"):
         load_index(path)
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -22,6 +23,8 @@ from rag_accel.errors import IndexFileError
 
 FORMAT_NAME = "rag_accel.document_index"
 FORMAT_VERSION = 1
+#: of files whose lists of clusters are read where they lie
+LISTS_VERSION = 2
 MAGIC = b"\x89RAGIDX\n"
 END_MAGIC = b"\nRAGEND\n"
 PREAMBLE = struct.Struct("<8sI")
@@ -34,12 +37,13 @@ def write_parts(
     file: BinaryIO,
     parts: Iterable[tuple[str, Iterable[bytes]]],
     fields: Mapping[str, Any],
+    version: int = FORMAT_VERSION,
 ) -> None:
     """Write the whole file: named parts, each from its blocks, then ``fields`` in the footer."""
-    preamble = PREAMBLE.pack(MAGIC, FORMAT_VERSION)
+    preamble = PREAMBLE.pack(MAGIC, version)
     file.write(preamble)
     table = [_write_part(file, name, blocks) for name, blocks in parts]
-    header = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION, **fields, "parts": table}
+    header = {"format": FORMAT_NAME, "format_version": version, **fields, "parts": table}
     footer = json.dumps(header).encode("ascii")
     file.write(footer)
     file.write(TAIL.pack(_footer_digest(preamble, footer), len(footer), END_MAGIC))
@@ -70,12 +74,14 @@ def read_footer(file: io.BufferedReader, path: Path) -> dict[str, Any]:
 
 
 def read_parts(
-    file: io.BufferedReader, path: Path, footer: Mapping[str, Any]
+    file: io.BufferedReader, path: Path, footer: Mapping[str, Any], but: Container[str] = ()
 ) -> dict[str, bytearray]:
-    """Read every part and compare it with its checksum; IndexFileError where it differs."""
-    file.seek(PREAMBLE.size)
+    """Read every part but some and compare it with its checksum; IndexFileError if it differs."""
     parts: dict[str, bytearray] = {}
     for entry in footer["parts"]:
+        if entry["name"] in but:
+            continue
+        file.seek(part_start(footer, entry["name"]))
         data = bytearray(entry["size"])
         if file.readinto(data) != len(data):
             raise damaged(path, f"part {entry['name']} is cut short", f"{len(data)} bytes")
@@ -85,6 +91,12 @@ def read_parts(
             )
         parts[entry["name"]] = data
     return parts
+
+
+def part_start(footer: Mapping[str, Any], name: str) -> int:
+    """Return where a part begins in its file."""
+    before = itertools.takewhile(lambda entry: entry["name"] != name, footer["parts"])
+    return PREAMBLE.size + sum(entry["size"] for entry in before)
 
 
 def damaged(path: Path, found: str, valid: str) -> IndexFileError:
@@ -121,12 +133,12 @@ def _check_preamble(preamble: bytes, path: Path) -> None:
     if len(preamble) < PREAMBLE.size:
         raise damaged(path, f"{len(preamble)} bytes", "a complete file; this one is cut short")
     version = PREAMBLE.unpack(preamble)[1]
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, LISTS_VERSION):
         raise IndexFileError(
             "a stored index of another format version",
             where=str(path),
             found=f"version {version}",
-            valid=f"version {FORMAT_VERSION}",
+            valid=f"version {FORMAT_VERSION} or {LISTS_VERSION}",
             hint="use the version of rag-accel that wrote it or a newer one, "
             "or build the index again from its documents",
         )

@@ -7,10 +7,11 @@ float32; FAISS's own serialisation is not used, because reading it trusts its by
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,33 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_accel.engine_api import Document
+from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.file_format import (
+    FORMAT_VERSION,
+    LISTS_VERSION,
     damaged,
     read_footer,
     read_parts,
     write_parts,
 )
-from rag_accel.engines.retrieval.index.store import DocumentIndex, IndexSnapshot, TrainedClusters
+from rag_accel.engines.retrieval.index.list_files import LISTS, list_parts, map_lists
+from rag_accel.engines.retrieval.index.store import (
+    DocumentIndex,
+    IndexSnapshot,
+    ListsSnapshot,
+    TrainedClusters,
+)
 from rag_accel.engines.retrieval.vectors.checks import checked_vectors
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors
 from rag_accel.errors import ConfigError, DocumentError, EngineOutputError, IndexFileError
 from rag_accel.system.files import replaced_file
 
 BLOCK_ROWS = 4096
+#: stands for what a file says
+AS_SAVED = "as saved"
+
+_LATER_FIELDS = ("stop", "hot", "hot_bytes")
+_UNREADABLE = (KeyError, TypeError, ValueError, RecursionError, EngineOutputError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +81,31 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
     Raises:
         ConfigError: the fingerprint is not text.
         DocumentError: metadata that JSON does not give back equal; names document and key.
+        IndexFileError: the index has its clusters in the file at ``path``, and another process has
+            put another one there.
         OSError: the file cannot be written.
     """
     if not isinstance(fingerprint, str):
         raise ConfigError(
             "bad fingerprint", where="fingerprint", found=repr(fingerprint), valid="text"
         )
-    snapshot = index.snapshot()
-    with replaced_file(Path(path).resolve()) as file:
-        write_parts(file, _parts(snapshot), _fields(snapshot, fingerprint))
+    target = Path(path).resolve()
+    _require_own(index, target)
+    if index.spec.hot != "ram" or not index.is_trained:
+        snapshot = index.snapshot()
+        num_clusters = len(snapshot.clusters.centroids) if snapshot.clusters else 0
+        parts, version = _parts(snapshot), FORMAT_VERSION
+    else:
+        snapshot = index.lists_snapshot()
+        num_clusters, parts, version = len(snapshot.lists), _list_parts(snapshot), LISTS_VERSION
+    fields = _fields(index.spec, len(snapshot.documents), num_clusters, fingerprint)
+    if isinstance(snapshot, ListsSnapshot):
+        fields["max_norm"] = snapshot.max_norm
+    with replaced_file(target) as file:
+        write_parts(file, parts, fields, version)
+        inode = os.fstat(file.fileno()).st_ino
+    if index.origin is not None and index.origin[0] == target:
+        index.origin = target, inode
 
 
 def load_index(
@@ -83,18 +114,27 @@ def load_index(
     fingerprint: str | None = None,
     dimension: int | None = None,
     metric: Metric | None = None,
+    hot: str | None = AS_SAVED,
+    hot_bytes: int | None = None,
 ) -> DocumentIndex:
     """Read an index written by ``save_index``; it answers as the saved one did.
+
+    With ``hot="ram"`` its clusters stay in the file, which may be replaced but not be written to as
+    long as the index is used. A file that was saved without is written again for that, once.
 
     Args:
         path: the file to read.
         fingerprint: refuse an index whose vectors another embedder made.
         dimension: refuse an index of another dimension.
         metric: refuse an index that compares otherwise.
+        hot: as ``IndexSpec.hot``; by default as it was saved.
+        hot_bytes: as ``IndexSpec.hot_bytes``; by default as it was saved.
 
     Raises:
-        IndexFileError: the file is damaged, foreign, of another version or not the expected one.
-        ConfigError: the calibration of its early stops is of other clusters, or unreadable.
+        IndexFileError: the file is damaged, foreign, of another version or not the expected one;
+            or it was saved without ``hot``, and cannot be written again.
+        ConfigError: the calibration of its early stops is of other clusters, or unreadable; or
+            ``hot`` or ``hot_bytes`` do not fit the index.
         OSError: the file cannot be read.
     """
     source = Path(path)
@@ -102,8 +142,80 @@ def load_index(
         footer = read_footer(file, source)
         header = _header(footer, source)
         _check_expected(header, source, fingerprint, dimension, metric)
-        parts = read_parts(file, source, footer)
-    return DocumentIndex.from_snapshot(_snapshot(header, parts, source))
+        spec = header.spec if hot == AS_SAVED else replace(header.spec, hot=hot)
+        spec = spec if hot_bytes is None else replace(spec, hot_bytes=hot_bytes)
+        if footer["format_version"] == LISTS_VERSION:
+            return _over_lists(file, source, footer, replace(header, spec=spec))
+        index = DocumentIndex.from_snapshot(
+            _snapshot(replace(header, spec=spec), read_parts(file, source, footer), source)
+        )
+    if spec.hot != "ram" or not index.is_trained:
+        return index
+    _write_lists(index, source, header.fingerprint)
+    return load_index(path, hot=hot, hot_bytes=hot_bytes)
+
+
+def _write_lists(index: DocumentIndex, path: Path, fingerprint: str) -> None:
+    try:
+        save_index(index, path, fingerprint)
+    except OSError as error:
+        raise IndexFileError(
+            "a stored index without lists that can be read where they lie",
+            where=str(path),
+            found=f"a file of version {FORMAT_VERSION}, which cannot be written again: {error}",
+            valid=f"version {LISTS_VERSION}, as an index with hot='ram' is saved",
+            hint="copy it to where it can be written, load it there once, or give hot=None",
+        ) from error
+
+
+def _over_lists(
+    file: io.BufferedReader, path: Path, footer: Mapping[str, Any], header: IndexHeader
+) -> DocumentIndex:
+    """Return the index of a file whose lists are read where they lie; or in memory."""
+    spec, count = header.spec, header.count
+    parts = read_parts(file, path, footer, but={LISTS})
+    try:
+        documents, clusters = _documents(parts), _assignments(parts)
+        centroids = _vectors(parts["centroids"], header.num_clusters, spec.dimension, "centroid")
+        calibration = json.loads(parts.get("calibration", b"null"))
+        stored = map_lists(file, path, footer, parts, spec.dimension)
+        max_norm = float(footer["max_norm"])
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    _check_contents(header, documents, clusters, path)
+    sizes = np.bincount(clusters, minlength=header.num_clusters)
+    if not np.array_equal(sizes, [len(one) for one in stored.lists]):
+        raise damaged(path, "lists of other sizes than assignments", "as its footer says")
+    if spec.hot != "ram":
+        vectors = np.empty((count, spec.dimension), dtype=np.float32)
+        for cluster, one in enumerate(stored.lists):
+            stored.check(cluster)
+            vectors[one.labels] = one.vectors
+        trained = TrainedClusters(centroids, clusters)
+        return DocumentIndex.from_snapshot(
+            IndexSnapshot(spec, documents, vectors, trained, calibration)
+        )
+    labels = np.arange(count, dtype=np.int64)
+    snapshot = ListsSnapshot(
+        spec, documents, labels, centroids, stored.lists, max_norm, calibration
+    )
+    index = DocumentIndex.over_lists(snapshot, clusters, stored.check)
+    index.origin = path.resolve(), os.fstat(file.fileno()).st_ino
+    return index
+
+
+def _require_own(index: DocumentIndex, target: Path) -> None:
+    """Raise IndexFileError if another file lies where an index has its clusters."""
+    if index.origin is None or index.origin[0] != target or not target.exists():
+        return
+    if target.stat().st_ino != index.origin[1]:
+        raise IndexFileError(
+            "a stored index that was written again since it was loaded",
+            where=str(target),
+            found="another file, whose edits would be lost",
+            valid="the file that was loaded, or another path",
+            hint="load it and make your edits again, or save the index under another name",
+        )
 
 
 def read_header(path: str | os.PathLike[str]) -> IndexHeader:
@@ -113,15 +225,24 @@ def read_header(path: str | os.PathLike[str]) -> IndexHeader:
         return _header(read_footer(file, source), source)
 
 
-def _fields(snapshot: IndexSnapshot, fingerprint: str) -> dict[str, Any]:
-    spec = asdict(snapshot.spec)
+def _fields(spec: IndexSpec, count: int, num_clusters: int, fingerprint: str) -> dict[str, Any]:
+    fields = asdict(spec)
     return {
-        "stop": spec.pop("stop"),  # apart: an older reader refuses an unknown field of the spec
-        "spec": spec,
-        "count": len(snapshot.documents),
-        "num_clusters": len(snapshot.clusters.centroids) if snapshot.clusters else 0,
+        # Apart: an older reader refuses an unknown field of the spec.
+        **{name: fields.pop(name) for name in _LATER_FIELDS},
+        "spec": fields,
+        "count": count,
+        "num_clusters": num_clusters,
         "fingerprint": fingerprint,
     }
+
+
+def _list_parts(snapshot: ListsSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]:
+    yield from list_parts(snapshot)
+    yield "documents", map(_document_line, snapshot.documents)
+    yield "centroids", _blocks(snapshot.centroids, "<f4")
+    if snapshot.calibration is not None:
+        yield "calibration", iter([json.dumps(snapshot.calibration).encode("ascii")])
 
 
 def _parts(snapshot: IndexSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -171,7 +292,8 @@ def _not_json(document: Document) -> DocumentError:
 
 def _header(footer: Mapping[str, Any], path: Path) -> IndexHeader:
     try:
-        spec = IndexSpec(**footer["spec"], stop=footer.get("stop"))
+        later = {name: footer[name] for name in _LATER_FIELDS if name in footer}
+        spec = IndexSpec(**footer["spec"], **later)
         header = IndexHeader(spec, footer["count"], footer["num_clusters"], footer["fingerprint"])
     except (KeyError, TypeError, ConfigError) as error:
         raise damaged(
@@ -216,21 +338,32 @@ def _unexpected(what: str, path: Path, found: str, valid: str, source: str) -> I
 def _snapshot(header: IndexHeader, parts: Mapping[str, bytearray], path: Path) -> IndexSnapshot:
     spec, count = header.spec, header.count
     try:
-        documents = tuple(map(_document, parts["documents"].splitlines()))
+        documents = _documents(parts)
         vectors = _vectors(parts["vectors"], count, spec.dimension, "vector of document")
         clusters, calibration = None, json.loads(parts.get("calibration", b"null"))
         if header.num_clusters:
             clusters = TrainedClusters(
                 _vectors(parts["centroids"], header.num_clusters, spec.dimension, "centroid"),
-                np.frombuffer(parts["assignments"], dtype="<i8").astype(np.int64),
+                _assignments(parts),
                 _ranges(parts["ranges"], spec.dimension) if spec.codes else None,
             )
-    except (KeyError, TypeError, ValueError, RecursionError, EngineOutputError) as error:
-        raise damaged(
-            path, f"unreadable contents ({error})", "contents as its footer says"
-        ) from error
-    _check_contents(header, documents, clusters, path)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    assignments = None if clusters is None else clusters.assignments
+    _check_contents(header, documents, assignments, path)
     return IndexSnapshot(spec, documents, vectors, clusters, calibration)
+
+
+def _unreadable(path: Path, error: Exception) -> IndexFileError:
+    return damaged(path, f"unreadable contents ({error})", "contents as its footer says")
+
+
+def _documents(parts: Mapping[str, bytearray]) -> tuple[Document, ...]:
+    return tuple(map(_document, parts["documents"].splitlines()))
+
+
+def _assignments(parts: Mapping[str, bytearray]) -> Labels:
+    return np.frombuffer(parts["assignments"], dtype="<i8").astype(np.int64)
 
 
 def _document(line: bytes | bytearray) -> Document:
@@ -258,7 +391,7 @@ def _ranges(data: bytearray, dimension: int) -> Vectors:
 def _check_contents(
     header: IndexHeader,
     documents: tuple[Document, ...],
-    clusters: TrainedClusters | None,
+    assignments: Labels | None,
     path: Path,
 ) -> None:
     ids = {document.id for document in documents}
@@ -268,9 +401,9 @@ def _check_contents(
             f"{len(documents)} documents with {len(ids)} different ids",
             f"{header.count} documents, each with an id of its own",
         )
-    if clusters is None:
+    if assignments is None:
         return
-    assignments, end = clusters.assignments, header.num_clusters
+    end = header.num_clusters
     if assignments.shape != (header.count,) or not np.all((assignments >= 0) & (assignments < end)):
         raise damaged(
             path, "assignments to clusters that do not exist", f"{header.count} from 0 to {end - 1}"

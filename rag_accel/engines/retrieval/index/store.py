@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rag_accel.engine_api import Document, Engine, ScoredDocument
 from rag_accel.engines.retrieval.index.contents import NO_LABELS, ContentChange, State
-from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.index.documents import DocumentTable, Labels
 from rag_accel.engines.retrieval.index.locks import IndexLock
 from rag_accel.engines.retrieval.vectors.checks import (
     check_count,
@@ -28,8 +29,10 @@ from rag_accel.engines.retrieval.vectors.checks import (
     copy_document,
 )
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece
+from rag_accel.engines.retrieval.vectors.device_lists import check_device
 from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, StopReport
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors, code_ranges
 from rag_accel.engines.retrieval.vectors.nearest import (
     Hits,
@@ -40,6 +43,7 @@ from rag_accel.engines.retrieval.vectors.nearest import (
 )
 from rag_accel.engines.retrieval.vectors.read_order import MOST_LABELS, LastSearch, use_order
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, IndexSpec, Vectors
+from rag_accel.engines.retrieval.vectors.tiered import TieredVectors
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope
 from rag_accel.errors import ConfigError
 from rag_accel.registry import engine_registry
@@ -69,6 +73,28 @@ class IndexSnapshot:
     vectors: Vectors
     clusters: TrainedClusters | None = None
     #: of ``spec.stop``, in values of JSON
+    calibration: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListsSnapshot:
+    """One consistent state of an index with clusters, by cluster; its lists never change.
+
+    Args:
+        documents: by insertion.
+        labels: ``[documents]``, rising: what they are called in the lists.
+        centroids: ``[clusters, dim]``.
+        lists: of each cluster.
+        max_norm: a length that no vector exceeds.
+        calibration: as in ``IndexSnapshot``.
+    """
+
+    spec: IndexSpec
+    documents: tuple[Document, ...]
+    labels: Labels
+    centroids: Vectors
+    lists: Sequence[InvertedList]
+    max_norm: float
     calibration: Mapping[str, Any] | None = None
 
 
@@ -109,6 +135,7 @@ class DocumentIndex:
 
     Raises:
         ImportError: FAISS is not installed.
+        ConfigError: there is no such device as ``spec.hot``, or no torch.
     """
 
     def __init__(self, spec: IndexSpec) -> None:
@@ -116,7 +143,11 @@ class DocumentIndex:
         self._state = State(FlatVectors(spec))
         self._unsettled: ContentChange | None = None  # under way, or broken off
         self._lock = IndexLock()
+        #: the file that its clusters are read from, and its inode; None if they are in memory
+        self.origin: tuple[Path, int] | None = None
         self._stop = None if spec.stop is None else EarlyStop(spec.stop)
+        if spec.hot not in (None, "ram"):
+            check_device(spec.hot)
 
     @classmethod
     def from_snapshot(cls, snapshot: IndexSnapshot) -> DocumentIndex:
@@ -140,6 +171,31 @@ class DocumentIndex:
             if index._stop is not None and snapshot.calibration is not None:
                 index._stop.restore(snapshot.calibration, centroids)
         index._make(index._state.putting(snapshot.documents, snapshot.vectors, assignments))
+        index._state = replace(index._state, vectors=tiered(spec, index._state.vectors))
+        return index
+
+    @classmethod
+    def over_lists(
+        cls, snapshot: ListsSnapshot, clusters: Labels, check: Callable[[int], None]
+    ) -> DocumentIndex:
+        """Build an index over lists that stay where they lie.
+
+        Args:
+            snapshot: with labels from 0 on.
+            clusters: ``[documents]``, the cluster of each.
+            check: raises if a cluster's list is not as it was written; asked before it is read.
+
+        Raises:
+            ConfigError: its calibration is of other clusters, or a cluster exceeds ``hot_bytes``.
+        """
+        index, documents, count = cls(snapshot.spec), DocumentTable(), len(snapshot.documents)
+        held = TieredVectors(
+            snapshot.spec, snapshot.centroids, snapshot.lists, clusters, snapshot.max_norm, check
+        )
+        documents.put(documents.intake(snapshot.documents))
+        index._state = State(held, documents, 1, count, count)
+        if index._stop is not None and snapshot.calibration is not None:
+            index._stop.restore(snapshot.calibration, snapshot.centroids)
         return index
 
     @property
@@ -446,6 +502,35 @@ class DocumentIndex:
             documents = view.documents.in_order()
             return IndexSnapshot(self._spec, documents, vectors, clusters, calibration)
 
+    def lists_snapshot(self) -> ListsSnapshot:
+        """Return the present state of an index with clusters, for saving."""
+        with self._lock.changing():
+            view = self._settled()
+            held = view.vectors
+            assert isinstance(held, IvfVectors), "an index without clusters"
+            calibration = None if self._stop is None else self._stop.saved(held.centroids)
+            return ListsSnapshot(
+                self._spec,
+                view.documents.in_order(),
+                view.documents.labels(),
+                held.centroids,
+                held.lists(),
+                held.max_norm,
+                calibration,
+            )
+
+    @property
+    def tier_counts(self) -> Mapping[str, int]:
+        """Return counts of reads of clusters and of their bytes in memory; empty without a tier."""
+        held = self._state.vectors
+        return held.tier_counts if isinstance(held, TieredVectors) else {}
+
+    @property
+    def tier_text(self) -> tuple[str, ...]:
+        """Return a line on the hot clusters; empty without a tier."""
+        held = self._state.vectors
+        return (held.tier_text,) if isinstance(held, TieredVectors) else ()
+
     def _nearest(
         self, view: State, queries: Vectors, counts: Sequence[int], scope: SearchScope
     ) -> list[Hits]:
@@ -499,7 +584,14 @@ class DocumentIndex:
         state = self._settled()
         labels = state.documents.labels()
         trained = IvfVectors.train(self._spec, labels, state.vectors.gather(labels))
-        self._state = replace(state, vectors=trained)
+        self._state = replace(state, vectors=tiered(self._spec, trained))
+
+
+def tiered(spec: IndexSpec, vectors: FlatVectors | IvfVectors) -> FlatVectors | IvfVectors:
+    """Return vectors in memory with the tier that they are to have: copies on a device, or none."""
+    if spec.hot in (None, "ram") or not isinstance(vectors, IvfVectors):
+        return vectors
+    return TieredVectors.over(spec, vectors)
 
 
 def _counts(k: int | Sequence[int], num_queries: int) -> list[int]:

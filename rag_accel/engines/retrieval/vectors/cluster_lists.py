@@ -54,7 +54,7 @@ class ClusterLists:
         Args:
             queries: ``[n, dim]``.
             count: how many to find; a row that runs out ends with ``NO_LABEL``.
-            clusters: ``[n, m]``.
+            clusters: ``[n, m]``, where -1 stands for none.
             selector: FAISS's; other vectors are skipped.
             sizes: vectors in each cluster.
             coarse: ``[n, m]``, scores of the centroids; where they are not part of a score, none.
@@ -63,7 +63,7 @@ class ClusterLists:
             coarse = np.zeros(clusters.shape, dtype=np.float32)
         threads = self._faiss.omp_get_max_threads()
         if threads > 1 and len(queries) < _QUERIES_PER_THREAD * threads:
-            vectors = sizes[clusters]
+            vectors = np.where(clusters < 0, 0, sizes[clusters])
             if int(vectors.sum()) * queries.shape[1] >= 2 * LEAST_SHARE:
                 rows = zip(queries, clusters, coarse, vectors, strict=True)
                 scans = [

@@ -11,6 +11,7 @@ import numpy as np
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_lists import ClusterLists, made_aligned
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece, advance
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.nearest_clusters import NearestClusters
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Metric, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import (
@@ -33,7 +34,7 @@ class IvfVectors:
 
     With ``codes`` an ``IndexIVFScalarQuantizer`` of the same clusters stands beside it, whose
     candidates are scored again from the vectors. Not to be changed are ``centroids``, ``ranges``,
-    and FAISS's indexes: ``quantizer`` of the centroids, and ``faiss_index`` of the vectors.
+    and FAISS's index of the centroids, ``quantizer``.
 
     Args:
         spec: dimension, metric, ``nprobe``, codes.
@@ -47,7 +48,6 @@ class IvfVectors:
         self._nearest = NearestClusters(centroids, spec.metric)
         self.quantizer = self._nearest.quantizer
         self._lists = self._cluster_lists(spec, len(centroids), None)
-        self.faiss_index = self._lists.index
         self.ranges = ranges
         self._coded: ClusterLists | None = None
         if ranges is not None:
@@ -75,6 +75,11 @@ class IvfVectors:
     @property
     def dimension(self) -> int:
         return self.centroids.shape[1]
+
+    @property
+    def faiss_index(self) -> Any:
+        """Return FAISS's index of the vectors; not to be changed."""
+        return self._lists.index
 
     @property
     def num_clusters(self) -> int:
@@ -165,6 +170,19 @@ class IvfVectors:
             start += size
         order = np.argsort(labels)
         return labels[order], clusters[order]
+
+    def lists(self) -> Sequence[InvertedList]:
+        """Return the list of each cluster; not to be changed."""
+        held, made = self.faiss_index.invlists, list[InvertedList]()
+        for cluster, size in enumerate(self.cluster_sizes().tolist()):
+            vectors = np.empty((size, self.dimension), dtype=np.float32)
+            labels = np.empty(size, dtype=np.int64)
+            if size:
+                codes = self._faiss.rev_swig_ptr(held.get_codes(cluster), vectors.nbytes)
+                vectors[:] = codes.view(np.float32).reshape(vectors.shape)
+                labels[:] = self._faiss.rev_swig_ptr(held.get_ids(cluster), size)
+            made.append(InvertedList.of(vectors, labels))
+        return made
 
     def clusters_of(self, labels: Labels) -> Labels:
         """Return the cluster that each of these present labels lies in."""

@@ -66,6 +66,13 @@ class IndexSpec:
             that reads all of its ``nprobe`` clusters. An IVF index then learns from its own
             searches when the clusters that are left can stay unread, see
             ``DocumentIndex.calibrate``. It is **approximate**; None reads them all.
+        hot: ``"ram"`` leaves the clusters of an IVF index in the file that it was loaded from, and
+            copies those that searches read most into memory (HedraRAG 4.4). Until it is saved and
+            loaded it lies in memory as a whole. A device of torch, such as ``"cuda:0"``, has the
+            copies there, of an index in memory; they are scanned there where that is faster. None
+            makes no copies.
+        hot_bytes: bytes of the copies. Clusters of a file that changed since the index was loaded
+            lie in memory too, and are not counted.
 
     Raises:
         ConfigError: on a value outside its range.
@@ -80,6 +87,8 @@ class IndexSpec:
     codes: str | None = None
     refine: int = 4
     stop: float | None = None
+    hot: str | None = None
+    hot_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", _choice("metric", Metric, self.metric))
@@ -100,6 +109,9 @@ class IndexSpec:
             )
         if self.stop is not None:
             self._check_stop(self.stop)
+        check_positive("hot_bytes", self.hot_bytes)
+        if self.hot is not None:
+            self._check_hot(self.hot)
         if self.dimension > MAX_DIMENSION:
             raise ConfigError(
                 "bad index option",
@@ -116,6 +128,22 @@ class IndexSpec:
                 where="num_clusters",
                 found=self.num_clusters,
                 valid=f"1 to train_size = {self.train_size}",
+            )
+
+    def _check_hot(self, hot: object) -> None:
+        if not isinstance(hot, str):
+            raise ConfigError(
+                "bad index option",
+                where="hot",
+                found=repr(hot),
+                valid="'ram', a device of torch such as 'cuda:0', or None",
+            )
+        if self.kind is not IndexKind.IVF or self.codes is not None:
+            raise ConfigError(
+                "hot clusters of an index that has none of vectors",
+                where="hot",
+                found=f"{hot!r} with kind {self.kind.value!r} and codes {self.codes!r}",
+                valid="kind='ivf' and codes=None, or hot=None",
             )
 
     def _check_stop(self, stop: object) -> None:

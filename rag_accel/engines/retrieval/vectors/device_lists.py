@@ -1,0 +1,190 @@
+"""Copies of hot clusters on a torch device, scanned there while the others are scanned here.
+
+HedraRAG (section 4.4) searches the clusters that its cache on a GPU holds there, the others on the
+processor at the same time, and merges what both found. Products of float32 differ in their last
+bits from device to device: what is found are candidates, as FAISS's are (``nearest.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_accel.engine_api.line_fit import LineFit
+from rag_accel.engines.retrieval.index.documents import Labels
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
+from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
+from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores
+from rag_accel.errors import ConfigError
+
+#: calls between two tries of the slower way
+_TRIED_EVERY = 64
+#: of a mean, what stays with each call
+_KEPT = 7 / 8
+
+
+class Copies(NamedTuple):
+    """The vectors of some clusters, one behind another, on the device.
+
+    Args:
+        vectors: ``[n, dim]``.
+        squares: ``[n]``, their squared lengths.
+        labels: ``[n]``.
+        clusters: ``[n]``, of each vector.
+        places: where the vectors of a cluster begin and end.
+        is_valid: ``[clusters]``, which of all clusters are among them, as they are.
+    """
+
+    vectors: Any
+    squares: Any
+    labels: Any
+    clusters: Any
+    places: Mapping[int, tuple[int, int]]
+    is_valid: npt.NDArray[np.bool_]
+
+
+class DeviceLists:
+    """Copies of clusters on a device. Scans are made by several threads, copies by one.
+
+    Args:
+        device: of torch, such as ``"cuda:0"``.
+        metric: of the index.
+        num_clusters: of the index.
+        dimension: of its vectors.
+
+    Raises:
+        ConfigError: torch is not installed, or there is no such device.
+    """
+
+    def __init__(self, device: str, metric: Metric, num_clusters: int, dimension: int) -> None:
+        check_device(device)
+        self._torch = _torch()
+        self._metric = metric
+        self._pid = os.getpid()
+        self.name = device
+        vectors, labels = np.empty((0, dimension), np.float32), np.empty(0, np.int64)
+        none, places = self._there(labels), dict[int, tuple[int, int]]()
+        there, is_valid = self._there(vectors), np.zeros(num_clusters, dtype=bool)
+        #: what is there; whoever scans takes it once
+        self.copies = Copies(there, there.sum(1), none, none, places, is_valid)
+        #: why it is not used any more; None while it is
+        self.fault: str | None = None
+
+    def why_not(self) -> str | None:
+        """Return why a call is to be made without it; None if it may be made with it."""
+        if self.fault is not None:
+            return self.fault
+        if os.getpid() != self._pid:
+            return "the process was forked: its device is the parent's"
+        if self._torch.get_float32_matmul_precision() != "highest":
+            return "torch's float32 products are set to a lower precision than 'highest'"
+        return None
+
+    def copy(self, clusters: Sequence[int], lists: Sequence[InvertedList]) -> Copies:
+        """Return copies of all lists, made there of those that are there already.
+
+        Until it is used in place of the others, both take memory.
+
+        Raises:
+            RuntimeError: the device has no room, or is gone.
+        """
+        cat, now = self._torch.cat, self.copies
+        vectors, labels, owners = [now.vectors[:0]], [now.labels[:0]], [now.clusters[:0]]
+        places, end = dict[int, tuple[int, int]](), 0
+        for cluster, one in zip(clusters, lists, strict=True):
+            if now.is_valid[cluster]:
+                start, stop = now.places[cluster]
+                parts = now.vectors[start:stop], now.labels[start:stop], now.clusters[start:stop]
+            else:
+                owner = np.full(len(one), cluster, dtype=np.int64)
+                parts = self._there(one.vectors), self._there(one.labels), self._there(owner)
+            for column, part in zip((vectors, labels, owners), parts, strict=True):
+                column.append(part)
+            places[cluster] = end, end + len(one)
+            end += len(one)
+        is_valid = np.zeros_like(now.is_valid)
+        is_valid[[*clusters]] = True
+        there = cat(vectors)
+        return Copies(there, there.square().sum(1), cat(labels), cat(owners), places, is_valid)
+
+    def forget(self, clusters: Sequence[int]) -> None:
+        """Have clusters that have changed be scanned no more."""
+        is_valid = self.copies.is_valid.copy()
+        is_valid[[*clusters]] = False
+        self.copies = self.copies._replace(is_valid=is_valid)
+
+    def scan(self, copies: Copies, queries: Vectors, count: int, wanted: Any) -> Any:
+        """Begin a scan of ``wanted: [n, clusters], bool``; return what ``found`` takes."""
+        torch = self._torch
+        asked = self._there(queries)
+        scores = asked @ copies.vectors.T
+        if self._metric is Metric.L2:
+            scores = 2 * scores - copies.squares - asked.square().sum(1, keepdim=True)
+        allowed = self._there(wanted)[:, copies.clusters]
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        best = scores.topk(min(count, scores.shape[1]), dim=1)
+        return best.values, copies.labels[best.indices]
+
+    def _there(self, array: Any) -> Any:
+        return self._torch.from_numpy(array).to(self.name)
+
+    def found(self, begun: Any) -> tuple[Scores, Labels]:
+        """Wait for a scan; return its scores, best first, and labels, ``[n, at most count]``."""
+        scores, labels = (part.cpu().numpy() for part in begun)
+        return scores, np.where(np.isneginf(scores), NO_LABEL, labels)
+
+
+class LearnedGain:
+    """The learned times of calls with and without a device. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._fits = {True: LineFit(_KEPT), False: LineFit(_KEPT)}
+        self._num_calls = 0
+
+    def prefers_device(self, numbers: int) -> bool:
+        """Tell how to make a call that reads so many numbers of hot clusters."""
+        self._num_calls += 1
+        with_device, without = self._expected_s(True, numbers), self._expected_s(False, numbers)
+        if with_device is None or without is None:
+            return with_device is None
+        return (with_device < without) != (self._num_calls % _TRIED_EVERY == 0)
+
+    def note(self, with_device: bool, numbers: int, started: float) -> None:
+        """Learn from a call that has ended now."""
+        self._fits[with_device].add(numbers, time.perf_counter() - started)
+
+    def _expected_s(self, way: bool, numbers: int) -> float | None:
+        line = self._fits[way].line(0.0)
+        return None if line is None else line.base_s + line.per_item_s * numbers
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError unless torch is installed and has the device."""
+    try:
+        _torch().zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for CUDA
+        raise ConfigError(
+            "no device for hot clusters",
+            where="hot",
+            found=f"{device!r}: {error}",
+            valid="'ram', or a device of torch on this machine, such as 'cuda:0'",
+        ) from error
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise ConfigError(
+            "hot clusters on a device without torch",
+            where="hot",
+            found=str(error),
+            valid="'ram', or an installed torch",
+            hint="pip install torch, or set hot='ram'",
+        ) from error
