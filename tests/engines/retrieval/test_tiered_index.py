@@ -325,7 +325,7 @@ print(opened_s)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 def test_three_times_the_memory_is_opened_searched_edited_and_saved(tmp_path: Path) -> None:
-    dimension, count = 2_048, 12_000  # 98 MB of vectors
+    dimension, count = 2_048, 18_000  # 147 MB of vectors
     spec = IndexSpec(
         dimension, kind="ivf", train_size=2_000, num_clusters=64, hot="ram", hot_bytes=4 << 20
     )
