@@ -25,6 +25,8 @@ from rag_accel.errors import ConfigError
 
 #: calls between two tries of the slower way
 _TRIED_EVERY = 64
+#: first calls of a way, which start what it needs
+_WARM_UP = 2
 #: of a mean, what stays with each call
 _KEPT = 7 / 8
 
@@ -145,6 +147,7 @@ class LearnedGain:
 
     def __init__(self) -> None:
         self._fits = {True: LineFit(_KEPT), False: LineFit(_KEPT)}
+        self._num_noted = {True: 0, False: 0}
         self._num_calls = 0
 
     def prefers_device(self, numbers: int) -> bool:
@@ -157,11 +160,16 @@ class LearnedGain:
 
     def note(self, with_device: bool, numbers: int, started: float) -> None:
         """Learn from a call that has ended now."""
-        self._fits[with_device].add(numbers, time.perf_counter() - started)
+        self._num_noted[with_device] += 1
+        if self._num_noted[with_device] > _WARM_UP:
+            self._fits[with_device].add(numbers, time.perf_counter() - started)
 
     def _expected_s(self, way: bool, numbers: int) -> float | None:
-        line = self._fits[way].line(0.0)
-        return None if line is None else line.base_s + line.per_item_s * numbers
+        if self._num_noted[way] <= _WARM_UP:
+            return None
+        fit = self._fits[way]
+        line = fit.line(0.0)
+        return fit.mean_s if line is None else line.base_s + line.per_item_s * numbers
 
 
 def check_device(device: str) -> None:
