@@ -21,9 +21,10 @@ import torch
 
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, load_index, save_index
-from rag_accel.engines.retrieval.vectors import device_lists
-from rag_accel.engines.retrieval.vectors.device_lists import DeviceLists, LearnedGain
+from rag_accel.engines.retrieval.vectors import learned_way
+from rag_accel.engines.retrieval.vectors.device_lists import DeviceLists
 from rag_accel.engines.retrieval.vectors.hot_clusters import EXCHANGED_EVERY
+from rag_accel.engines.retrieval.vectors.learned_way import LearnedWay
 from rag_accel.errors import ConfigError, IndexFileError
 
 DIMENSION, COUNT = 9, 300
@@ -78,8 +79,8 @@ TIERS = ["ram", "cpu"]
 
 @pytest.fixture(autouse=True)
 def used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a device be used whatever it costs."""
-    monkeypatch.setattr(LearnedGain, "prefers_device", lambda self, numbers: True)
+    """Have a device be used, and lists be read ahead, whatever it costs."""
+    monkeypatch.setattr(LearnedWay, "choose", lambda self, numbers: True)
 
 
 @pytest.mark.parametrize("hot", TIERS)
@@ -199,23 +200,23 @@ def test_a_device_is_not_used_where_torch_may_round_products() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device_s", "here_s", "sizes"),
+    ("first_s", "second_s", "sizes"),
     [(1.0, 2.0, [10]), (2.0, 1.0, [10]), (1.0, 2.0, [10, 20]), (2.0, 1.0, [10, 20])],
 )
 def test_calls_are_made_the_faster_way_once_both_were_measured(
-    device_s: float, here_s: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    first_s: float, second_s: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # of what this module has replaced
-    gain, now = LearnedGain(), [0.0]
-    monkeypatch.setattr(device_lists.time, "perf_counter", lambda: now[0])
+    learned, now = LearnedWay(), [0.0]
+    monkeypatch.setattr(learned_way.time, "perf_counter", lambda: now[0])
     ways = list[bool]()
     for call in range(120):
         numbers = sizes[call % len(sizes)]
-        ways.append(gain.prefers_device(numbers))
+        ways.append(learned.choose(numbers))
         started = now[0]
-        now[0] += numbers * (device_s if ways[-1] else here_s)
-        gain.note(ways[-1], numbers, started)
-    is_faster = device_s < here_s
+        now[0] += numbers * (first_s if ways[-1] else second_s)
+        learned.note(ways[-1], numbers, started)
+    is_faster = first_s < second_s
     assert ways[10:].count(not is_faster) in (1, 2)  # now and then the slower one is tried
 
 

@@ -199,7 +199,7 @@ def _over_lists(
     snapshot = ListsSnapshot(
         spec, documents, labels, centroids, stored.lists, max_norm, calibration
     )
-    index = DocumentIndex.over_lists(snapshot, clusters, stored.check)
+    index = DocumentIndex.over_lists(snapshot, clusters, stored.check, stored.reading_ahead())
     index.origin = path.resolve(), os.fstat(file.fileno()).st_ino
     return index
 

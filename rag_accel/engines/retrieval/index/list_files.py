@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import mmap
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.file_format import PREAMBLE, damaged, part_start
 from rag_accel.engines.retrieval.index.store import ListsSnapshot
-from rag_accel.engines.retrieval.vectors.inverted_list import Bytes, InvertedList, num_bytes
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList, num_bytes
 
 #: the part that is not read but mapped
 LISTS = "lists"
@@ -26,11 +27,21 @@ _PAGE = 4096
 
 
 class StoredLists(NamedTuple):
-    """Lists in a file, and the sum that each is to have."""
+    """Lists in a file.
+
+    Args:
+        lists: of each cluster.
+        starts: where each begins in the file.
+        sums: that each is to have.
+        path: of the file.
+        memory: the file, mapped.
+    """
 
     lists: tuple[InvertedList, ...]
+    starts: list[int]
     sums: Labels
     path: Path
+    memory: mmap.mmap
 
     def check(self, cluster: int) -> None:
         """Raise IndexFileError unless a list is as it was written."""
@@ -40,6 +51,18 @@ class StoredLists(NamedTuple):
                 f"the list of cluster {cluster} differs from its checksum",
                 "the bytes as written",
             )
+
+    def reading_ahead(self) -> Callable[[Sequence[int]], None] | None:
+        """Return what has the system read lists; None if this one cannot be asked to."""
+        needed = getattr(mmap, "MADV_WILLNEED", None)
+        return None if needed is None else partial(self._read_ahead, needed)
+
+    def _read_ahead(self, needed: int, clusters: Sequence[int]) -> None:
+        for cluster in clusters:
+            start, size = self.starts[cluster], self.lists[cluster].data.nbytes
+            before = start % mmap.PAGESIZE
+            if size:
+                self.memory.madvise(needed, start - before, before + size)
 
 
 def list_parts(snapshot: ListsSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -85,14 +108,11 @@ def map_lists(
     ends = np.cumsum(num_bytes(sizes, dimension))
     if (int(ends[-1]) if len(ends) else 0) != total:
         raise damaged(path, f"lists of {ends[-1]} bytes", f"{total} bytes")
-    data = mapped(file)
+    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = np.frombuffer(memory, dtype=np.uint8)
+    starts = (start + ends - num_bytes(sizes, dimension)).tolist()
     lists = tuple(
-        InvertedList(data[start + end - num_bytes(size, dimension) : start + end], size, dimension)
-        for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)
+        InvertedList(data[begin : start + end], size, dimension)
+        for begin, end, size in zip(starts, ends.tolist(), sizes.tolist(), strict=True)
     )
-    return StoredLists(lists, sums, path)
-
-
-def mapped(file: BinaryIO) -> Bytes:
-    """Return the bytes of a file, mapped: they are read from it when they are used."""
-    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+    return StoredLists(lists, starts, sums, path, memory)

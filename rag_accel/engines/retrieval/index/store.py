@@ -176,7 +176,11 @@ class DocumentIndex:
 
     @classmethod
     def over_lists(
-        cls, snapshot: ListsSnapshot, clusters: Labels, check: Callable[[int], None]
+        cls,
+        snapshot: ListsSnapshot,
+        clusters: Labels,
+        check: Callable[[int], None],
+        read_ahead: Callable[[Sequence[int]], None] | None,
     ) -> DocumentIndex:
         """Build an index over lists that stay where they lie.
 
@@ -184,13 +188,20 @@ class DocumentIndex:
             snapshot: with labels from 0 on.
             clusters: ``[documents]``, the cluster of each.
             check: raises if a cluster's list is not as it was written; asked before it is read.
+            read_ahead: has the system read lists that are about to be scanned; None if it cannot.
 
         Raises:
             ConfigError: its calibration is of other clusters, or a cluster exceeds ``hot_bytes``.
         """
         index, documents, count = cls(snapshot.spec), DocumentTable(), len(snapshot.documents)
         held = TieredVectors(
-            snapshot.spec, snapshot.centroids, snapshot.lists, clusters, snapshot.max_norm, check
+            snapshot.spec,
+            snapshot.centroids,
+            snapshot.lists,
+            clusters,
+            snapshot.max_norm,
+            check,
+            read_ahead,
         )
         documents.put(documents.intake(snapshot.documents))
         index._state = State(held, documents, 1, count, count)

@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import importlib
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rag_accel.engine_api.line_fit import LineFit
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores
 from rag_accel.errors import ConfigError
-
-#: calls between two tries of the slower way
-_TRIED_EVERY = 64
-#: first calls of a way, which start what it needs
-_WARM_UP = 2
-#: of a mean, what stays with each call
-_KEPT = 7 / 8
 
 
 class Copies(NamedTuple):
@@ -140,36 +131,6 @@ class DeviceLists:
         """Wait for a scan; return its scores, best first, and labels, ``[n, at most count]``."""
         scores, labels = (part.cpu().numpy() for part in begun)
         return scores, np.where(np.isneginf(scores), NO_LABEL, labels)
-
-
-class LearnedGain:
-    """The learned times of calls with and without a device. Used by one thread at a time."""
-
-    def __init__(self) -> None:
-        self._fits = {True: LineFit(_KEPT), False: LineFit(_KEPT)}
-        self._num_noted = {True: 0, False: 0}
-        self._num_calls = 0
-
-    def prefers_device(self, numbers: int) -> bool:
-        """Tell how to make a call that reads so many numbers of hot clusters."""
-        self._num_calls += 1
-        with_device, without = self._expected_s(True, numbers), self._expected_s(False, numbers)
-        if with_device is None or without is None:
-            return with_device is None
-        return (with_device < without) != (self._num_calls % _TRIED_EVERY == 0)
-
-    def note(self, with_device: bool, numbers: int, started: float) -> None:
-        """Learn from a call that has ended now."""
-        self._num_noted[with_device] += 1
-        if self._num_noted[with_device] > _WARM_UP:
-            self._fits[with_device].add(numbers, time.perf_counter() - started)
-
-    def _expected_s(self, way: bool, numbers: int) -> float | None:
-        if self._num_noted[way] <= _WARM_UP:
-            return None
-        fit = self._fits[way]
-        line = fit.line(0.0)
-        return fit.mean_s if line is None else line.base_s + line.per_item_s * numbers
 
 
 def check_device(device: str) -> None:

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan
-from rag_accel.engines.retrieval.vectors.device_lists import Copies, DeviceLists, LearnedGain
+from rag_accel.engines.retrieval.vectors.device_lists import Copies, DeviceLists
 from rag_accel.engines.retrieval.vectors.hot_clusters import HotClusters
 from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList, num_bytes
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
+from rag_accel.engines.retrieval.vectors.learned_way import LearnedWay
 from rag_accel.engines.retrieval.vectors.list_table import ListTable
 from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Vectors, norms
 from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Rows, Scores, SearchScope
@@ -46,6 +47,7 @@ class TieredVectors(IvfVectors):
         clusters: ``[n]``, the cluster of each label.
         max_norm: a length that no vector exceeds.
         check: raises if a cluster's list is not as it was written; asked before it is read.
+        read_ahead: has the system read lists that are about to be scanned; None if it cannot.
 
     Raises:
         ConfigError: ``hot_bytes`` is below the size of a cluster, or there is no such device.
@@ -59,6 +61,7 @@ class TieredVectors(IvfVectors):
         clusters: Labels,
         max_norm: float,
         check: Callable[[int], None] = nothing_to_check,
+        read_ahead: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
         super().__init__(spec, centroids)
         assert spec.hot is not None, "an index without hot clusters"
@@ -83,7 +86,8 @@ class TieredVectors(IvfVectors):
         self._device: DeviceLists | None = None
         if spec.hot != "ram":
             self._device = DeviceLists(spec.hot, spec.metric, len(centroids), spec.dimension)
-        self._gain = LearnedGain()
+        self._read_ahead = read_ahead
+        self._way = LearnedWay()
         self._num_reads = self._num_hot_reads = 0
         self._exchanging: threading.Thread | None = None
         #: held to exchange lists, and to count
@@ -177,9 +181,19 @@ class TieredVectors(IvfVectors):
             is_hot = copies.is_valid[clusters]
             if is_hot.any():
                 return self._fetch_hot(device, copies, queries, count, clusters, is_hot)
-        return self._lists.scan(
-            queries, count, clusters, self._selector(scope), self.cluster_sizes()
-        )
+        selector, sizes = self._selector(scope), self.cluster_sizes()
+        cold = self._cold(clusters)
+        if self._read_ahead is None or not len(cold):
+            return self._lists.scan(queries, count, clusters, selector, sizes)
+        started, numbers = time.perf_counter(), int(sizes[cold].sum()) * self.dimension
+        with self._lock.lock:
+            ahead = self._way.choose(numbers)
+        if ahead:
+            self._read_ahead(cold.tolist())
+        found = self._lists.scan(queries, count, clusters, selector, sizes)
+        with self._lock.lock:
+            self._way.note(ahead, numbers, started)
+        return found
 
     @property
     def tier_counts(self) -> Mapping[str, int]:
@@ -205,6 +219,10 @@ class TieredVectors(IvfVectors):
             else f"hot clusters {where} are not used: {fault}"
         )
 
+    def _cold(self, clusters: Labels) -> Labels:
+        """Return which of these clusters are read from the file, each once."""
+        return np.unique(clusters[~(self._hot.is_hot | self._is_changed)[clusters]])
+
     def _num_bytes(self) -> Labels:
         return num_bytes(self.cluster_sizes(), self.dimension)
 
@@ -229,7 +247,7 @@ class TieredVectors(IvfVectors):
         started, sizes = time.perf_counter(), self.cluster_sizes()
         numbers = int(sizes[clusters[is_hot]].sum()) * self.dimension
         with self._lock.lock:
-            on_device = self._gain.prefers_device(numbers)
+            on_device = self._way.choose(numbers)
         found = None
         if on_device:
             wanted = np.zeros((len(queries), self.num_clusters), dtype=bool)
@@ -244,7 +262,7 @@ class TieredVectors(IvfVectors):
         if found is None:
             found = self._lists.scan(queries, count, clusters, None, sizes)
         with self._lock.lock:
-            self._gain.note(on_device, numbers, started)
+            self._way.note(on_device, numbers, started)
         return found
 
     def _give_up(self, device: DeviceLists, error: Exception) -> None:
