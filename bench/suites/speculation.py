@@ -198,6 +198,7 @@ class SlowLists:
 
     def __init__(self, lists: ClusterLists, sizes: Labels, number_s: float) -> None:
         self._lists, self._sizes, self._number_s = lists, sizes, number_s
+        self.index = lists.index
 
     def read(
         self, queries: Vectors, count: int, clusters: Labels, coarse: Scores, selector: Any
