@@ -24,6 +24,7 @@ from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, load_i
 from rag_accel.engines.retrieval.vectors import learned_way
 from rag_accel.engines.retrieval.vectors.device_lists import DeviceLists
 from rag_accel.engines.retrieval.vectors.hot_clusters import EXCHANGED_EVERY
+from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.learned_way import LearnedWay
 from rag_accel.errors import ConfigError, IndexFileError
 
@@ -218,6 +219,30 @@ def test_calls_are_made_the_faster_way_once_both_were_measured(
         learned.note(ways[-1], numbers, started)
     is_faster = first_s < second_s
     assert ways[10:].count(not is_faster) in (1, 2)  # now and then the slower one is tried
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "error"),
+    [
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+        (InvertedList, "copy", MemoryError("of hot clusters")),
+    ],
+)
+def test_searches_go_on_where_no_cluster_can_be_copied(
+    owner: Any, method: str, error: Exception, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = load_index(path)
+
+    def fail(*args: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, fail)
+        warm(index, 2 * EXCHANGED_EVERY)
+    assert index.tier_counts["hot_cluster_bytes"] == 0
+    assert_equal(index, in_memory())
+    warm(index)
+    assert index.tier_counts["hot_cluster_bytes"] > 0
 
 
 @pytest.mark.parametrize("hot", ["cuda:99", "disk"])

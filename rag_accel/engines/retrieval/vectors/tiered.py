@@ -281,10 +281,13 @@ class TieredVectors(IvfVectors):
             if not self._hot.note(clusters) or (running is not None and running.is_alive()):
                 return
             exchange = self._exchange if self._device is None else self._exchange_on_device
-            self._exchanging = threading.Thread(
-                target=exchange, name="rag-accel-clusters", daemon=True
-            )
-            self._exchanging.start()
+            # No daemon: one that comes back from C++ after the interpreter has ended aborts it.
+            thread = threading.Thread(target=exchange, name="rag-accel-clusters")
+            try:
+                thread.start()
+            except RuntimeError:  # the process cannot have another; the search goes on without
+                return
+            self._exchanging = thread
 
     def _exchange(self) -> None:
         """Copy the hottest clusters into memory, while searches go on."""
@@ -292,7 +295,13 @@ class TieredVectors(IvfVectors):
             taken, gone = self._hot.exchange(np.where(self._is_changed, 0, self._num_bytes()))
             self._move({one: self._given[one] for one in gone}, is_hot=False)
         for cluster in taken:
-            copied = self._given[cluster].copy()
+            if not threading.main_thread().is_alive():  # the process ends, and waits for this
+                return
+            try:
+                copied = self._given[cluster].copy()
+            except MemoryError as error:
+                logger.warning("no memory for more hot clusters: %s", error)
+                return
             with self._lock.lock:
                 self._move({cluster: copied}, is_hot=True)
 
