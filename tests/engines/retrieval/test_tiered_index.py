@@ -341,9 +341,17 @@ def test_bad_options_are_named(options: dict[str, Any], error: str) -> None:
         replace(SPEC, **options)
 
 
-def test_less_memory_than_a_cluster_is_named(path: Path) -> None:
+@pytest.mark.parametrize("hot", TIERS)
+def test_less_memory_than_a_cluster_is_named(path: Path, hot: str) -> None:
     with pytest.raises(ConfigError, match=r"at hot_bytes.*found 100 bytes; valid: at least"):
-        load_index(path, hot_bytes=100)
+        load_index(path, hot=hot, hot_bytes=100)
+
+
+def test_documents_are_taken_whatever_their_clusters_exceed() -> None:
+    index = in_memory(replace(SPEC, hot="cpu", hot_bytes=100))
+    warm(index)
+    assert index.tier_counts["hot_cluster_bytes"] == 0
+    assert_equal(index, in_memory())
 
 
 _LIMITED = """

@@ -149,6 +149,7 @@ def load_index(
         index = DocumentIndex.from_snapshot(
             _snapshot(replace(header, spec=spec), read_parts(file, source, footer), source)
         )
+    index.require_hot_room()
     if spec.hot != "ram" or not index.is_trained:
         return index
     _write_lists(index, source, header.fingerprint)
@@ -192,14 +193,17 @@ def _over_lists(
             stored.check(cluster)
             vectors[one.labels] = one.vectors
         trained = TrainedClusters(centroids, clusters)
-        return DocumentIndex.from_snapshot(
+        index = DocumentIndex.from_snapshot(
             IndexSnapshot(spec, documents, vectors, trained, calibration)
         )
+        index.require_hot_room()
+        return index
     labels = np.arange(count, dtype=np.int64)
     snapshot = ListsSnapshot(
         spec, documents, labels, centroids, stored.lists, max_norm, calibration
     )
     index = DocumentIndex.over_lists(snapshot, clusters, stored.check, stored.reading_ahead())
+    index.require_hot_room()
     index.origin = path.resolve(), os.fstat(file.fileno()).st_ino
     return index
 

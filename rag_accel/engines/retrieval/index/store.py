@@ -191,7 +191,7 @@ class DocumentIndex:
             read_ahead: has the system read lists that are about to be scanned; None if it cannot.
 
         Raises:
-            ConfigError: its calibration is of other clusters, or a cluster exceeds ``hot_bytes``.
+            ConfigError: its calibration is of other clusters.
         """
         index, documents, count = cls(snapshot.spec), DocumentTable(), len(snapshot.documents)
         held = TieredVectors(
@@ -529,6 +529,15 @@ class DocumentIndex:
                 held.max_norm,
                 calibration,
             )
+
+    def require_hot_room(self) -> None:
+        """Raise ConfigError if a cluster exceeds ``spec.hot_bytes``.
+
+        Not asked where documents are added: clusters grow, and those that exceed it have no copy.
+        """
+        held = self._state.vectors
+        if isinstance(held, TieredVectors):
+            held.require_room(self._spec.hot_bytes)
 
     @property
     def tier_counts(self) -> Mapping[str, int]:

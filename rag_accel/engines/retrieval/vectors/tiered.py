@@ -50,7 +50,7 @@ class TieredVectors(IvfVectors):
         read_ahead: has the system read lists that are about to be scanned; None if it cannot.
 
     Raises:
-        ConfigError: ``hot_bytes`` is below the size of a cluster, or there is no such device.
+        ConfigError: there is no such device.
     """
 
     def __init__(
@@ -68,15 +68,6 @@ class TieredVectors(IvfVectors):
         self.max_norm = max_norm
         self._given = tuple(lists)
         self._lists: ListTable = ListTable(self.quantizer, self.metric, self._given)
-        largest = int(self._num_bytes().max(initial=0))
-        if largest > spec.hot_bytes:
-            raise ConfigError(
-                "less memory for hot clusters than a cluster takes",
-                where="hot_bytes",
-                found=f"{spec.hot_bytes} bytes",
-                valid=f"at least {largest} bytes, those of the largest cluster",
-                hint="give more, or train more clusters",
-            )
         self._check = check
         self._is_checked = np.zeros(len(centroids), dtype=bool)
         self._is_changed = np.zeros(len(centroids), dtype=bool)
@@ -100,6 +91,18 @@ class TieredVectors(IvfVectors):
         places = np.full(int(labels.max(initial=-1)) + 1, _ABSENT, dtype=np.int64)
         places[labels] = clusters
         return cls(spec, held.centroids, held.lists(), places, held.max_norm)
+
+    def require_room(self, hot_bytes: int) -> None:
+        """Raise ConfigError unless each cluster has room in the faster memory."""
+        largest = int(self._num_bytes().max(initial=0))
+        if largest > hot_bytes:
+            raise ConfigError(
+                "less memory for hot clusters than a cluster takes",
+                where="hot_bytes",
+                found=f"{hot_bytes} bytes",
+                valid=f"at least {largest} bytes, those of the largest cluster",
+                hint="give more, or train more clusters",
+            )
 
     def reserve(self, rows: Rows) -> None:
         """Do nothing: a change makes lists of its own."""
