@@ -21,6 +21,7 @@ import torch
 
 from rag_accel.engine_api import Document, ScoredDocument
 from rag_accel.engines.retrieval import DocumentIndex, IndexSpec, Metric, load_index, save_index
+from rag_accel.engines.retrieval.index import files
 from rag_accel.engines.retrieval.vectors import learned_way
 from rag_accel.engines.retrieval.vectors.device_lists import DeviceLists
 from rag_accel.engines.retrieval.vectors.hot_clusters import EXCHANGED_EVERY
@@ -284,6 +285,24 @@ def test_a_file_in_memory_is_written_again_for_its_lists_once(tmp_path: Path) ->
     assert_equal(mapped, in_memory())
     assert_equal(load_index(path, hot="ram", hot_bytes=6_000), in_memory())
     assert path.stat().st_ino == written
+
+
+def test_what_another_process_writes_meanwhile_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plain = tmp_path / "index", in_memory(replace(SPEC, hot=None))
+    save_index(plain, path, "f")
+    plain.delete(["d0"])
+    read = files.read_parts
+
+    def read_and_be_overtaken(*args: Any, **kwargs: Any) -> Any:
+        parts = read(*args, **kwargs)
+        monkeypatch.setattr(files, "read_parts", read)
+        save_index(plain, path, "f")
+        return parts
+
+    monkeypatch.setattr(files, "read_parts", read_and_be_overtaken)
+    assert_equal(load_index(path, hot="ram", hot_bytes=6_000), plain)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")

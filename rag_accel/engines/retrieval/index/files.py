@@ -103,9 +103,10 @@ def save_index(index: DocumentIndex, path: str | os.PathLike[str], fingerprint: 
         fields["max_norm"] = snapshot.max_norm
     with replaced_file(target) as file:
         write_parts(file, parts, fields, version)
-        inode = os.fstat(file.fileno()).st_ino
+        file.flush()
+        written = _identity(os.fstat(file.fileno()))
     if index.origin is not None and index.origin[0] == target:
-        index.origin = target, inode
+        index.origin = target, written
 
 
 def load_index(
@@ -149,11 +150,20 @@ def load_index(
         index = DocumentIndex.from_snapshot(
             _snapshot(replace(header, spec=spec), read_parts(file, source, footer), source)
         )
+        read = _identity(os.fstat(file.fileno()))
     index.require_hot_room()
     if spec.hot != "ram" or not index.is_trained:
         return index
-    _write_lists(index, source, header.fingerprint)
-    return load_index(path, hot=hot, hot_bytes=hot_bytes)
+    if _identity(source.stat()) == read:  # else another process has written it meanwhile
+        _write_lists(index, source, header.fingerprint)
+    return load_index(
+        path,
+        fingerprint=fingerprint,
+        dimension=dimension,
+        metric=metric,
+        hot=hot,
+        hot_bytes=hot_bytes,
+    )
 
 
 def _write_lists(index: DocumentIndex, path: Path, fingerprint: str) -> None:
@@ -204,15 +214,20 @@ def _over_lists(
     )
     index = DocumentIndex.over_lists(snapshot, clusters, stored.check, stored.reading_ahead())
     index.require_hot_room()
-    index.origin = path.resolve(), os.fstat(file.fileno()).st_ino
+    index.origin = path.resolve(), _identity(os.fstat(file.fileno()))
     return index
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    """Return what tells a file from others at its path; an inode alone is used again."""
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _require_own(index: DocumentIndex, target: Path) -> None:
     """Raise IndexFileError if another file lies where an index has its clusters."""
     if index.origin is None or index.origin[0] != target or not target.exists():
         return
-    if target.stat().st_ino != index.origin[1]:
+    if _identity(target.stat()) != index.origin[1]:
         raise IndexFileError(
             "a stored index that was written again since it was loaded",
             where=str(target),

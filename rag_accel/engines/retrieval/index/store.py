@@ -143,8 +143,9 @@ class DocumentIndex:
         self._state = State(FlatVectors(spec))
         self._unsettled: ContentChange | None = None  # under way, or broken off
         self._lock = IndexLock()
-        #: the file that its clusters are read from, and its inode; None if they are in memory
-        self.origin: tuple[Path, int] | None = None
+        #: the file that its clusters are read from, and what tells it from another one at its
+        #: path; None if they are in memory
+        self.origin: tuple[Path, tuple[int, int]] | None = None
         self._stop = None if spec.stop is None else EarlyStop(spec.stop)
         if spec.hot not in (None, "ram"):
             check_device(spec.hot)
