@@ -335,6 +335,40 @@ def test_edits_of_another_process_are_not_overwritten(path: Path) -> None:
     assert len(load_index(path).get(["d0", "d1"])) == 1
 
 
+@pytest.mark.parametrize(
+    ("numbers", "labels", "error"),
+    [
+        (None, 10**12, "has other documents"),
+        (None, -1, "has other documents"),
+        (np.nan, None, "has bad vectors: .*vector 0"),
+    ],
+)
+@pytest.mark.parametrize("hot", ["ram", None])
+def test_a_list_of_wrong_contents_with_a_right_checksum_is_named(
+    path: Path,
+    hot: str | None,
+    numbers: float | None,
+    labels: int | None,
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = InvertedList.of
+
+    def forged(vectors: Any, own: Any) -> InvertedList:
+        made = make(vectors, own)
+        if numbers is not None:
+            made.vectors[:] = numbers
+        if labels is not None:
+            made.labels[:] = labels
+        return made
+
+    monkeypatch.setattr(InvertedList, "of", forged)
+    save_index(load_index(path), path, "f")
+    monkeypatch.undo()
+    with pytest.raises(IndexFileError, match=f"the list of cluster 0 {error}"):
+        load_index(path, hot=hot).search(vectors(1), 3, nprobe=12)
+
+
 def test_a_damaged_list_is_named_when_it_is_first_read(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096 + 8] ^= 1

@@ -189,7 +189,7 @@ def _over_lists(
         documents, clusters = _documents(parts), _assignments(parts)
         centroids = _vectors(parts["centroids"], header.num_clusters, spec.dimension, "centroid")
         calibration = json.loads(parts.get("calibration", b"null"))
-        stored = map_lists(file, path, footer, parts, spec.dimension)
+        stored = map_lists(file, path, footer, parts, clusters, spec.dimension)
         max_norm = float(footer["max_norm"])
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error

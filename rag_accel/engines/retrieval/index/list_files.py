@@ -19,7 +19,9 @@ import numpy as np
 from rag_accel.engines.retrieval.index.documents import Labels
 from rag_accel.engines.retrieval.index.file_format import PREAMBLE, damaged, part_start
 from rag_accel.engines.retrieval.index.store import ListsSnapshot
+from rag_accel.engines.retrieval.vectors.checks import checked_vectors
 from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList, num_bytes
+from rag_accel.errors import EngineOutputError
 
 #: the part that is not read but mapped
 LISTS = "lists"
@@ -33,6 +35,7 @@ class StoredLists(NamedTuple):
         lists: of each cluster.
         starts: where each begins in the file.
         sums: that each is to have.
+        clusters: ``[documents]``, of each document.
         path: of the file.
         memory: the file, mapped.
     """
@@ -40,17 +43,25 @@ class StoredLists(NamedTuple):
     lists: tuple[InvertedList, ...]
     starts: list[int]
     sums: Labels
+    clusters: Labels
     path: Path
     memory: mmap.mmap
 
     def check(self, cluster: int) -> None:
-        """Raise IndexFileError unless a list is as it was written."""
-        if zlib.crc32(self.lists[cluster].data.data) != self.sums[cluster]:
-            raise damaged(
-                self.path,
-                f"the list of cluster {cluster} differs from its checksum",
-                "the bytes as written",
-            )
+        """Raise IndexFileError unless a list is as it was written, and holds its cluster."""
+        one, name = self.lists[cluster], f"the list of cluster {cluster}"
+        if zlib.crc32(one.data.data) != self.sums[cluster]:
+            raise damaged(self.path, f"{name} differs from its checksum", "the bytes as written")
+        labels = one.labels
+        are_known = bool(np.all((labels >= 0) & (labels < len(self.clusters))))
+        if not (
+            are_known and np.all(np.diff(labels) > 0) and np.all(self.clusters[labels] == cluster)
+        ):  # there are as many as are assigned to it
+            raise damaged(self.path, f"{name} has other documents", "those assigned to it")
+        try:
+            checked_vectors(one.vectors, one.vectors.shape[1], lambda row: f"vector {row}")
+        except EngineOutputError as error:
+            raise damaged(self.path, f"{name} has bad vectors: {error}", "finite ones") from error
 
     def reading_ahead(self) -> Callable[[Sequence[int]], None] | None:
         """Return what has the system read lists; None if this one cannot be asked to."""
@@ -90,6 +101,7 @@ def map_lists(
     path: Path,
     footer: Mapping[str, Any],
     parts: Mapping[str, bytearray],
+    clusters: Labels,
     dimension: int,
 ) -> StoredLists:
     """Map the lists of a file that is open; they stay as they are if another takes its place.
@@ -115,4 +127,4 @@ def map_lists(
         InvertedList(data[begin : start + end], size, dimension)
         for begin, end, size in zip(starts, ends.tolist(), sizes.tolist(), strict=True)
     )
-    return StoredLists(lists, starts, sums, path, memory)
+    return StoredLists(lists, starts, sums, clusters, path, memory)
