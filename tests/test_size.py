@@ -89,7 +89,7 @@ RAISES = (
     *_raises(
         "hot clusters of an index in a file or in memory lie in a faster memory",
         "indexes that had to fit into memory, and lists that were read alike",
-        {"rag_accel/engines/retrieval": 1_200, "bench": 200, "tests": 500},
+        {"rag_accel/engines/retrieval": 1_450, "rag_accel/cli": 100, "bench": 200, "tests": 700},
     ),
     *_raises(
         "any engine runs in child processes, alone or in a list with others",

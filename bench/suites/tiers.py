@@ -23,10 +23,7 @@ Ratios:
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import mmap
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -44,14 +41,13 @@ from bench.measure import median, rotate
 from bench.results import Row, SuiteResult, median_row, sizes_of
 from bench.vectors import IndexSize, build_index, held_by
 from rag_accel.engines.retrieval import DocumentIndex, load_index, save_index
+from rag_accel.engines.retrieval.index.list_files import give_back_pages, mapped_range
 from rag_accel.engines.retrieval.vectors.inverted_list import num_bytes
 from rag_accel.engines.retrieval.vectors.tiered import TieredVectors
 from rag_accel.engines.retrieval.vectors.vectors import SearchScope, load_faiss
 
 OURS, SLOW, FAISS, MEMORY = "accelerated", "slow tier alone", "FAISS on disk", "in memory"
 _CACHE = Path.home() / ".cache/rag_accel/bench"
-_PAGE = mmap.PAGESIZE
-_PAGEOUT = 21
 
 _logger = logging.getLogger("bench.tiers")
 
@@ -231,15 +227,10 @@ def _arms(index: DocumentIndex, folder: Path, sizes: Sizes) -> Iterator[dict[str
 def _our_arm(index: DocumentIndex, path: Path, k: int) -> Arm:
     held = held_by(index)
     assert isinstance(held, TieredVectors)
-    whole: Any = held._given[0].data
-    while not isinstance(whole, mmap.mmap):
-        whole = whole.obj if isinstance(whole, memoryview) else whole.base
-    address = np.frombuffer(whole, dtype=np.uint8).ctypes.data
-    lists = [one.data for one in held._given if one.data.nbytes]
-    start = min(one.ctypes.data for one in lists)
-    end = max(one.ctypes.data + one.nbytes for one in lists)
-    assert address <= start, "lists outside of their file"
-    return Arm(lambda queries: _found(index, queries, k), lambda: _forget(path, start, end), index)
+    place = mapped_range(held.given[0])
+    return Arm(
+        lambda queries: _found(index, queries, k), lambda: give_back_pages(path, *place), index
+    )
 
 
 def _faiss_arm(index: DocumentIndex, path: Path, sizes: Sizes) -> Arm:
@@ -247,12 +238,12 @@ def _faiss_arm(index: DocumentIndex, path: Path, sizes: Sizes) -> Arm:
     faiss, own = load_faiss(), held_by(index)
     mapped = held_by(load_index(path))
     assert isinstance(mapped, TieredVectors)
-    base = mapped._given[0].data.ctypes.data - 4096
+    base = mapped.given[0].data.ctypes.data - 4096
     table = faiss.OnDiskInvertedLists()
     table.nlist, table.code_size, table.read_only = own.num_clusters, 4 * own.dimension, True
     table.filename, table.totsize = str(path), path.stat().st_size
     table.lists.clear()
-    for one in mapped._given:
+    for one in mapped.given:
         place = faiss.OnDiskOneList()
         place.size, place.capacity = len(one), len(one) + len(one) % 2
         place.offset = one.data.ctypes.data - base
@@ -272,17 +263,4 @@ def _faiss_arm(index: DocumentIndex, path: Path, sizes: Sizes) -> Arm:
         rows = zip(labels.tolist(), scores.tolist(), strict=True)
         return [[(str(label), score) for label, score in zip(*row, strict=True)] for row in rows]
 
-    return Arm(search, lambda: _forget(path, start, start + table.totsize))
-
-
-def _forget(path: Path, start: int, end: int) -> float:
-    """Give the pages of a file back, mapped between two addresses; return the share left."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    start, length = start - start % _PAGE, end - (start - start % _PAGE)
-    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _PAGEOUT)
-    with path.open("rb") as file:  # what was read ahead, and is not mapped
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    pages = (ctypes.c_ubyte * (-(-length // _PAGE)))()
-    if libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(length), pages):
-        return 1.0
-    return float(np.mean(np.frombuffer(pages, dtype=np.uint8) & 1))
+    return Arm(search, lambda: give_back_pages(path, start, table.totsize))

@@ -11,6 +11,7 @@ import numpy as np
 
 from rag_accel.cli.corpus import read_questions
 from rag_accel.cli.fill import load_embedder
+from rag_accel.cli.tier_measurement import measure_tiers
 from rag_accel.engines.retrieval import IndexHeader, load_index, read_header
 from rag_accel.engines.retrieval.vectors.checks import checked_vectors
 from rag_accel.engines.retrieval.vectors.ivf import IvfVectors
@@ -34,6 +35,11 @@ def add_corpus_command(commands: Any) -> None:
     corpus.add_argument("questions", metavar="FILE", type=Path, help=valid)
     corpus.add_argument("--k", metavar="N", type=int, default=5, help="results of a question; 5")
     corpus.add_argument("--embedder", metavar="MODEL", help="makes the vectors of texts")
+    corpus.add_argument(
+        "--measure",
+        action="store_true",
+        help="also time searches in memory and from a copy of the file with hot clusters",
+    )
     corpus.set_defaults(run=_corpus)
 
 
@@ -57,6 +63,9 @@ def _corpus(arguments: argparse.Namespace) -> int:
         print(f"{size}, {searched}; {len(queries):,} questions for {k}")
         for name, share in measure_corpus(vectors, queries, k).items():
             print(f"{share:7.1%} {name}")
+    if arguments.measure:
+        for name, rate in measure_tiers(path, queries, k, HOT_SHARES):
+            print(f"{rate:7.0f} searches/s {name}")
     return 0
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag_accel.cli import corpus_searches, main
+from rag_accel.cli import corpus_searches, main, tier_measurement
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSnapshot, IndexSpec, TrainedClusters
-from rag_accel.engines.retrieval.index.files import save_index
+from rag_accel.engines.retrieval.index.files import load_index, save_index
+from rag_accel.engines.retrieval.index.list_files import give_back_pages, mapped_range
 from rag_accel.engines.retrieval.vectors.spec import IndexKind, Metric
+from rag_accel.engines.retrieval.vectors.tiered import TieredVectors
 
 CENTRES = np.asarray([[0, 0], [10, 0], [100, 0], [200, 0], [300, 0]], dtype=np.float32)
 FIRST, SECOND = ({"vector": centre.tolist()} for centre in CENTRES[:2])
@@ -35,7 +37,11 @@ def saved(tmp_path: Path) -> Path:
 def asked(index: Path, *questions: object, **options: object) -> int:
     path = index.with_suffix(".jsonl")
     path.write_text("".join(f"{json.dumps(question)}\n" for question in questions))
-    named = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    named = [
+        text
+        for name, value in options.items()
+        for text in (f"--{name}", *([] if value is None else [str(value)]))
+    ]
     return main(["corpus", str(index), str(path), *named])
 
 
@@ -87,3 +93,44 @@ def test_files_without_clusters_are_named(saved: Path, capsys: Printed) -> None:
     ):
         assert asked(index, FIRST, SECOND) == 2
         assert error in capsys.readouterr().err
+
+
+def test_what_a_tier_brings_is_measured_on_a_copy(
+    saved: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back = list[Path]()
+
+    def give_back(path: Path, *place: int) -> float:
+        given_back.append(path)
+        return 0.0
+
+    monkeypatch.setattr(tier_measurement, "give_back_pages", give_back)
+    before = saved.read_bytes()
+    assert asked(saved, FIRST, SECOND, measure=None) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert [line.partition(" searches/s ")[2] for line in lines] == [
+        "with all clusters in memory",
+        "from the file, with hot_bytes=800, one cluster",
+        "from the file, with hot_bytes=800",
+        "from the file, with hot_bytes=1056",
+    ]
+    assert all(float(line.split()[0]) > 0 for line in lines)
+    assert {path.name for path in given_back} == {saved.name}
+    assert saved not in given_back
+    assert saved.read_bytes() == before
+    assert sorted(one.name for one in saved.parent.iterdir()) == ["index", "index.jsonl"]
+
+
+def test_pages_that_are_not_given_back_are_named(
+    saved: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_measurement, "give_back_pages", lambda *_: 1.0)
+    assert asked(saved, FIRST, SECOND, measure=None) == 2
+    assert "cannot be given back here" in capsys.readouterr().err
+    assert sorted(one.name for one in saved.parent.iterdir()) == ["index", "index.jsonl"]
+
+
+def test_pages_of_a_mapped_file_are_given_back(saved: Path) -> None:
+    held = load_index(saved, hot="ram").view().vectors
+    assert isinstance(held, TieredVectors)
+    assert 0 <= give_back_pages(saved, *mapped_range(held.given[0])) <= 1

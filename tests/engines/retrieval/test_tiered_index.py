@@ -27,6 +27,7 @@ from rag_accel.engines.retrieval.vectors.device_lists import DeviceLists
 from rag_accel.engines.retrieval.vectors.hot_clusters import EXCHANGED_EVERY
 from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.learned_way import LearnedWay
+from rag_accel.engines.retrieval.vectors.list_table import ListTable
 from rag_accel.errors import ConfigError, IndexFileError
 
 DIMENSION, COUNT = 9, 300
@@ -171,23 +172,46 @@ def test_an_index_that_is_trained_in_memory_has_its_copies_on_a_device() -> None
     assert line.startswith("hot clusters on cpu: ")
 
 
-@pytest.mark.parametrize("method", ["scan", "found", "copy"])
-def test_a_device_that_fails_is_left_and_no_search_is_lost(
-    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    index = in_memory(replace(SPEC, hot="cpu"))
+class Lost:
+    """A result on a device that is gone."""
 
-    def fail(*args: Any) -> Any:
+    def cpu(self) -> Any:
         raise RuntimeError("CUDA error: device lost")
 
+
+def fail(*args: Any) -> Any:
+    raise RuntimeError("CUDA error: device lost")
+
+
+@pytest.mark.parametrize(
+    ("method", "broken"),
+    [("_begun", fail), ("_begun", lambda *args: (Lost(), Lost())), ("copy", fail)],
+)
+def test_a_device_that_fails_is_left_and_no_search_is_lost(
+    method: str, broken: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = in_memory(replace(SPEC, hot="cpu"))
     if method != "copy":
         warm(index)
-    monkeypatch.setattr(DeviceLists, method, fail)
+    monkeypatch.setattr(DeviceLists, method, broken)
     warm(index)
     assert_equal(index, in_memory())
     reason = "hot clusters on cpu are not used: RuntimeError: CUDA error: device lost"
     assert index.tier_text == (reason,)
     assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+def test_a_search_here_that_fails_is_not_the_fault_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index = in_memory(replace(SPEC, hot="cpu"))
+    warm(index)
+    with monkeypatch.context() as patch:
+        patch.setattr(ListTable, "scan", fail)
+        with pytest.raises(RuntimeError, match="device lost"):
+            index.search(vectors(1, seed=3), 3)
+    assert index.tier_text[0].endswith("% of reads")
+    assert_equal(index, in_memory())
 
 
 def test_a_device_is_not_used_where_torch_may_round_products() -> None:
@@ -248,9 +272,11 @@ def test_searches_go_on_where_no_cluster_can_be_copied(
 
 @pytest.mark.parametrize("hot", ["cuda:99", "disk"])
 def test_a_device_that_is_not_there_is_named(hot: str, path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"no device for hot clusters; at hot; found '{hot}'"):
+    with pytest.raises(
+        ConfigError, match=f"no device for copies of vectors; at hot; found '{hot}'"
+    ):
         in_memory(replace(SPEC, hot=hot))
-    with pytest.raises(ConfigError, match="no device for hot clusters"):
+    with pytest.raises(ConfigError, match="no device for copies of vectors"):
         load_index(path, hot=hot)
 
 
@@ -385,8 +411,8 @@ def test_a_damaged_list_is_named_when_it_is_first_read(path: Path) -> None:
     [
         ({"hot": 1}, r"where hot.*found 1; valid: 'ram', a device of torch"),
         ({"hot_bytes": 0}, "where hot_bytes.*an integer >= 1"),
-        ({"kind": "flat"}, "kind='ivf' and codes=None, or hot=None"),
-        ({"codes": "sq8"}, "kind='ivf' and codes=None, or hot=None"),
+        ({"kind": "flat"}, "codes=None, and kind='ivf'"),
+        ({"codes": "sq8"}, "codes=None, and kind='ivf'"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], error: str) -> None:

@@ -7,7 +7,9 @@ compared when a list is first read: comparing all would read the whole file.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +28,7 @@ from rag_accel.errors import EngineOutputError
 #: the part that is not read but mapped
 LISTS = "lists"
 _PAGE = 4096
+_PAGEOUT = 21  # MADV_PAGEOUT, which Python does not name
 
 
 class StoredLists(NamedTuple):
@@ -74,6 +77,32 @@ class StoredLists(NamedTuple):
             before = start % mmap.PAGESIZE
             if size:
                 self.memory.madvise(needed, start - before, before + size)
+
+
+def mapped_range(one: InvertedList) -> tuple[int, int]:
+    """Return where the file of a list is mapped: its address, and its length in bytes."""
+    memory: Any = one.data
+    while not isinstance(memory, mmap.mmap):
+        memory = memory.obj if isinstance(memory, memoryview) else memory.base
+    return np.frombuffer(memory, dtype=np.uint8).ctypes.data, len(memory)
+
+
+def give_back_pages(path: Path, address: int, length: int) -> float:
+    """Have the system forget what it read of a file that is mapped; return the share that stays.
+
+    1.0 where the system cannot be asked.
+    """
+    pages: Any = (ctypes.c_ubyte * (-(-length // mmap.PAGESIZE)))()
+    at = ctypes.c_void_p(address), ctypes.c_size_t(length)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.madvise(*at, _PAGEOUT)
+        with path.open("rb") as file:  # what was read ahead, and is not mapped
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        failed = libc.mincore(*at, pages)
+    except (AttributeError, OSError):
+        return 1.0
+    return 1.0 if failed else float(np.mean(np.frombuffer(pages, dtype=np.uint8) & 1))
 
 
 def list_parts(snapshot: ListsSnapshot) -> Iterator[tuple[str, Iterator[bytes]]]:

@@ -29,6 +29,7 @@ from rag_accel.engines.retrieval.vectors.checks import (
     copy_document,
 )
 from rag_accel.engines.retrieval.vectors.cluster_scans import ClusterScan, ScanPiece
+from rag_accel.engines.retrieval.vectors.device_flat import DeviceFlatVectors
 from rag_accel.engines.retrieval.vectors.device_lists import check_device
 from rag_accel.engines.retrieval.vectors.early_stop import EarlyStop, StopReport
 from rag_accel.engines.retrieval.vectors.flat import FlatVectors
@@ -140,7 +141,8 @@ class DocumentIndex:
 
     def __init__(self, spec: IndexSpec) -> None:
         self._spec = spec
-        self._state = State(FlatVectors(spec))
+        on_device = spec.hot is not None and spec.kind is IndexKind.FLAT
+        self._state = State(DeviceFlatVectors(spec) if on_device else FlatVectors(spec))
         self._unsettled: ContentChange | None = None  # under way, or broken off
         self._lock = IndexLock()
         #: the file that its clusters are read from, and what tells it from another one at its
@@ -542,15 +544,15 @@ class DocumentIndex:
 
     @property
     def tier_counts(self) -> Mapping[str, int]:
-        """Return counts of reads of clusters and of their bytes in memory; empty without a tier."""
+        """Return counts of reads, and of bytes in the faster memory; empty without one."""
         held = self._state.vectors
-        return held.tier_counts if isinstance(held, TieredVectors) else {}
+        return held.tier_counts if isinstance(held, TieredVectors | DeviceFlatVectors) else {}
 
     @property
     def tier_text(self) -> tuple[str, ...]:
-        """Return a line on the hot clusters; empty without a tier."""
+        """Return a line on the faster memory; empty without one."""
         held = self._state.vectors
-        return (held.tier_text,) if isinstance(held, TieredVectors) else ()
+        return (held.tier_text,) if isinstance(held, TieredVectors | DeviceFlatVectors) else ()
 
     def _nearest(
         self, view: State, queries: Vectors, counts: Sequence[int], scope: SearchScope

@@ -1,4 +1,4 @@
-"""Copies of hot clusters on a torch device, scanned there while the others are scanned here.
+"""Copies of lists on a torch device, scanned there while other lists are scanned here.
 
 HedraRAG (section 4.4) searches the clusters that its cache on a GPU holds there, the others on the
 processor at the same time, and merges what both found. Products of float32 differ in their last
@@ -8,6 +8,7 @@ bits from device to device: what is found are candidates, as FAISS's are (``near
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +21,11 @@ from rag_accel.engines.retrieval.vectors.inverted_list import InvertedList
 from rag_accel.engines.retrieval.vectors.spec import Metric, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import NO_LABEL, Scores
 from rag_accel.errors import ConfigError
+
+#: scores that a scan holds at a time
+BLOCK_SCORES = 1 << 26
+
+logger = logging.getLogger("rag_accel.retrieval")
 
 
 class Copies(NamedTuple):
@@ -106,31 +112,99 @@ class DeviceLists:
         there = cat(vectors)
         return Copies(there, there.square().sum(1), cat(labels), cat(owners), places, is_valid)
 
+    def extended(self, start: int, vectors: Vectors, labels: Labels) -> Copies | None:
+        """Return the first ``start`` vectors of one cluster that are there, and these behind them.
+
+        None if the device failed.
+        """
+        cat, now = self._torch.cat, self.copies
+        try:
+            there = cat([now.vectors[:start], self._there(vectors)])
+            names = cat([now.labels[:start], self._there(labels)])
+            clusters = self._torch.zeros_like(names)
+            squares = there.square().sum(1)
+        except RuntimeError as error:
+            self.give_up(error)
+            return None
+        return Copies(there, squares, names, clusters, {0: (0, len(there))}, np.ones(1, np.bool_))
+
     def forget(self, clusters: Sequence[int]) -> None:
         """Have clusters that have changed be scanned no more."""
         is_valid = self.copies.is_valid.copy()
         is_valid[[*clusters]] = False
         self.copies = self.copies._replace(is_valid=is_valid)
 
-    def scan(self, copies: Copies, queries: Vectors, count: int, wanted: Any) -> Any:
-        """Begin a scan of ``wanted: [n, clusters], bool``; return what ``found`` takes."""
-        torch = self._torch
-        asked = self._there(queries)
-        scores = asked @ copies.vectors.T
-        if self._metric is Metric.L2:
-            scores = 2 * scores - copies.squares - asked.square().sum(1, keepdim=True)
-        allowed = self._there(wanted)[:, copies.clusters]
-        scores = scores.masked_fill(~allowed, -torch.inf)
+    def begin(
+        self,
+        copies: Copies,
+        queries: Vectors,
+        count: int,
+        wanted: npt.NDArray[np.bool_] | None,
+        allowed: Labels | None,
+    ) -> Any:
+        """Begin a scan; return what ``end`` takes, None if the device failed.
+
+        Args:
+            copies: what to scan.
+            queries: ``[n, dim]``.
+            count: how many to find.
+            wanted: ``[n, clusters]``, which clusters each query reads; None reads all.
+            allowed: the only labels that may be found; None allows all.
+        """
+        try:
+            return self._begun(copies, queries, count, wanted, allowed)
+        except RuntimeError as error:
+            self.give_up(error)
+            return None
+
+    def end(self, begun: Any) -> tuple[Scores, Labels] | None:
+        """Wait for a scan; return scores, best first, and labels, ``[n, at most count]``.
+
+        None if the device failed.
+        """
+        try:
+            scores, labels = (part.cpu().numpy() for part in begun)
+        except RuntimeError as error:
+            self.give_up(error)
+            return None
+        return scores, np.where(np.isneginf(scores), NO_LABEL, labels)
+
+    def give_up(self, error: Exception) -> None:
+        """Use the device no more, and say so once."""
+        if self.fault is None:
+            self.fault = f"{type(error).__name__}: {error}"
+            logger.warning("copies on %s are not used any more: %s", self.name, error)
+
+    def _begun(
+        self,
+        copies: Copies,
+        queries: Vectors,
+        count: int,
+        wanted: npt.NDArray[np.bool_] | None,
+        allowed: Labels | None,
+    ) -> Any:
+        torch, asked = self._torch, self._there(queries)
+        lengths = asked.square().sum(1, keepdim=True)
+        of_query = None if wanted is None else self._there(wanted)
+        in_scope = None if allowed is None else torch.isin(copies.labels, self._there(allowed))
+        found, step = list[tuple[Any, Any]](), max(count, BLOCK_SCORES // len(queries))
+        for start in range(0, len(copies.labels), step):
+            part = slice(start, start + step)
+            scores = asked @ copies.vectors[part].T
+            if self._metric is Metric.L2:
+                scores = 2 * scores - copies.squares[part] - lengths
+            if of_query is not None:
+                scores.masked_fill_(~of_query[:, copies.clusters[part]], -torch.inf)
+            if in_scope is not None:
+                scores.masked_fill_(~in_scope[part], -torch.inf)
+            best = scores.topk(min(count, scores.shape[1]), dim=1)
+            found.append((best.values, copies.labels[part][best.indices]))
+        scores, labels = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
         best = scores.topk(min(count, scores.shape[1]), dim=1)
-        return best.values, copies.labels[best.indices]
+        return best.values, labels.gather(1, best.indices)
 
     def _there(self, array: Any) -> Any:
         return self._torch.from_numpy(array).to(self.name)
-
-    def found(self, begun: Any) -> tuple[Scores, Labels]:
-        """Wait for a scan; return its scores, best first, and labels, ``[n, at most count]``."""
-        scores, labels = (part.cpu().numpy() for part in begun)
-        return scores, np.where(np.isneginf(scores), NO_LABEL, labels)
 
 
 def check_device(device: str) -> None:
@@ -139,7 +213,7 @@ def check_device(device: str) -> None:
         _torch().zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for CUDA
         raise ConfigError(
-            "no device for hot clusters",
+            "no device for copies of vectors",
             where="hot",
             found=f"{device!r}: {error}",
             valid="'ram', or a device of torch on this machine, such as 'cuda:0'",
@@ -151,7 +225,7 @@ def _torch() -> Any:
         return importlib.import_module("torch")
     except ImportError as error:
         raise ConfigError(
-            "hot clusters on a device without torch",
+            "copies of vectors on a device without torch",
             where="hot",
             found=str(error),
             valid="'ram', or an installed torch",

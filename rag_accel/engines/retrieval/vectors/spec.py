@@ -69,8 +69,8 @@ class IndexSpec:
         hot: ``"ram"`` leaves the clusters of an IVF index in the file that it was loaded from, and
             copies those that searches read most into memory (HedraRAG 4.4). Until it is saved and
             loaded it lies in memory as a whole. A device of torch, such as ``"cuda:0"``, has the
-            copies there, of an index in memory; they are scanned there where that is faster. None
-            makes no copies.
+            copies there, of an index in memory; they are scanned there where that is faster. A flat
+            index has all its vectors there, or none. None makes no copies.
         hot_bytes: bytes of the copies. Clusters of a file that changed since the index was loaded
             lie in memory too, and are not counted.
 
@@ -138,12 +138,12 @@ class IndexSpec:
                 found=repr(hot),
                 valid="'ram', a device of torch such as 'cuda:0', or None",
             )
-        if self.kind is not IndexKind.IVF or self.codes is not None:
+        if self.codes is not None or (hot == "ram" and self.kind is not IndexKind.IVF):
             raise ConfigError(
                 "hot clusters of an index that has none of vectors",
                 where="hot",
                 found=f"{hot!r} with kind {self.kind.value!r} and codes {self.codes!r}",
-                valid="kind='ivf' and codes=None, or hot=None",
+                valid="codes=None, and kind='ivf' or a device such as 'cuda:0'; or hot=None",
             )
 
     def _check_stop(self, stop: object) -> None:

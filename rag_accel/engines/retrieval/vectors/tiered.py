@@ -66,8 +66,9 @@ class TieredVectors(IvfVectors):
         super().__init__(spec, centroids)
         assert spec.hot is not None, "an index without hot clusters"
         self.max_norm = max_norm
-        self._given = tuple(lists)
-        self._lists: ListTable = ListTable(self.quantizer, self.metric, self._given)
+        #: the lists as they were given
+        self.given = tuple(lists)
+        self._lists: ListTable = ListTable(self.quantizer, self.metric, self.given)
         self._check = check
         self._is_checked = np.zeros(len(centroids), dtype=bool)
         self._is_changed = np.zeros(len(centroids), dtype=bool)
@@ -78,7 +79,7 @@ class TieredVectors(IvfVectors):
         if spec.hot != "ram":
             self._device = DeviceLists(spec.hot, spec.metric, len(centroids), spec.dimension)
         self._read_ahead = read_ahead
-        self._way = LearnedWay()
+        self._way, self._filtered_way = LearnedWay(), LearnedWay()
         self._num_reads = self._num_hot_reads = 0
         self._exchanging: threading.Thread | None = None
         #: held to exchange lists, and to count
@@ -179,11 +180,11 @@ class TieredVectors(IvfVectors):
         clusters = self._visited(queries, scope)
         self._note(clusters.ravel())
         device = self._device
-        if device is not None and scope.allowed is None and device.why_not() is None:
+        if device is not None and device.why_not() is None:
             copies = device.copies
             is_hot = copies.is_valid[clusters]
             if is_hot.any():
-                return self._fetch_hot(device, copies, queries, count, clusters, is_hot)
+                return self._fetch_hot(device, copies, queries, count, clusters, is_hot, scope)
         selector, sizes = self._selector(scope), self.cluster_sizes()
         cold = self._cold(clusters)
         if self._read_ahead is None or not len(cold):
@@ -245,33 +246,29 @@ class TieredVectors(IvfVectors):
         count: int,
         clusters: Labels,
         is_hot: npt.NDArray[np.bool_],
+        scope: SearchScope,
     ) -> tuple[Scores, Labels]:
         """Scan hot clusters on the device and the others here, where that is faster."""
+        way = self._way if scope.allowed is None else self._filtered_way
         started, sizes = time.perf_counter(), self.cluster_sizes()
         numbers = int(sizes[clusters[is_hot]].sum()) * self.dimension
         with self._lock.lock:
-            on_device = self._way.choose(numbers)
-        found = None
+            on_device = way.choose(numbers)
+        found, selector = None, self._selector(scope)
         if on_device:
             wanted = np.zeros((len(queries), self.num_clusters), dtype=bool)
             np.put_along_axis(wanted, clusters, is_hot, axis=1)
-            try:
-                begun = device.scan(copies, queries, count, wanted)
+            begun = device.begin(copies, queries, count, wanted, scope.allowed)
+            if begun is not None:
                 others = np.where(is_hot, _ABSENT, clusters)
-                here = self._lists.scan(queries, count, others, None, sizes)
-                found = _merged(here, device.found(begun), count)
-            except RuntimeError as error:  # of the device: it is full, or gone
-                self._give_up(device, error)
+                here = self._lists.scan(queries, count, others, selector, sizes)
+                there = device.end(begun)
+                found = None if there is None else _merged(here, there, count)
         if found is None:
-            found = self._lists.scan(queries, count, clusters, None, sizes)
+            found = self._lists.scan(queries, count, clusters, selector, sizes)
         with self._lock.lock:
-            self._way.note(on_device, numbers, started)
+            way.note(on_device, numbers, started)
         return found
-
-    def _give_up(self, device: DeviceLists, error: Exception) -> None:
-        if device.fault is None:
-            device.fault = f"{type(error).__name__}: {error}"
-            logger.warning("hot clusters on %s are not used any more: %s", device.name, error)
 
     def _note(self, clusters: Labels) -> None:
         """Count reads, and let a thread exchange clusters if it is time and none does."""
@@ -296,12 +293,12 @@ class TieredVectors(IvfVectors):
         """Copy the hottest clusters into memory, while searches go on."""
         with self._lock.lock:
             taken, gone = self._hot.exchange(np.where(self._is_changed, 0, self._num_bytes()))
-            self._move({one: self._given[one] for one in gone}, is_hot=False)
+            self._move({one: self.given[one] for one in gone}, is_hot=False)
         for cluster in taken:
             if not threading.main_thread().is_alive():  # the process ends, and waits for this
                 return
             try:
-                copied = self._given[cluster].copy()
+                copied = self.given[cluster].copy()
             except MemoryError as error:
                 logger.warning("no memory for more hot clusters: %s", error)
                 return
@@ -323,7 +320,7 @@ class TieredVectors(IvfVectors):
         try:
             copies = device.copy(hot, [lists[cluster] for cluster in hot])
         except RuntimeError as error:
-            self._give_up(device, error)
+            device.give_up(error)
             return
         with self._lock.lock:
             device.copies = copies
