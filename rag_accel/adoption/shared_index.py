@@ -34,6 +34,8 @@ from rag_accel.system.locks import RenewedLock
 
 Hits = tuple[ScoredDocument, ...]
 
+_UNMADE = "of its own, made with the first of them"
+
 
 class SharedIndex:
     """An index created with its first vectors, which set its dimension.
@@ -66,6 +68,19 @@ class SharedIndex:
             if known is None or known.index is not index:
                 known = self._lexical[spec] = LexicalIndex(index, spec)
             return known
+
+    def describe(self, accelerator: Accelerator, hybrid: HybridSpec) -> str:
+        """Return which engines of an accelerator run searches, by vector and hybrid ones."""
+        index = self.index
+        by_vector = by_both = None
+        if index is not None:
+            by_vector = accelerator.engine_of(index)
+            by_both = accelerator.engine_of(index, variant_of(hybrid))
+        engines = (
+            f"a component of this library: engine {by_vector or _UNMADE}, for searches by vector;"
+            f" engine {by_both or _UNMADE}, for hybrid ones; callers share their steps"
+        )
+        return "; ".join([engines, *(() if index is None else index.tier_text)])
 
     def add(self, documents: Sequence[Document], vectors: Sequence[Sequence[float]]) -> None:
         """Take documents, replacing those whose ids are present; all or none."""

@@ -21,7 +21,6 @@ from rag_accel.adoption.shared_index import (
     SharedIndex,
     ahybrid_search,
     hybrid_search,
-    variant_of,
 )
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import Document as IndexedDocument
@@ -247,14 +246,8 @@ class HybridStoreSearch(StoreSearch):
         return HybridStoreRetriever(vectorstore=self, tags=tags, **kwargs)
 
     def explain_on(self, accelerator: Accelerator) -> str:
-        """Return which engines run the searches on an accelerator."""
-        accelerator, index = self._accelerator or accelerator, self._shared.index
-        engine = accelerator.engine_of(index) or "of its own, made with its first search"
-        hybrid = (
-            accelerator.engine_of(index, variant_of(self._hybrid))
-            or "one more, made with the first"
-        )
-        return f"engine {engine}; hybrid searches: engine {hybrid}; callers share their steps"
+        """Return how an accelerator runs its searches."""
+        return self._shared.describe(self._accelerator or accelerator, self._hybrid)
 
     def _hybrid_query(
         self, text: str, vector: list[float], k: int, where: Filter, options: dict[str, Any]

@@ -39,7 +39,6 @@ from rag_accel.adoption.shared_index import (
     ahybrid_search,
     hybrid_search,
     hybrid_search_among,
-    variant_of,
 )
 from rag_accel.config import is_enabled
 from rag_accel.engine_api import HybridQuery, SearchQuery
@@ -123,16 +122,7 @@ class RagAccelVectorStore(BasePydanticVectorStore):
 
     def explain_on(self, accelerator: Accelerator) -> str:
         """Return how an accelerator runs its searches."""
-        runs_on, index = self._accelerator or accelerator, self._shared.index
-        unmade = "of its own, made with the first of them"
-        by_vector = by_both = None
-        if index is not None:
-            by_vector = runs_on.engine_of(index)
-            by_both = runs_on.engine_of(index, variant_of(self._hybrid))
-        return (
-            f"a component of this library: engine {by_vector or unmade}, for searches by vector;"
-            f" engine {by_both or unmade}, for hybrid ones; all callers share their steps"
-        )
+        return self._shared.describe(self._accelerator or accelerator, self._hybrid)
 
     # Changing ---------------------------------------------------------------------------------
 

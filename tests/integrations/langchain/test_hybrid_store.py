@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_tests.integration_tests import (
     VectorStoreIntegrationTests,
@@ -178,11 +178,18 @@ def test_an_explanation_names_the_engines(store: RagAccelVectorStore) -> None:
     accelerator = store._accelerator
     assert accelerator is not None
     fast = accelerate(store.as_retriever(search_type="hybrid"), accelerator=accelerator)
-    assert "made with its first search; hybrid searches: engine one more" in explain(fast)
+    assert "engine of its own, made with the first of them, for hybrid ones" in explain(fast)
     fast.invoke("x")
     store.similarity_search("x")
     (line,) = [line for line in explain(fast).splitlines() if "RagAccelVectorStore" in line]
     engines: Any = accelerator.metrics.snapshot()["engines"]
     (alone,) = [name for name in engines if name.startswith("retrieval")]
     (hybrid,) = [name for name in engines if name.startswith("hybrid")]
-    assert f"engine {alone}; hybrid searches: engine {hybrid};" in line
+    assert f"engine {alone}, for searches by vector; engine {hybrid}, for hybrid ones;" in line
+
+
+def test_explain_says_what_is_hot() -> None:
+    spec = IndexSpec(2, kind="ivf", train_size=4, num_clusters=2, hot="cpu")
+    store = RagAccelVectorStore(DeterministicFakeEmbedding(size=2), index=DocumentIndex(spec))
+    store.add_texts(["a", "b", "c", "d", "e"])
+    assert "callers share their steps; hot clusters on cpu: 0% of reads" in explain(store)
