@@ -87,6 +87,11 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "a page shows engines, queues, steps and requests, while they run or from a recording",
+        "a trace that only another program's viewer draws",
+        {"rag_accel/profile": 200, "rag_accel/serving": 100, "tests": 300},
+    ),
+    *_raises(
         "hot clusters of an index in a file or in memory lie in a faster memory",
         "indexes that had to fit into memory, and lists that were read alike",
         {"rag_accel/engines/retrieval": 1_450, "rag_accel/cli": 100, "bench": 200, "tests": 700},

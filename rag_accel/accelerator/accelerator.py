@@ -505,6 +505,14 @@ class Accelerator(ProgramRequests):
         down = ", ".join(engine.name for engine in engines if not engine.is_ready)
         return Health("accelerator", state, down and f"not ready: {down}", engines)
 
+    def queues(self) -> dict[str, tuple[int, int]]:
+        """Return of each engine how many works wait for it, and how many it has.
+
+        Raises:
+            ForkedError: in a forked child.
+        """
+        return {} if self.closed else self._driver.queues()
+
     @property
     def bypassed(self) -> dict[tuple[str, str], int]:
         """Return how many leaves ran without acceleration, by place and reason."""

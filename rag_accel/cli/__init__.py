@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace = commands.add_parser("trace", help="show where the time of a recorded run went")
     trace.add_argument("events", metavar="FILE", help="what a JsonLinesSink wrote")
     trace.add_argument("--chrome", metavar="OUT", help="also write a trace for ui.perfetto.dev")
+    trace.add_argument("--html", metavar="OUT", help="also write a page that draws the run")
     trace.add_argument("--json", action="store_true", help="print one JSON object")
     trace.set_defaults(run=_trace)
     add_profile_command(commands)
@@ -89,5 +90,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     profile = profile_events(read_json_lines(arguments.events))
     if arguments.chrome:
         profile.save_chrome_trace(arguments.chrome)
+    if arguments.html:
+        profile.save_page(arguments.html)
     print(json.dumps(profile.to_dict(), indent=2) if arguments.json else profile)
     return 0

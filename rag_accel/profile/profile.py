@@ -16,6 +16,7 @@ from rag_accel.profile.chrome_trace import chrome_trace
 from rag_accel.profile.critical_path import critical_path
 from rag_accel.profile.recording import RecordedPrimitive, RecordedRequest, Recording
 from rag_accel.profile.replay import PassSaving
+from rag_accel.profile.run_page import page_data, run_page
 from rag_accel.system.files import replaced_file
 from rag_accel.telemetry.events import TraceEvent
 from rag_accel.telemetry.metrics import percentile
@@ -238,17 +239,28 @@ class Profile:
         Raises:
             ConfigError: if the file cannot be written.
         """
-        text = json.dumps(chrome_trace(self.recording), separators=(",", ":"))
-        try:
-            with replaced_file(Path(path).resolve()) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise ConfigError(
-                "the trace file cannot be written",
-                where=str(path),
-                found=type(error).__name__,
-                valid="a writable path in an existing directory",
-            ) from error
+        _save(path, json.dumps(chrome_trace(self.recording), separators=(",", ":")))
+
+    def save_page(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording as a page of HTML that needs nothing else, as ``save_chrome_trace``.
+
+        Raises:
+            ConfigError: if the file cannot be written.
+        """
+        _save(path, run_page(page_data(self.recording, "rag_accel: a recorded run")))
+
+
+def _save(path: str | os.PathLike[str], text: str) -> None:
+    try:
+        with replaced_file(Path(path).resolve()) as file:
+            file.write(text.encode(errors="replace"))
+    except OSError as error:
+        raise ConfigError(
+            "the trace file cannot be written",
+            where=str(path),
+            found=type(error).__name__,
+            valid="a writable path in an existing directory",
+        ) from error
 
 
 def profile_of(tracer: Tracer) -> Profile:

@@ -23,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.errors import ClosedError, ServedRequestError
 from rag_accel.leaves.request_threads import request_threads
+from rag_accel.profile.run_page import run_page
 from rag_accel.serving.admission import TenantTurns
 from rag_accel.serving.chat_answers import completion, completion_events, embeddings
 from rag_accel.serving.event_stream import COMMENT_S, EventStream, event
@@ -46,6 +47,7 @@ from rag_accel.serving.served import (
     chat_input,
 )
 from rag_accel.serving.serving_options import ServingOptions
+from rag_accel.serving.status_feed import StatusFeed
 from rag_accel.serving.sync_steps import RequestSteps
 from rag_accel.serving.tenants import MadeTenants, ServedTenants
 from rag_accel.serving.tokens import TokenFile
@@ -57,6 +59,8 @@ CLIENT_GONE = 499
 
 SMALL_BODY_BYTES = 64 * 1024
 """The largest body that is read on the loop, which answers nobody meanwhile."""
+
+_PAGE_HEADERS = {"cache-control": "no-store", "content-security-policy": "frame-ancestors 'none'"}
 
 Respond = Callable[[Request, str, Send], Awaitable[int]]
 """Answers a request of a tenant and returns the status."""
@@ -82,6 +86,7 @@ class ServingApp:
         self._tenants, self._options, self._tokens = tenants, options, tokens
         self._clock = clock or MonotonicClock()
         self._created = int(time.time())
+        self._status_feed = StatusFeed(f"rag_accel: {tenants.name}")
         self.http = HTTPMetrics()
         # Their own: steps of programs may fill the loop's.
         self._parsers = ThreadPoolExecutor(2, "rag-accel-body")
@@ -113,6 +118,7 @@ class ServingApp:
             "/v1/models": self._models,
             "/v1/models/{name:path}": self._one_model,
             "/metrics": self._metrics,
+            "/status/events": self._status,
         }
         answered = {"POST": posts, "GET": gets}
         routes = [
@@ -121,6 +127,7 @@ class ServingApp:
             for path, respond in responses.items()
         ]
         routes.append(Route("/healthz", self._healthz, methods=["GET"]))
+        routes.append(Route("/status", self._status_page, methods=["GET"]))
         app = Starlette(
             routes=routes,
             exception_handlers={HTTPException: _no_such_route},
@@ -346,6 +353,27 @@ class ServingApp:
         response = Response(text, media_type=CONTENT_TYPE)
         await response(request.scope, request.receive, send)
         return 200
+
+    async def _status(self, request: Request, namespace: str, send: Send) -> int:
+        turns = self.turns.of(namespace)
+
+        def describe() -> str:
+            # The one who watches is under way, too.
+            under_way = self.http.in_flight[namespace]
+            return f"{under_way} requests under way, {turns.waiting} of them wait for a place"
+
+        events = self._status_feed.events(
+            namespace,
+            lambda: self._tenants.of(namespace).accelerator,
+            describe,
+            lambda: not self.is_draining and namespace not in self._unnamed,
+        )
+        await in_time(request, None, EventStream(send).run(events))
+        return 200
+
+    async def _status_page(self, request: Request) -> Response:
+        """Return the page; open to everybody, as it has nothing of any tenant."""
+        return Response(run_page(), media_type="text/html", headers=_PAGE_HEADERS)
 
     async def _healthz(self, request: Request) -> Response:
         """Tell whether requests are taken; open to everybody, so it names no tenant."""

@@ -125,7 +125,9 @@ def client_of(app: ServingApp | Starlette, **arguments: Any) -> httpx.AsyncClien
 class AsgiCall:
     """One request, driven by hand: its client may leave, and stop reading, when a test says so."""
 
-    def __init__(self, asgi: Any, path: str, body: Any, headers: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, asgi: Any, path: str, body: Any, headers: Sequence[Any] = (), method: str = "POST"
+    ) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self._received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._received.put_nowait({"type": "http.request", "body": data, "more_body": False})
@@ -135,7 +137,7 @@ class AsgiCall:
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",

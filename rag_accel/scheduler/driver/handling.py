@@ -128,6 +128,11 @@ class EventHandler:
         engines = sorted(self.state.owned.values(), key=lambda engine: engine.name)
         return tuple(self._health_of(engine) for engine in engines)
 
+    def queues(self) -> dict[str, tuple[int, int]]:
+        """Return of every engine how many works wait for it, and how many it has."""
+        engines = self.state.engines.items()
+        return {name: (len(engine.queue), len(engine.running)) for name, engine in engines}
+
     def _health_of(self, engine: EngineState) -> Health:
         if engine.lost:
             return Health(engine.name, "lost", "a step did not end within step_timeout_s")

@@ -349,6 +349,10 @@ class Driver:
         """Return the health of every owned engine, by name; ForkedError in a forked child."""
         return self.ask(self._handler.health)
 
+    def queues(self) -> dict[str, tuple[int, int]]:
+        """Return of every engine how many works wait for it and how many it has, as ``health``."""
+        return self.ask(self._handler.queues)
+
     @property
     def is_idle(self) -> bool:
         """Tell whether nothing lives: no request, no queue, no running step, no waiting caller."""
