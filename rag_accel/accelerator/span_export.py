@@ -149,6 +149,8 @@ class SpanExport:
         self._makes_steps = steps
         self._model = model
         self._provider: Any = None
+        #: the provider of the thread's last span, and its tracer
+        self._used: tuple[Any, Any] = None, None
         self._table: dict[RequestId, RequestSpans] = {}
         self._queue: SimpleQueue[TraceEvent | threading.Event | None] = SimpleQueue()
         self._open: dict[RequestId, _Open] = {}
@@ -364,7 +366,10 @@ class SpanExport:
         links: Iterable[Any] = (),
     ) -> Any:
         trace = self._trace
-        tracer = trace.get_tracer_provider().get_tracer(SCOPE)
+        provider = trace.get_tracer_provider()
+        if provider is not self._used[0]:  # to get a tracer takes as long as to make a span
+            self._used = provider, provider.get_tracer(SCOPE)
+        tracer = self._used[1]
         is_call = attributes.get("gen_ai.operation.name") not in (None, WORKFLOW)
         span = tracer.start_span(
             name,

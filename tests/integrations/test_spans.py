@@ -314,9 +314,10 @@ def test_no_text_is_sent_not_even_after_an_error(how: str, exported: Exported) -
             return accelerator.run(graph(fail), question=QUESTION)
         return ask_langchain(lambda: chain() | RunnableLambda(fail), accelerator)
 
-    with Accelerator(telemetry="spans+steps", **parts) as accelerator:
-        with pytest.raises(ValueError, match="refused"):
-            ask()
+    accelerator = Accelerator(telemetry="spans+steps", **parts)
+    with pytest.raises(ValueError, match="refused"):
+        ask()
+    accelerator.close()
     sent = "".join(one.to_json() for one in exported.by_us())
     assert "retrieval" in sent
     for text in ("bridge", "Anna", "1932", "refused", "opened"):
