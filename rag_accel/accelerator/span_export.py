@@ -119,7 +119,7 @@ def _watch(provider: Any) -> None:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRequest:
     """A request under way."""
 
     events: list[TraceEvent] = field(default_factory=list[TraceEvent])
@@ -153,7 +153,7 @@ class SpanExport:
         self._used: tuple[Any, Any] = None, None
         self._table: dict[RequestId, RequestSpans] = {}
         self._queue: SimpleQueue[TraceEvent | threading.Event | None] = SimpleQueue()
-        self._open: dict[RequestId, _Open] = {}
+        self._open: dict[RequestId, _OpenRequest] = {}
         self._owned: dict[str, bool] = {}
         self._single: deque[RequestId] = deque()
         self._steps: deque[StepEnded] = deque()
@@ -268,7 +268,7 @@ class SpanExport:
                     self._steps.append(event)
                     self._make_steps()
             case RequestStarted() if event.request_id in self._table:
-                known = self._open.setdefault(event.request_id, _Open())
+                known = self._open.setdefault(event.request_id, _OpenRequest())
                 known.is_single = event.origin == "leaf"
                 known.events.append(event)
             case RequestEnded():

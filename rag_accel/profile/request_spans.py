@@ -19,12 +19,7 @@ from rag_accel.profile.recording import (
     instance_in,
     kind_in,
 )
-from rag_accel.telemetry.events import (
-    FirstOutput,
-    NodeRetried,
-    TokensUsed,
-    TraceEvent,
-)
+from rag_accel.telemetry.events import FirstOutput, NodeRetried, TokensUsed, TraceEvent
 
 WORKFLOW = "invoke_workflow"
 STAGE = "stage"
@@ -45,34 +40,19 @@ _OPERATIONS: Mapping[PrimitiveKind, str] = {
     **{kind: "chat" for kind, spec in KINDS.items() if spec.prefills},
 }
 
-#: what spans of instrumentors say of themselves: attribute, value in lower case -> operation
-_SAID = {
-    "openinference.span.kind": {
-        "retriever": "retrieval",
-        "embedding": "embeddings",
-        "reranker": "rerank",
-        "llm": "chat",
-        "chain": WORKFLOW,
-        "agent": WORKFLOW,
-    },
-    "gen_ai.operation.name": {
-        "retrieval": "retrieval",
-        "embeddings": "embeddings",
-        "chat": "chat",
-        "text_completion": "chat",
-        "generate_content": "chat",
-        "invoke_agent": WORKFLOW,
-        "invoke_workflow": WORKFLOW,
-    },
-    "langfuse.observation.type": {
-        "retriever": "retrieval",
-        "embedding": "embeddings",
-        "generation": "chat",
-        "chain": WORKFLOW,
-        "agent": WORKFLOW,
-    },
-    "traceloop.span.kind": {"workflow": WORKFLOW, "task": WORKFLOW, "agent": WORKFLOW},
-    "llm.request.type": {"chat": "chat", "completion": "chat", "embedding": "embeddings"},
+#: attributes by which spans of instrumentors say what they are, and what their words mean
+_KIND_ATTRIBUTES = (
+    *("openinference.span.kind", "gen_ai.operation.name", "langfuse.observation.type"),
+    *("traceloop.span.kind", "llm.request.type"),
+)
+_WORDS = {
+    **dict.fromkeys(("retriever", "retrieval"), "retrieval"),
+    **dict.fromkeys(("embedding", "embeddings"), "embeddings"),
+    **dict.fromkeys(("reranker", "rerank"), "rerank"),
+    **dict.fromkeys(("llm", "generation", "chat", "completion", "text_completion"), "chat"),
+    "generate_content": "chat",
+    **dict.fromkeys(("chain", "agent", "workflow", "task"), WORKFLOW),
+    **dict.fromkeys(("invoke_agent", WORKFLOW), WORKFLOW),
 }
 
 
@@ -123,10 +103,9 @@ class MadeSpan:
 
 def operation_said(attributes: Mapping[str, Any] | None) -> str:
     """Return the operation that the attributes of an instrumentor's span name; "" if none."""
-    for name, words in _SAID.items():
-        if isinstance(found := (attributes or {}).get(name), str):
-            return words.get(found.lower(), "")
-    return ""
+    said = ((attributes or {}).get(name) for name in _KIND_ATTRIBUTES)
+    word = next((word for word in said if isinstance(word, str)), "")
+    return _WORDS.get(word.lower(), "")
 
 
 def are_same(operation: str, start_ns: int, end_ns: int, others: Iterable[OtherSpan]) -> bool:

@@ -39,18 +39,6 @@ class RequestSpans:
         limit_s: its deadline in seconds after its arrival, if it has one.
     """
 
-    __slots__ = (
-        "_current",
-        "_table",
-        "around",
-        "error",
-        "leaves",
-        "limit_s",
-        "name",
-        "others",
-        "request",
-    )
-
     def __init__(
         self,
         request: RequestId,
