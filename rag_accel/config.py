@@ -29,6 +29,7 @@ OnFull = Literal["wait", "raise"]
 AdoptLLM = Literal["exact", "batched", "off"]
 EmbeddingRuntime = Literal["auto", "torch", "bf16", "int8"]
 KvReuse = Literal["exact", "fused", "full", "dependency", "fused+dependency", "full+dependency"]
+Telemetry = Literal["off", "spans", "spans+steps"]
 Origin = Literal["argument", "environment", "default"]
 
 #: options that there were, with what to use instead
@@ -79,6 +80,7 @@ class OptionArguments(TypedDict, total=False):
     kv_reuse: KvReuse
     kv_folder: str | None
     trace_events: int
+    telemetry: Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,11 @@ class Options:
         "trace entries kept in memory; a borrowed call that did not wait is one",
         0,
         10_000_000,
+    )
+    telemetry: Telemetry = _option(  # noqa: RUF009 - a dataclass field, never shared
+        "off",
+        "spans of requests, their stages and calls through the process's OpenTelemetry tracer "
+        "provider: `spans`, or `spans+steps` with one of each step of our engines; never a text",
     )
 
     def __post_init__(self) -> None:

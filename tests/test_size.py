@@ -97,6 +97,16 @@ RAISES = (
         {"rag_accel/engines/retrieval": 1_450, "rag_accel/cli": 100, "bench": 200, "tests": 700},
     ),
     *_raises(
+        "spans of requests go to the user's OpenTelemetry exporter, figures to his Prometheus",
+        "a collector of figures that only the project's own server had",
+        {
+            "rag_accel/accelerator": 400,
+            "rag_accel/profile": 200,
+            "rag_accel/telemetry": 300,
+            "tests": 500,
+        },
+    ),
+    *_raises(
         "any engine runs in child processes, alone or in a list with others",
         "children of embedders alone, and hosting that only actors of Ray had",
         {"rag_accel/engines/replicas": 300, "tests": 250},

@@ -18,6 +18,7 @@ from rag_accel.accelerator.preparation import PREPARE_S, EnginesOf, prepare_engi
 from rag_accel.accelerator.program_beginnings import ProgramBeginnings
 from rag_accel.accelerator.program_embedders import ListedEmbedders, names_of
 from rag_accel.accelerator.program_requests import ProgramRequests, live
+from rag_accel.accelerator.span_export import SpanExport
 from rag_accel.config import OptionArguments, Options
 from rag_accel.engine_api import (
     ROLES,
@@ -51,6 +52,7 @@ from rag_accel.scheduler.state import CoreOptions
 from rag_accel.system.forks import forks
 from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry import Metrics, Tracer
+from rag_accel.telemetry.spans import model_of
 
 #: stages counted by name; further ones are counted together
 MAX_STAGES: Final = 1024
@@ -121,6 +123,7 @@ class Accelerator(ProgramRequests):
         self.calls = CallPool(self.options.call_threads)
         self._lock = threading.Lock()
         self._table = EngineTable(self._driver)
+        self._spans = self._span_export()
         self.local_llms = LocalLLMs(self.options)
         self._listed = ListedEmbedders(self.options, self.cores, self._table)
         self.embedders = self._listed.programs
@@ -141,6 +144,7 @@ class Accelerator(ProgramRequests):
         self._execution = Execution(
             *(self._driver, self.calls, self.options, self._engines_for, count),
             identify=self._identify,
+            spans=None if self._spans is None else self._spans.request,
         )
         passes = passes_named(self.options.passes)
         self._beginnings = ProgramBeginnings(
@@ -194,6 +198,7 @@ class Accelerator(ProgramRequests):
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
+        self._table.models[name] = model_of(engine)
         if name == "embedder":
             self.lists_embedders = isinstance(engine, list | tuple) or is_auto(engine)
         pool = pooled(name, engine, self._llm_engine, self.options.step_timeout_s)
@@ -219,6 +224,14 @@ class Accelerator(ProgramRequests):
         borrowed = BorrowedEngine(name, frozenset({known or PrimitiveKind.DECODING}))
         joined = self._driver.add_borrowed(borrowed)
         self._keep_engine(name, NamedEngine(joined, borrowed, taken, is_open=known is None))
+
+    def _span_export(self) -> SpanExport | None:
+        if self.options.telemetry == "off":
+            return None
+        has_steps = self.options.telemetry == "spans+steps"
+        export = SpanExport(self.tracer, self._driver, has_steps, self._table.model_of)
+        weakref.finalize(self, export.stop).atexit = False
+        return export
 
     def _llm_engine(self, llm: Any) -> Engine:
         """Return an engine of a language model of its own, for a pool."""

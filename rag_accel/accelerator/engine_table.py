@@ -12,6 +12,7 @@ from typing import Any
 from rag_accel.engine_api import BorrowedEngine, Engine, EngineProfile, PrimitiveKind
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineLeft, EngineName
+from rag_accel.telemetry.spans import model_of
 
 _Key = tuple[int, str]
 
@@ -44,6 +45,8 @@ class EngineTable:
         self._owned: dict[_Key, _Adopted] = {}
         self._numbers = count(1)
         self._borrowed: dict[str, EngineName] = {}
+        #: of engines that joined by a name, the names of their models
+        self.models: dict[str, str] = {}
 
     def own(
         self, obj: Any, name: str, make: Callable[[], Engine], variant: str, holder: Any
@@ -108,6 +111,13 @@ class EngineTable:
         """Return the profiles of all owned engines here, by name."""
         with self._lock:
             return {known.engine: known.profile for known in self._owned.values()}
+
+    def model_of(self, engine: str) -> str:
+        """Return the name of an engine's model; "" if it has none."""
+        if found := self.models.get(engine):
+            return found
+        adopted = [known for known in list(self._owned.values()) if known.engine == engine]
+        return next((model_of(known.alive()) for known in adopted if known.alive), "")
 
     def _join(
         self, key: _Key, obj: Any, name: Callable[[], str], make: Callable[[], Engine]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rag_accel.accelerator.program_beginnings import ProgramBeginnings
+from rag_accel.accelerator.span_export import SpanExport
 from rag_accel.config import Options
 from rag_accel.leaves.early_answers import AskedPrompt
 from rag_accel.leaves.early_beginnings import NotedPrompt
@@ -60,6 +61,7 @@ class ProgramRequests:
     options: Options
     _driver: Driver
     _beginnings: ProgramBeginnings
+    _spans: SpanExport | None
 
     def open_request(
         self,
@@ -76,6 +78,8 @@ class ProgramRequests:
         """
         identity = self.anonymous(program, deadline_s)
         identity.given = given
+        if identity.spans is not None:
+            identity.spans.begin()
         if program in self._beginnings.programs:
             self._beginnings.attach(identity)
         request, now, deadline = identity.request, identity.arrived_at, identity.deadline
@@ -156,4 +160,7 @@ class ProgramRequests:
         limit = self.options.deadline_s if deadline_s is None else deadline_s
         deadline = None if limit is None else now + limit
         request = self._driver.new_request()
-        return RequestIdentity(self, request, now, deadline, program)  # pyright: ignore[reportArgumentType]
+        identity = RequestIdentity(self, request, now, deadline, program)  # pyright: ignore[reportArgumentType]
+        if self._spans is not None:
+            identity.spans = self._spans.request(request, program, limit)
+        return identity

@@ -217,7 +217,7 @@ class LeafCall:
         identity = self._identity
         accelerator = identity.accelerator
         try:
-            begun = accelerator.leaves.begin(identity, self._engine, self._kind)
+            begun = accelerator.leaves.begin(identity, self._engine, self._kind, self.obj)
             if begun is not None:
                 self._begun = begun
                 begun.start()
@@ -234,7 +234,7 @@ class LeafCall:
         """Begin a call that is perhaps the first of its class, or that has to wait."""
         accelerator = self._identity.accelerator
         engine = accelerator.borrow(self._engine, self._kind)
-        self._permit = accelerator.leaves.permit(self._identity, engine, self._kind)
+        self._permit = accelerator.leaves.permit(self._identity, engine, self._kind, self.obj)
         return self._permit.begin()
 
     def wait(self) -> None:

@@ -173,7 +173,9 @@ class ProgramCall:
         self._run = current_request.set(self.identity)
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *raised: object) -> None:
+        if kind is not None and self.is_new and self.identity.spans is not None:
+            self.identity.spans.error = kind.__name__
         try:
             current_request.reset(self._run)
             if self.shape is not None:

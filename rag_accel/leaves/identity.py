@@ -14,6 +14,7 @@ from rag_accel.leaves.retrieved_documents import RetrievedDocuments
 from rag_accel.scheduler.messages import RequestId
 from rag_accel.system.forks import forks
 from rag_accel.system.locks import RenewedLock
+from rag_accel.telemetry.spans import RequestSpans
 
 if TYPE_CHECKING:
     from rag_accel.accelerator.accelerator import Accelerator
@@ -55,6 +56,7 @@ class RequestIdentity:
         "ordinals",
         "program",
         "request",
+        "spans",
         "urgency",
     )
 
@@ -83,6 +85,8 @@ class RequestIdentity:
         self.beginnings: RunBeginnings | None = None
         #: whether the run is over; what it started beside itself may still go on
         self.has_ended = False
+        #: the spans around it and its leaves, if they are exported
+        self.spans: RequestSpans | None = None
         #: its last call that need not wait
         self.last_call: BegunCall | None = None
         #: whether the scheduler's core does not know of it yet

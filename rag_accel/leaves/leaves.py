@@ -71,14 +71,24 @@ class Leaves:
         self._options = options
 
     def begin(
-        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind
+        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind, obj: Any = None
     ) -> BegunCall | None:
-        """Return a borrowed call to start here and now if it need not wait; it must be ended."""
+        """Return a borrowed call to start here and now if it need not wait; it must be ended.
+
+        Args:
+            identity: the run it belongs to.
+            engine: the borrowed engine.
+            kind: of the call.
+            obj: whose call it is, if that is known; its model is named in spans.
+        """
         if identity.beginnings is not None:
             identity.beginnings.leaf_begins()
+        name = f"leaf{next(identity.ordinals)}"
+        if identity.spans is not None:
+            identity.spans.leaf(name, obj)
         begun = self._begin(
             identity.request,
-            f"leaf{next(identity.ordinals)}",
+            name,
             engine,
             kind,
             identity.arrived_at,
@@ -88,9 +98,11 @@ class Leaves:
             identity.last_call = begun
         return begun
 
-    def permit(self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind) -> Permit:
+    def permit(
+        self, identity: RequestIdentity, engine: EngineName, kind: PrimitiveKind, obj: Any = None
+    ) -> Permit:
         """Return a permit of a borrowed engine for one call, to hold while a block runs."""
-        return Permit(self, identity, engine, kind)
+        return Permit(self, identity, engine, kind, obj)
 
     def compute(
         self, identity: RequestIdentity, work: Work, prompt: NotedPrompt | None = None
@@ -281,11 +293,14 @@ class Leaves:
         at_once: bool,
         size: int = 1,
         share: Hashable | None = None,
+        obj: Any = None,
     ) -> tuple[LeafArrived, NodeKey]:
         """Open the leaf's request if it is not open yet; return the leaf's arrival and its key."""
         spec = NodeSpec(
             identity.next_leaf(), engine, kind, depth=current_depth(), size=size, share=share
         )
+        if identity.spans is not None:
+            identity.spans.leaf(spec.name, obj)
         identity.open()
         if identity.beginnings is not None:
             identity.beginnings.leaf_begins()
@@ -330,7 +345,7 @@ class Permit:
     generator to the loop, which may be closed itself.
     """
 
-    __slots__ = ("_begun", "_driver", "_engine", "_identity", "_key", "_kind", "_leaves")
+    __slots__ = ("_begun", "_driver", "_engine", "_identity", "_key", "_kind", "_leaves", "_obj")
 
     def __init__(
         self,
@@ -338,7 +353,9 @@ class Permit:
         identity: RequestIdentity,
         engine: EngineName,
         kind: PrimitiveKind,
+        obj: Any = None,
     ) -> None:
+        self._obj = obj
         self._leaves = leaves
         self._driver = leaves.driver
         self._identity = identity
@@ -349,7 +366,7 @@ class Permit:
 
     def begin(self) -> bool:
         """Begin the call if it need not wait; ``give_back`` must follow then."""
-        self._begun = self._leaves.begin(self._identity, self._engine, self._kind)
+        self._begun = self._leaves.begin(self._identity, self._engine, self._kind, self._obj)
         if self._begun is None:
             return False
         self._begun.start()
@@ -406,7 +423,8 @@ class Permit:
         self.give_back(kind is None)
 
     def _arrive(self, *, at_once: bool) -> tuple[LeafArrived, NodeKey]:
-        return self._leaves.arrive(self._identity, self._engine, self._kind, at_once)
+        obj, self._obj = self._obj, None
+        return self._leaves.arrive(self._identity, self._engine, self._kind, at_once, obj=obj)
 
 
 def _raise_unless_granted(leaf: SyncLeaf | AsyncLeaf, engine: EngineName) -> None:

@@ -17,7 +17,7 @@ from rag_accel.telemetry.events import Member, Origin, Outcome, RequestId
 LEAF = "leaf"
 """Stage of every intercepted call; its kind and its engine tell which call is meant."""
 
-_OF_STAGE = re.compile(rf"(.+)\.(?:{'|'.join(kind.lower() for kind in PrimitiveKind)})(?![a-z_])")
+_OF_STAGE = re.compile(rf"(.+)\.({'|'.join(kind.lower() for kind in PrimitiveKind)})(?![a-z_])")
 _OF_LEAF = re.compile(r"leaf\d+")
 
 
@@ -132,5 +132,17 @@ def stage_in(primitive: str) -> str:
     """Return the stage named in a primitive's name; ``LEAF`` for an intercepted call."""
     if _OF_LEAF.fullmatch(primitive):
         return LEAF
+    return stage_of(instance_in(primitive))
+
+
+def instance_in(primitive: str) -> str:
+    """Return the stage named in a primitive's name, of a loop with its turn."""
     found = _OF_STAGE.match(primitive)
-    return stage_of(found[1] if found else primitive)
+    return found[1] if found else primitive
+
+
+def kind_in(primitive: RecordedPrimitive) -> PrimitiveKind | None:
+    """Return the kind of a primitive; where it was not recorded, by its name, if that has one."""
+    found = _OF_STAGE.match(primitive.name)
+    kind = primitive.kind or (found[2].upper() if found else "")
+    return PrimitiveKind(kind) if kind in PrimitiveKind.__members__ else None

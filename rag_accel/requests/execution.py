@@ -23,8 +23,9 @@ from rag_accel.requests.plan import GraphPlan
 from rag_accel.requests.prompts import as_text
 from rag_accel.requests.request import GraphRequest
 from rag_accel.scheduler.driver import Driver
-from rag_accel.scheduler.messages import RequestArrived, RequestCancelled
+from rag_accel.scheduler.messages import RequestArrived, RequestCancelled, RequestId
 from rag_accel.system.loops import runs_in_loop
+from rag_accel.telemetry.spans import RequestSpans
 
 Graph = RAGraph | FrozenRAGraph
 
@@ -124,6 +125,7 @@ class Execution:
         count: Count = lambda what, stage, amount=1: None,
         jitter: Callable[[], float] = random.random,
         identify: Callable[[GraphRequest, str], RequestIdentity] | None = None,
+        spans: Callable[[RequestId, str, float | None], RequestSpans] | None = None,
     ) -> None:
         self._driver = driver
         self._pool = pool
@@ -132,6 +134,7 @@ class Execution:
         self._count = count
         self._jitter = jitter
         self._identify = identify
+        self._spans = spans
         self._passes = passes_named(options.passes)
         self._estimated = passes_estimated(options.passes)
 
@@ -213,6 +216,8 @@ class Execution:
         run.arrived_at, run.deadline = now, deadline
         if self._identify is not None and (program := run.program) is not None:
             run.identity = self._identify(run, program)
+        if self._spans is not None:
+            run.note_spans(self._spans(run.id, run.program or "RAGraph", limit).begin())
         event = RequestArrived(run.id, run.start(), now, deadline, on_full or self._options.on_full)
         self._driver.submit(event, run)
         run.arrived()

@@ -46,6 +46,7 @@ from rag_accel.scheduler.messages import (
     RequestCancelled,
     RequestId,
 )
+from rag_accel.telemetry.spans import RequestSpans
 
 
 class GraphRequest:
@@ -79,6 +80,7 @@ class GraphRequest:
         self.deadline: float | None = None
         #: of what its program calls, if the graph is made of a program
         self.identity: RequestIdentity | None = None
+        self._spans: RequestSpans | None = None
         self.stream = TextStream() if stream else None
         self.host: Host | None = None
         self._plan = plan
@@ -105,6 +107,12 @@ class GraphRequest:
         """Return the primitives that START sets free."""
         with self._growing:
             return self._take(self._progress.start())
+
+    def note_spans(self, spans: RequestSpans) -> None:
+        """Have the spans noted that its calls of user code make."""
+        self._spans = spans
+        if self.identity is not None:
+            self.identity.spans = spans
 
     def arrived(self) -> None:
         """Begin early work, now that the scheduler has the request."""
@@ -260,6 +268,7 @@ class GraphRequest:
                 lambda: not self.is_over,
                 keeps,
                 self.identity,
+                self._spans,
             )
         try:
             host.run(call, report)

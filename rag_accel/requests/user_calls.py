@@ -18,6 +18,7 @@ from rag_accel.requests.engines import NamedEngine
 from rag_accel.requests.hosts import is_async
 from rag_accel.requests.kinds import TEXT_LISTS, work_of
 from rag_accel.requests.values import Values
+from rag_accel.telemetry.spans import RequestSpans, run_within
 
 
 class UserCall:
@@ -106,12 +107,16 @@ def user_call(
     is_wanted: Callable[[], bool],
     keeps: bool = False,
     identity: RequestIdentity | None = None,
+    spans: RequestSpans | None = None,
 ) -> UserCall:
     """Return the call of a function, a condition or a borrowed engine.
 
     With ``keeps``, what an engine is given can be given again. ``identity`` is that of what a
-    program's part calls.
+    program's part calls, ``spans`` note those that the call makes.
     """
+
+    def noting(call: Callable[..., Any]) -> Callable[..., Any]:
+        return call if spans is None else run_within(spans, call)
 
     def everything() -> tuple[Any, ...]:
         return (values.snapshot(),)
@@ -126,19 +131,20 @@ def user_call(
         return work.arguments(work.payload(primitive, values))
 
     if primitive.kind is PrimitiveKind.CONDITION:
-        return UserCall(primitive.attribute("condition"), everything, is_wanted)
+        return UserCall(noting(primitive.attribute("condition")), everything, is_wanted)
     if primitive.kind is PrimitiveKind.FUNCTION:
         gather = everything if primitive.reads_all else inputs
         fn = primitive.attribute("fn")
         if is_framework_call(fn):
             return LeavesCall(fn, gather, is_wanted, identity, primitive.depth)
-        return UserCall(fn, gather, is_wanted)
+        return UserCall(noting(fn), gather, is_wanted)
     assert primitive.engine is not None, "only user code has no engine"
     call = engines[primitive.engine].call
     assert call is not None, "a borrowed engine has a callable"
     options = _options(primitive)
     if primitive.attribute("role") in TEXT_LISTS:
         call = _unless_none(call)
+    call = noting(call)
     return UserCall(functools.partial(call, **options) if options else call, payload, is_wanted)
 
 

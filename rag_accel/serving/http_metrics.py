@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.core import GaugeMetricFamily
 
 from rag_accel.telemetry import Metrics
-from rag_accel.telemetry.metrics import HELD, HistogramSnapshot, Snapshot
+from rag_accel.telemetry.metrics import Snapshot
+from rag_accel.telemetry.prometheus import Families, cells_of
 
 if TYPE_CHECKING:
     from rag_accel.accelerator import Accelerator
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-_UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class HTTPMetrics:
@@ -58,40 +53,6 @@ class HTTPMetrics:
         return {} if cells is None else cells.snapshot()
 
 
-class _Families(Collector):
-    """The values of one tenant as Prometheus' families."""
-
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
-        self._by_name: dict[str, Any] = {}
-
-    def collect(self) -> Iterator[Any]:
-        yield from self._by_name.values()
-
-    def add(
-        self,
-        name: str,
-        value: int | HistogramSnapshot,
-        kind: Any = CounterMetricFamily,
-        **more: str,
-    ) -> None:
-        """Add a value to the family of its name; ``more`` are labels besides the tenant's."""
-        labels, given = {"namespace": self._namespace, **more}, [value]
-        if not isinstance(value, int):
-            kind, name = HistogramMetricFamily, re.sub("_s$", "_seconds", name)
-            bounds = [*(f"{bound:g}" for bound in value["bounds"]), "+Inf"]
-            given = [list(zip(bounds, accumulate(value["counts"]), strict=True)), value["sum"]]
-        full = f"rag_accel_{_UNFIT.sub('_', name)}"
-        if full not in self._by_name:
-            text = name.replace("_", " ").capitalize() + "."
-            self._by_name[full] = kind(full, text, labels=list(labels))
-        self._by_name[full].add_metric(list(labels.values()), *given)
-
-    def add_waiting(self, count: int) -> None:
-        name = "rag_accel_http_requests_waiting"
-        self._by_name[name] = GaugeMetricFamily(name, "Requests that wait for a place.", count)
-
-
 def metrics_text(
     http: HTTPMetrics, waiting: int, accelerator: Accelerator | None, namespace: str
 ) -> bytes:
@@ -103,30 +64,16 @@ def metrics_text(
         accelerator: schedules the tenant's work; None if nothing does.
         namespace: the tenant.
     """
-    families = _Families(namespace)
-    families.add("http_requests_in_flight", http.in_flight[namespace], GaugeMetricFamily)
-    families.add("http_requests_abandoned", http.abandoned[namespace], GaugeMetricFamily)
+    families = Families()
+    at = {"namespace": namespace}
+    families.add("http_requests_in_flight", http.in_flight[namespace], GaugeMetricFamily, **at)
+    families.add("http_requests_abandoned", http.abandoned[namespace], GaugeMetricFamily, **at)
     counts = http.snapshot(namespace)
-    for (route, status), count in _leaves(counts.get("requests", {})):
-        families.add("http_requests", count, route=route, status=status)
-    for (route,), histogram in _leaves(counts.get("request_s", {})):
-        families.add("http_request_s", histogram, route=route)
-    values = {} if accelerator is None else accelerator.metrics.snapshot()
-    for top, branch in values.items():
-        for path, value in _leaves(branch):
-            is_engine = top == "engines"
-            name = f"engine_{path[1]}" if is_engine else top
-            label = {"engine": path[0]} if is_engine else {"path": "/".join(path)}
-            kind = GaugeMetricFamily if name.endswith(HELD) else CounterMetricFamily
-            families.add(name, value, kind, **label)
-    families.add_waiting(waiting)
+    for (route, status), count in cells_of(counts.get("requests", {})):
+        families.add("http_requests", count, **at, route=route, status=status)
+    for (route,), histogram in cells_of(counts.get("request_s", {})):
+        families.add("http_request_s", histogram, **at, route=route)
+    if accelerator is not None:
+        families.add_all(accelerator.metrics.snapshot(), namespace)
+    families.add("http_requests_waiting", waiting, GaugeMetricFamily)
     return generate_latest(families)
-
-
-def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the cells of a snapshot with their paths, in the order of the paths."""
-    if not isinstance(tree, dict) or "counts" in tree:
-        yield path, tree
-        return
-    for name, branch in sorted(cast("dict[str, Any]", tree).items()):
-        yield from _leaves(branch, (*path, name))

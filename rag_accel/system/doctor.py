@@ -24,6 +24,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "openai": ("openai", "httpx2"),
     "http": ("openai", "httpx2"),
     "serve": ("starlette", "uvicorn", "prometheus_client"),
+    "otel": ("opentelemetry",),
+    "prometheus": ("prometheus_client",),
     "ray": ("ray",),
     "documents": ("markdown_it", "mdit_py_plugins"),
     "demo": (
