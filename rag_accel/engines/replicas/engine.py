@@ -21,8 +21,7 @@ from rag_accel.engine_api import (
     PrimitiveKind,
     StepBudget,
 )
-from rag_accel.engines.replicas.messages import HostedWork
-from rag_accel.engines.replicas.options import ReplicaOptions
+from rag_accel.engines.replicas.host import HostedWork
 from rag_accel.engines.replicas.parts_engine import (
     PartJobT,
     PartsEngine,
@@ -30,7 +29,7 @@ from rag_accel.engines.replicas.parts_engine import (
     ReportT,
     added_up,
 )
-from rag_accel.engines.replicas.processes import HostProcess
+from rag_accel.engines.replicas.processes import HostProcess, ReplicaOptions
 from rag_accel.engines.replicas.replica import HostedJob, Replica, ReplicaReport, ReplicaState
 from rag_accel.errors import ConfigError, EngineLostError
 

@@ -9,17 +9,22 @@ from typing import Literal, TypeAlias
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, Handle, Health
-from rag_accel.engines.replicas.channel import WorkChannel
-from rag_accel.engines.replicas.host import versions_here
-from rag_accel.engines.replicas.messages import (
+from rag_accel.engines.replicas.host import (
     HostedWork,
     HostInfo,
     HostReports,
     unpack_outputs,
+    versions_here,
 )
-from rag_accel.engines.replicas.options import ReplicaOptions
 from rag_accel.engines.replicas.parts_engine import PartJob
-from rag_accel.engines.replicas.processes import HostCall, HostGoneError, HostProcess, failure_of
+from rag_accel.engines.replicas.processes import (
+    HostCall,
+    HostGoneError,
+    HostProcess,
+    ReplicaOptions,
+    WorkChannel,
+    failure_of,
+)
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
 
 ReplicaState = Literal["starting", "ready", "draining", "lost", "closed"]

@@ -28,16 +28,14 @@ from rag_accel.engine_api import (
     WorkId,
     worst_state,
 )
-from rag_accel.engines.ray.cluster import Cluster, check_room
-from rag_accel.engines.ray.library import RayCluster
-from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.shards.shard_calls import OtherVersion, ShardHits, ShardSearch
+from rag_accel.engines.ray.engine import Cluster, RayCluster, RayOptions, check_room
+from rag_accel.engines.ray.shards.hosted_shard import OtherVersion, ShardHits, ShardSearch
 from rag_accel.engines.ray.shards.shard_files import read_manifest
 from rag_accel.engines.ray.shards.shard_ingestion import ShardIngestion
 from rag_accel.engines.replicas.engine import ReplicasEngine
+from rag_accel.engines.replicas.host import EngineSpec
 from rag_accel.engines.replicas.parts_engine import PartJob
 from rag_accel.engines.replicas.replica import HostedJob, Replica, ReplicaReport
-from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.engines.retrieval.search_request import checked_search
 from rag_accel.engines.retrieval.vectors.checks import checked_documents, checked_vectors
 from rag_accel.errors import ConfigError, EngineError, EngineLostError

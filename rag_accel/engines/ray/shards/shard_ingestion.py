@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rag_accel.engine_api import Document
-from rag_accel.engines.ray.shards.shard_calls import ShardChange, ShardCommit, ShardLookup
+from rag_accel.engines.ray.shards.hosted_shard import ShardChange, ShardCommit, ShardLookup
 from rag_accel.engines.ray.shards.shard_files import (
     ShardFiles,
     ShardManifest,
