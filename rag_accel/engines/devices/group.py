@@ -227,11 +227,6 @@ class DeviceGroup(PartsEngine[str, MemberJob, JobReport]):
             kept = self._kept.counts if self._kept is not None else {}
             return {**self._counts, **kept}
 
-    @property
-    def num_unfinished(self) -> int:
-        """Return the number of works whose end has not been reported."""
-        return len(self._jobs)
-
     def describe_parts(self) -> tuple[str, ...]:
         """Return a line for each member: how near its vectors are, or why it takes no part."""
         with self._lock:

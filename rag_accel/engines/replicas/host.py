@@ -198,15 +198,7 @@ class HostedWork:
         Raises:
             EngineError: it cannot be read here.
         """
-        try:
-            request: EngineRequest = pickle.loads(self.body)
-        except Exception as error:
-            raise EngineError(
-                "work that this process cannot read",
-                where=WHERE,
-                found=f"{type(error).__name__}: {error}",
-                valid="classes that both processes import under the same name",
-            ) from error
+        request: EngineRequest = _read(self.body, "work")
         deadline = None if self.left_s is None else now + self.left_s
         return replace(request, arrived_at=now - self.age_s, deadline=deadline)
 
@@ -275,11 +267,15 @@ def unpack_outputs(body: bytes) -> list[EngineOutput]:
     Raises:
         EngineError: this process cannot read it.
     """
+    return list(_read(body, "an answer"))
+
+
+def _read(body: bytes, what: str) -> Any:
     try:
-        return list(pickle.loads(body))
+        return pickle.loads(body)
     except Exception as error:
         raise EngineError(
-            "an answer that this process cannot read",
+            f"{what} that this process cannot read",
             where=WHERE,
             found=f"{type(error).__name__}: {error}",
             valid="classes that both processes import under the same name",
@@ -293,7 +289,9 @@ def _sendable(output: EngineOutput) -> EngineOutput:
     except Exception as error:
         if output.error is not None:
             told = EngineError(
-                "the engine failed", where=WHERE, found=f"{_name(output.error)}: {output.error}"
+                "the engine failed",
+                where=WHERE,
+                found=f"{type(output.error).__name__}: {output.error}",
             )
         else:
             told = EngineOutputError(
@@ -304,10 +302,6 @@ def _sendable(output: EngineOutput) -> EngineOutput:
             )
         return EngineOutput(output.id, "error", error=told)
     return output
-
-
-def _name(error: BaseException) -> str:
-    return type(error).__name__
 
 
 _EARLY = 10_000

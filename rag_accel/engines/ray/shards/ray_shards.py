@@ -29,9 +29,13 @@ from rag_accel.engine_api import (
     worst_state,
 )
 from rag_accel.engines.ray.engine import Cluster, RayCluster, RayOptions, check_room
-from rag_accel.engines.ray.shards.hosted_shard import OtherVersion, ShardHits, ShardSearch
+from rag_accel.engines.ray.shards.hosted_shard import (
+    OtherVersion,
+    ShardHits,
+    ShardIngestion,
+    ShardSearch,
+)
 from rag_accel.engines.ray.shards.shard_files import read_manifest
-from rag_accel.engines.ray.shards.shard_ingestion import ShardIngestion
 from rag_accel.engines.replicas.engine import ReplicasEngine
 from rag_accel.engines.replicas.host import EngineSpec
 from rag_accel.engines.replicas.parts_engine import PartJob
