@@ -104,7 +104,7 @@ class RayShards(ReplicasEngine[ShardedJob, ShardPart, "ReplicaReport | ChangeEnd
     one flat index with the same documents, filters and a ``k`` beyond a shard's size included.
 
     All shards take an ingestion or none, and each answer is of one version of all of them: see
-    ``shard_ingestion.py``. The folder's files are the state; an actor that dies reads them again,
+    ``hosted_shard.py``. The folder's files are the state; an actor that dies reads them again,
     and searches in flight there are sent again. Each ingestion writes the shards it changes as a
     whole, and for its time they are in memory twice: ingest in large batches. Of several engines
     that change a folder at the same time one does, and the others raise ``ShardsChangedError``.
