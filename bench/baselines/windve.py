@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
+from rag_accel.accelerator.measured_members import depth_within
 from rag_accel.engine_api import LatencyModel
-from rag_accel.engines.devices.cost_model import depth_within
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from bench.emulated.member import EmulatedMember
 from rag_accel.accelerator import Accelerator, Work
+from rag_accel.accelerator.measured_members import fit_latency
 from rag_accel.engine_api import LatencyModel, PrimitiveKind, TextBatch
 from rag_accel.engines import SentenceTransformerEngine
-from rag_accel.engines.devices.cost_model import fit_latency
 from rag_accel.engines.devices.fidelity import probe_texts
 from rag_accel.engines.devices.members import EngineMember
 from rag_accel.scheduler.messages import EngineName

@@ -132,13 +132,8 @@ class EngineTable:
 
     def _hold(self, key: _Key, known: _Adopted, holder: Any) -> None:
         known.holders.add(id(holder))
-        if holder is None:
-            return  # nobody's in particular: its engine stays
-        try:
-            end = weakref.finalize(holder, let_go, weakref.ref(self), key, known, id(holder))
-        except TypeError:  # nobody can tell when it goes: its engine stays
-            return
-        end.atexit = False
+        if holder is not None:  # else nobody's in particular: its engine stays
+            watch(holder, self, key, known)
 
     def let_go(self, key: _Key, known: _Adopted, holder: int) -> None:
         """Let an engine leave with its last holder; runs wherever that is collected: no locks."""
@@ -161,7 +156,17 @@ class EngineTable:
             return self._borrowed[name]
 
 
-def let_go(table: weakref.ref[Any], *use: object) -> None:
+def watch(holder: Any, table: Any, *use: object) -> bool:
+    """Have a table forget a use with its holder; False if nobody can tell when that goes."""
+    try:
+        end = weakref.finalize(holder, _let_go, weakref.ref(table), *use, id(holder))
+    except TypeError:
+        return False
+    end.atexit = False
+    return True
+
+
+def _let_go(table: weakref.ref[Any], *use: object) -> None:
     """Let a table forget a use of something, whose holder is gone, if it is there itself."""
     alive = table()
     if alive is not None:

@@ -15,7 +15,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rag_accel.accelerator.local_llms import as_local_llm
@@ -39,30 +38,13 @@ def is_auto(given: object) -> bool:
     return isinstance(given, str) and given == AUTO
 
 
-@dataclass(frozen=True, slots=True)
-class FoundDevices:
-    """The devices that compute, in order of preference.
-
-    Args:
-        main: a queue each; they are given texts first.
-        auxiliary: given what the main ones cannot end in time.
-    """
-
-    main: tuple[str, ...]
-    auxiliary: tuple[str, ...] = ()
-
-    @property
-    def listed(self) -> tuple[str, ...]:
-        """Return all of them, the most preferred first."""
-        return self.main + self.auxiliary
-
-
 def choose_devices(
     accelerators: Sequence[str], processors: Sequence[str], uses_both: bool = True
-) -> FoundDevices:
-    """Return which of the devices that were found compute.
+) -> tuple[str, ...]:
+    """Return which of the devices that were found compute, the most preferred first.
 
-    ``(cuda:0, cuda:1), (cpu)`` -> main ``cuda:0, cuda:1``, auxiliary ``cpu``
+    ``(cuda:0, cuda:1), (cpu)`` -> ``(cuda:0, cuda:1, cpu)``: the processor is given what the others
+    cannot end in time.
 
     Args:
         accelerators: in order of preference.
@@ -72,26 +54,24 @@ def choose_devices(
     Raises:
         ConfigError: nothing was found.
     """
-    processors = processors[:1]
-    if accelerators:
-        return FoundDevices(tuple(accelerators), tuple(processors) if uses_both else ())
-    if processors:
-        return FoundDevices(tuple(processors))
-    raise ConfigError(
-        "no device that computes embeddings was found",
-        where='embedder="auto"',
-        valid="a processor, or an accelerator that torch knows",
-    )
+    found = (*accelerators, *(processors[:1] if uses_both or not accelerators else ()))
+    if not found:
+        raise ConfigError(
+            "no device that computes embeddings was found",
+            where='embedder="auto"',
+            valid="a processor, or an accelerator that torch knows",
+        )
+    return found
 
 
-def find_devices() -> FoundDevices:
+def find_devices() -> tuple[str, ...]:
     """Return the devices that torch finds here, accelerators first; the processor is always one."""
     return choose_devices(_accelerators(), ("cpu",))
 
 
 def auto_devices() -> tuple[str, ...] | None:
     """Return the devices found here; None for one processor, which any model has without a list."""
-    found = find_devices().listed
+    found = find_devices()
     return None if found == ("cpu",) else found
 
 

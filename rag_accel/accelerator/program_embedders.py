@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from rag_accel.accelerator.engine_table import EngineTable, let_go
+from rag_accel.accelerator.engine_table import EngineTable, watch
 from rag_accel.accelerator.listed_members import (
     CopiedModel,
     auto_devices,
@@ -321,13 +321,8 @@ class ProgramEmbedders:
             return placing
 
     def _hold(self, key: _Key, placing: _Placing, holder: Any) -> None:
-        try:
-            placing.holders[id(holder)] = weakref.ref(holder)
-            end = weakref.finalize(holder, let_go, weakref.ref(self), key, placing, id(holder))
-        except TypeError:
-            placing.holders[id(holder)] = None
-            return
-        end.atexit = False
+        is_watched = watch(holder, self, key, placing)
+        placing.holders[id(holder)] = weakref.ref(holder) if is_watched else None
 
     def let_go(self, key: _Key, placing: _Placing, holder: int) -> None:
         """Forget a model with its last holder; runs wherever that is collected: no locks."""

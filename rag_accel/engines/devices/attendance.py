@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rag_accel.engine_api import Health
-from rag_accel.engine_api.health import best_state
 from rag_accel.engines.devices.joining import Joined, Joining
 from rag_accel.engines.devices.plan import MemberLimits
 from rag_accel.errors import EngineLostError, RagAccelError
@@ -32,23 +32,44 @@ def reason_of(error: BaseException, before: str = "") -> Reason:
     return Reason(before + text, before + public)
 
 
-@dataclass(frozen=True, slots=True)
-class Absence:
-    """A member that takes nothing until it has been probed.
+@dataclass(slots=True)
+class Presence:
+    """A member that takes work, takes none until it has been probed, or takes none any more.
 
     Args:
-        why: the failure.
-        probes: how many probes have failed.
+        joined: its speed and fidelity; None if it never joined.
+        is_awaited: it has never been reached.
+        state: whether it takes work.
+        why: it does not.
+        probes: how many have failed since it takes none.
         asked_at: when the next one begins.
     """
 
-    why: Reason
-    probes: int
-    asked_at: float
+    joined: Joined | None
+    is_awaited: bool = False
+    state: Literal["joined", "paused", "has left", "stays out"] = "joined"
+    why: Reason = Reason("", "")
+    probes: int = 0
+    asked_at: float = 0.0
+
+    @property
+    def has_left(self) -> bool:
+        """Tell whether it never takes work any more."""
+        return self.state in ("has left", "stays out")
+
+    def reason(self, now: float, *, is_public: bool = False) -> str:
+        """Return why it takes no work, and when it may again."""
+        why = self.why.public if is_public else self.why.text
+        wait_s = max(0.0, self.asked_at - now)
+        return f"{why}; asked again in {wait_s:.1f} s" if self.state == "paused" else why
+
+    def line(self, now: float) -> str:
+        """Return how near its vectors are, or why it takes no work."""
+        return str(self.joined) if self.state == "joined" else f"{self.state}: {self.reason(now)}"
 
 
-class Attendance:
-    """Absent members of a group, their reasons and the times of their next probes.
+class Attendance(dict[str, Presence]):
+    """The members of a group by name, those that stay out last.
 
     Args:
         joining: the members that joined and those that did not.
@@ -56,99 +77,60 @@ class Attendance:
     """
 
     def __init__(self, joining: Joining, limits: MemberLimits) -> None:
-        self._joined = {joined.spec.name: joined for joined in joining.joined}
-        self._stays_out = dict(joining.excluded)
-        self._awaited = set(joining.unreached)
-        self._has_left: dict[str, Reason] = {}
-        self._away: dict[str, Absence] = {}
+        super().__init__()
         self._limits = limits
-
-    def has_left(self, member: str) -> bool:
-        return member in self._has_left or member in self._stays_out
-
-    def is_away(self, member: str) -> bool:
-        """Tell whether a member takes nothing until it has been probed."""
-        return member in self._away
-
-    def leave(self, member: str, why: Reason) -> None:
-        """Note that a member is gone for good."""
-        self._away.pop(member, None)
-        self._has_left[member] = why
+        for joined in joining.joined:
+            self[joined.spec.name] = Presence(joined, joined.spec.name in joining.unreached)
+        for name, why in joining.excluded.items():
+            self[name] = Presence(None, state="stays out", why=Reason(why, why))
 
     def suspend(self, member: str, why: Reason, now: float) -> float:
         """Note that a member is away, or still is; return the seconds until it is probed.
 
         A member on this machine's cores is probed at once: nothing there comes back by waiting.
         """
-        last = self._away.get(member)
-        probes = 0 if last is None else last.probes + 1
-        is_here = self._joined[member].spec.on_cores
-        after_s = 0.0 if is_here else self._limits.pause_s(probes)
-        self._away[member] = Absence(why, probes, now + after_s)
+        found = self[member]
+        found.probes = found.probes + 1 if found.state == "paused" else 0
+        is_here = found.joined is not None and found.joined.spec.on_cores
+        after_s = 0.0 if is_here else self._limits.pause_s(found.probes)
+        found.state, found.why, found.asked_at = "paused", why, now + after_s
         return after_s
 
-    def is_awaited(self, member: str) -> bool:
-        """Tell whether a member has never been reached."""
-        return member in self._awaited
-
-    def stay_out(self, member: str, why: str) -> None:
-        """Note that a member that was awaited does not join."""
-        self._away.pop(member, None)
-        self._awaited.discard(member)
-        del self._joined[member]
-        self._stays_out[member] = why
+    def end(self, member: str, state: Literal["has left", "stays out"], why: Reason) -> None:
+        """Note that a member takes no work any more."""
+        found = self[member] = self.pop(member) if state == "stays out" else self[member]
+        found.state, found.why = state, why
 
     def rejoin(self, joined: Joined) -> None:
         """Note that a member takes work again, or for the first time."""
-        self._away.pop(joined.spec.name, None)
-        self._awaited.discard(joined.spec.name)
-        self._joined[joined.spec.name] = joined
+        self[joined.spec.name] = Presence(joined)
 
     def lines(self, now: float) -> tuple[str, ...]:
         """Return a line for each member: how near its vectors are, or why it takes no part."""
-        lines = [f"{name}: {self._state_of(name, now)}" for name in self._joined]
-        return (*lines, *(f"{name}: stays out: {why}" for name, why in self._stays_out.items()))
+        return tuple(f"{name}: {found.line(now)}" for name, found in self.items())
 
     def reasons(self, now: float, admitted: frozenset[str] | None) -> str:
         """Return why none of the members that joined, or of those admitted, takes work."""
-        names = [name for name in self._joined if admitted is None or name in admitted]
-        return "; ".join(f"{name}: {self._state_of(name, now)}" for name in names)
+        named = {name: found for name, found in self.items() if found.state != "stays out"}
+        some = [name for name in named if admitted is None or name in admitted]
+        return "; ".join(f"{name}: {named[name].line(now)}" for name in some)
 
-    def health(self, name: str, refuses_until: Mapping[str, float], now: float) -> Health:
-        """Return the health of the group: ready while one member is, lost once all are.
+    def health(self, refuses_until: Callable[[str], float], now: float) -> Iterator[Health]:
+        """Yield the health of each member.
 
         Args:
-            name: of the group.
-            refuses_until: when members that refused calls take some again.
+            refuses_until: returns when a member that refused calls takes some again.
             now: the time.
         """
-        parts = [self._health_of(member, refuses_until, now) for member in self._joined]
-        state = best_state(parts)
-        why = "" if state == "ready" else "no member takes work now"
-        others = [
-            Health(member, "lost", f"stays out: {reason}")
-            for member, reason in self._stays_out.items()
-        ]
-        return Health(name, state, why, (*parts, *others))
-
-    def _health_of(self, member: str, refuses_until: Mapping[str, float], now: float) -> Health:
-        if member in self._has_left:
-            return Health(member, "lost", self._has_left[member].public)
-        if (absence := self._away.get(member)) is not None:
-            return Health(member, "paused", _told(absence.why.public, absence, now))
-        wait_s = refuses_until.get(member, 0.0) - now
-        if wait_s > 0.0:
-            return Health(member, "paused", f"it refused calls; asked again in {wait_s:.1f} s")
-        return Health(member)
-
-    def _state_of(self, member: str, now: float) -> str:
-        if member in self._has_left:
-            return f"has left: {self._has_left[member].text}"
-        if (absence := self._away.get(member)) is not None:
-            return f"paused: {_told(absence.why.text, absence, now)}"
-        return str(self._joined[member])
-
-
-def _told(why: str, absence: Absence, now: float) -> str:
-    wait_s = max(0.0, absence.asked_at - now)
-    return f"{why}; asked again in {wait_s:.1f} s"
+        for name, found in self.items():
+            wait_s = refuses_until(name) - now
+            why = found.reason(now, is_public=True)
+            if found.has_left:
+                is_out = found.state == "stays out"
+                yield Health(name, "lost", f"stays out: {why}" if is_out else why)
+            elif found.state == "paused":
+                yield Health(name, "paused", why)
+            elif wait_s > 0.0:
+                yield Health(name, "paused", f"it refused calls; asked again in {wait_s:.1f} s")
+            else:
+                yield Health(name)

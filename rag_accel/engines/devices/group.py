@@ -31,7 +31,6 @@ from rag_accel.engine_api import (
     TextBatch,
     WorkId,
 )
-from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.devices.admission import Admission
 from rag_accel.engines.devices.attendance import Attendance, Reason, reason_of
 from rag_accel.engines.devices.joining import (
@@ -56,6 +55,7 @@ from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.encoder_engine import payload_fault
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.vector_cache import KnownTexts, VectorCache, kept_in_front
+from rag_accel.engines.replicas.parts_engine import PartJob, PartsEngine
 from rag_accel.errors import (
     EngineLostError,
     MemberPausedError,
@@ -91,11 +91,10 @@ MOST_WORK = 1 << 20
 _MOST_WAIT_S = 3600.0
 
 
-@dataclass(slots=True, eq=False)
-class MemberJob:
+@dataclass(slots=True, eq=False, kw_only=True)
+class MemberJob(PartJob[str]):
     """One submitted work. Equal only to itself."""
 
-    request: EngineRequest
     role: Role
     #: names of the members that may be given its texts; None for all
     admitted: frozenset[str] | None
@@ -124,7 +123,7 @@ JobReport: TypeAlias = tuple[MemberJob, EngineOutput]
 """The end of a work, put into the outbox by the thread of a member."""
 
 
-class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
+class DeviceGroup(PartsEngine[str, MemberJob, JobReport]):
     """An engine for EMBEDDING over several members that compute the same vectors.
 
     Final value: ``[len(texts), dim], float32``, rows in the order of the texts. Work ends in
@@ -228,11 +227,6 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
             kept = self._kept.counts if self._kept is not None else {}
             return {**self._counts, **kept}
 
-    @property
-    def num_unfinished(self) -> int:
-        """Return the number of works whose end has not been reported."""
-        return len(self._jobs)
-
     def describe_parts(self) -> tuple[str, ...]:
         """Return a line for each member: how near its vectors are, or why it takes no part."""
         with self._lock:
@@ -241,8 +235,8 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
     def health(self) -> Health:
         """Return the health of the group and of each member; ready while one member is."""
         with self._lock:
-            until = {member: self._placement.paused_until(member) for member in self._workers}
-            return self._attendance.health(self._where, until, self._clock.now())
+            parts = self._attendance.health(self._placement.paused_until, self._clock.now())
+            return self._health(parts, "no member takes work now")
 
     def admits(self, role: Role, namespace: str) -> bool:
         """Tell whether a member may be given texts of a role and a namespace."""
@@ -281,14 +275,7 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
         with self._lock:
             super().cancel(ids)
 
-    def close(self) -> None:
-        """Forget all work, close the members and end their threads; idempotent.
-
-        In a forked child there are no threads, and the members are the parent's.
-        """
-        if self._closed or self._is_forked:
-            return
-        self._closed = True
+    def _end_parts(self) -> None:
         with self._lock:
             self._jobs.clear()
             self._forget_vectors()
@@ -297,7 +284,7 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
             worker.stop()
         end = self._clock.now() + CLOSE_S
         for name, worker in self._workers.items():
-            has_left = self._attendance.has_left(name)
+            has_left = self._attendance[name].has_left
             if not worker.join(0.0 if has_left else max(0.0, end - self._clock.now())):
                 logger.warning("member %s still computes while its group is closed", name)
 
@@ -323,7 +310,7 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
                 self._refused(task, error)
                 return
             self._counts.count(task.batch.member, "failed_steps")
-            self._fail(task.batch, error)
+            self._fail_step(task.batch, error)
             self._bind_during_step()
 
     def probed(self, member: str, found: Joined | NotJoined) -> None:
@@ -355,7 +342,15 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
             texts = known.missing_of(texts)
         vectors = np.empty((len(texts), self._dimensions[role]), dtype=np.float32)
         costs = [self._estimate(text) for text in texts]
-        return MemberJob(request, role, admitted, costs, texts, vectors, known)
+        return MemberJob(
+            request=request,
+            role=role,
+            admitted=admitted,
+            costs=costs,
+            texts=texts,
+            vectors=vectors,
+            known=known,
+        )
 
     def _start(self, jobs: Sequence[MemberJob]) -> None:
         now = self._clock.now()
@@ -465,7 +460,7 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
             self._placement.suspend(name)
             self._suspend(name, Reason(found.why, found.why))
 
-    def _fail(self, batch: MemberBatch, error: BaseException) -> None:
+    def _fail_step(self, batch: MemberBatch, error: BaseException) -> None:
         """Let others try a step that raised; its member is probed after several, or is lost."""
         name = batch.member
         if isinstance(error, EngineLostError):
@@ -496,9 +491,9 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
             return
         if found.is_other_model:
             self._forget_vectors()
-        if self._attendance.is_awaited(member) and not found.is_unreached:
+        if self._attendance[member].is_awaited and not found.is_unreached:
             self._placement.lose(member)
-            self._attendance.stay_out(member, found.why)
+            self._attendance.end(member, "stays out", Reason(found.why, found.why))
             logger.warning("member %s stays out of its device group: %s", member, found.why)
             self._workers[member].stop()
         elif member in self._here:
@@ -554,18 +549,18 @@ class DeviceGroup(OutboxEngine[MemberJob, JobReport]):
 
     def _suspend(self, name: str, why: Reason) -> None:
         """Have a member probed before it is given work again."""
-        is_first = not self._attendance.is_away(name)
+        is_first = self._attendance[name].state != "paused"
         after_s = self._attendance.suspend(name, why, self._clock.now())
         level = logging.WARNING if is_first else logging.DEBUG
         logger.log(level, "member %s pauses and is asked again: %s", name, why.text)
         self._workers[name].put(ProbeTask(after_s))
 
     def _lose(self, name: str, error: BaseException, before: str) -> None:
-        if self._attendance.has_left(name):
+        if self._attendance[name].has_left:
             return
         self._report_failed(self._placement.lose(name), error)
         why = reason_of(error, before)
-        self._attendance.leave(name, why)
+        self._attendance.end(name, "has left", why)
         self._counts.count(name, "left")
         logger.warning("member %s leaves its device group: %s", name, why.text)
         self._workers[name].stop()

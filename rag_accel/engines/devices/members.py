@@ -21,22 +21,15 @@ if TYPE_CHECKING:
 ROLES: tuple[Role, ...] = ("query", "document")
 
 
-def checked_roles(roles: Iterable[str] | None, where: str) -> frozenset[str] | None:
-    """Return the roles whose texts a member may be given; None for all.
+def restrict(member: Member, roles: Iterable[str] | None, namespaces: Iterable[str] | None) -> None:
+    """Let a member be given texts of these roles and namespaces alone; None for all.
 
     Raises:
-        ConfigError: a name that is no role, none, or one string.
+        ConfigError: a name that is no role or no text, none, or one string.
     """
-    return _checked(roles, f"{where}(roles=)", ROLES)
-
-
-def checked_namespaces(namespaces: Iterable[str] | None, where: str) -> frozenset[str] | None:
-    """Return the namespaces whose texts a member may be given; None for all.
-
-    Raises:
-        ConfigError: something that is no text, none, or one string.
-    """
-    return _checked(namespaces, f"{where}(namespaces=)", None)
+    given: Any = member
+    given.roles = _checked(roles, member, "roles", ROLES)
+    given.namespaces = _checked(namespaces, member, "namespaces", None)
 
 
 def admitted_members(
@@ -65,15 +58,17 @@ def _admits(member: Member, role: Role, namespace: str) -> bool:
 
 
 def _checked(
-    given: Iterable[str] | None, where: str, known: Sequence[str] | None
+    given: Iterable[str] | None, member: Member, option: str, known: Sequence[str] | None
 ) -> frozenset[str] | None:
     if given is None:
         return None
-    valid = "a list of namespaces" if known is None else f"a list of {' and '.join(known)}"
     names: list[object] = [] if isinstance(given, str) else list(given)
     if not names or any(not isinstance(n, str) or (known and n not in known) for n in names):
         raise ConfigError(
-            "a member is restricted to what cannot be", where=where, found=repr(given), valid=valid
+            "a member is restricted to what cannot be",
+            where=f"{type(member).__name__}({option}=)",
+            found=repr(given),
+            valid=f"a list of {option if known is None else ' and '.join(known)}",
         )
     return frozenset(str(name) for name in names)
 
@@ -180,8 +175,7 @@ class EngineMember:
         namespaces: Iterable[str] | None = None,
     ) -> None:
         profile = engine.profile
-        self.roles = checked_roles(roles, "EngineMember")
-        self.namespaces = checked_namespaces(namespaces, "EngineMember")
+        restrict(self, roles, namespaces)
         self.engine = engine
         device = getattr(getattr(engine, "model", None), "device", None)
         self.name = name or str(type(engine).__name__ if device is None else device)

@@ -8,17 +8,11 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from rag_accel.config import EmbeddingRuntime
-from rag_accel.engines.devices.members import (
-    EngineMember,
-    checked_namespaces,
-    checked_roles,
-    guess_tokens,
-)
+from rag_accel.engines.devices.members import EngineMember, guess_tokens, restrict
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.replicas.child_process import ChildProcess
@@ -27,9 +21,8 @@ from rag_accel.errors import ConfigError, EngineLostError, ForkedError
 from rag_accel.system.processor import usable_cores
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """A model that a child loads.
+class _ChildMember:
+    """The far side of a ``ProcessMember``: its model, and calls to it one after another.
 
     Args:
         source: a function that returns a model or an engine, pickled; or a model's name or path,
@@ -37,25 +30,19 @@ class _Model:
         options: further arguments of ``SentenceTransformerEngine``.
     """
 
-    source: bytes | str | None
-    options: Mapping[str, Any]
-
-
-class _ChildMember:
-    """The far side of a ``ProcessMember``: its model, and calls to it one after another."""
-
-    def __init__(self, model: _Model) -> None:
-        self._model = model
+    def __init__(self, source: bytes | str | None, options: Mapping[str, Any]) -> None:
+        self._source = source
+        self._options = options
         self._member: EngineMember | None = None
 
     def load(self) -> None:
         from rag_accel.engines.embedding.engine import SentenceTransformerEngine
 
-        source, engine = self._model.source, None
+        source, engine = self._source, None
         if isinstance(source, bytes):
             source = pickle.loads(source)()
             engine = source if hasattr(source, "profile") else None
-        engine = engine or SentenceTransformerEngine(source, **self._model.options)
+        engine = engine or SentenceTransformerEngine(source, **self._options)
         self._member = EngineMember(engine, max_texts=sys.maxsize)
 
     def embed(self, texts: SequenceOf[str], role: Role, threads: int) -> Any:
@@ -115,8 +102,7 @@ class ProcessMember:
         threads = usable_cores() if mask is None else len(mask)
         if device != "cpu":
             threads = 0
-        self.roles = checked_roles(roles, "ProcessMember")
-        self.namespaces = checked_namespaces(namespaces, "ProcessMember")
+        restrict(self, roles, namespaces)
         self.name = name
         #: the model's name, None for the packaged one, or the function that makes it
         self.model = model
@@ -126,7 +112,7 @@ class ProcessMember:
         self._parent = os.getpid()
         self._cpus = mask
         source = model if model is None or isinstance(model, str) else _pickled(model)
-        options = {
+        self._options = {
             "device": device,
             "query_kwargs": None if query_kwargs is None else dict(query_kwargs),
             "document_kwargs": None if document_kwargs is None else dict(document_kwargs),
@@ -135,20 +121,18 @@ class ProcessMember:
         }
         self._start_timeout_s = start_timeout_s
         self._step_timeout_s = step_timeout_s
-        self._use(_Model(source, options))
+        self._use(source)
 
-    def _use(self, model: _Model) -> None:
-        self._source = model
-        self._child = ChildProcess(
-            f"ProcessMember({self.name!r})", partial(_ChildMember, model), cpus=self._cpus
-        )
+    def _use(self, source: bytes | str | None) -> None:
+        make = partial(_ChildMember, source, self._options)
+        self._child = ChildProcess(f"ProcessMember({self.name!r})", make, cpus=self._cpus)
         self._is_loaded = False
 
     @property
     def takes_any_model(self) -> bool:
         """Tell whether it names no model and no arguments of ``encode``."""
-        options = self._source.options
-        return self.model is None and not options["query_kwargs"] and not options["document_kwargs"]
+        encodes = self._options["query_kwargs"] or self._options["document_kwargs"]
+        return self.model is None and not encodes
 
     def with_model(self, folder: str, encoding: ModelEncoding) -> ProcessMember:
         """Return another member like this one, with a child of its own, for a model on disk.
@@ -159,12 +143,12 @@ class ProcessMember:
         """
         made = copy.copy(self)
         made.model = folder
-        options = {
-            **self._source.options,
+        made._options = {
+            **self._options,
             "query_kwargs": dict(encoding.query_kwargs),
             "document_kwargs": dict(encoding.document_kwargs),
         }
-        made._use(replace(self._source, source=folder, options=options))
+        made._use(folder)
         return made
 
     @property
@@ -210,12 +194,9 @@ class ProcessMember:
         except EngineLostError:
             raise
         except Exception as error:
-            raise EngineLostError(
-                "the process of a member could not load its model",
-                where=self.name,
-                found=f"{type(error).__name__}: {error}",
-                hint="load the model in this process to see the whole error",
-            ) from error
+            found = f"{type(error).__name__}: {error}"
+            hint = "load the model in this process to see the whole error"
+            raise self._lost("could not load its model", found, hint) from error
         self._is_loaded = True
 
     def _result(self, timeout_s: float, method: str, *arguments: Any) -> Any:
@@ -227,25 +208,21 @@ class ProcessMember:
                 if call.is_done():  # the model's own
                     raise
                 self.abort()
-                raise EngineLostError(
-                    "the process of a member took too long and was ended",
-                    where=self.name,
-                    found=str(error),
-                    hint="raise start_timeout_s or step_timeout_s of the member",
-                ) from error
+                hint = "raise start_timeout_s or step_timeout_s of the member"
+                raise self._lost("took too long and was ended", str(error), hint) from error
         except HostGoneError as gone:
-            raise EngineLostError(
-                "the process of a member has ended",
-                where=self.name,
-                found=str(gone),
-                hint="make another accelerator to have it back",
-            ) from gone
+            hint = "make another accelerator to have it back"
+            raise self._lost("has ended", str(gone), hint) from gone
         except Exception:
             raise
         except BaseException:
             # What was interrupted goes on there, and its engine takes one call at a time.
             self.abort()
             raise
+
+    def _lost(self, how: str, found: str, hint: str) -> EngineLostError:
+        what = f"the process of a member {how}"
+        return EngineLostError(what, where=self.name, found=found, hint=hint)
 
 
 def _pickled(model: Callable[[], Any]) -> bytes:

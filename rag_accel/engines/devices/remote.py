@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rag_accel.engines.devices.members import (
-    MemberChangedError,
-    checked_namespaces,
-    checked_roles,
-    guess_tokens,
-)
+from rag_accel.engine_api.transient import retry_after_s
+from rag_accel.engines.devices.members import MemberChangedError, guess_tokens, restrict
 from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.hosted_engine import MAX_CALL_TEXTS
 from rag_accel.engines.embedding.sentence_encoder import Role
@@ -27,7 +23,7 @@ from rag_accel.engines.http.errors import ErrorWriter, Secret, check_base_url
 from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.engines.http.openai_client import failure, omitted_headers, open_client
 from rag_accel.engines.http.options import RemoteOptions
-from rag_accel.engines.http.retry_after import retry_after_s
+from rag_accel.engines.replicas.pool_placement import pause_after
 from rag_accel.errors import (
     ConfigError,
     EngineLostError,
@@ -133,11 +129,7 @@ ONE_CALL = RemoteOptions(
 MOST_IN_FLIGHT = 64
 """Most calls to one server at once."""
 
-LONGEST_PAUSE_S = 120.0
-"""The longest that a member pauses before its server is asked again."""
-
 _PATH = "/embeddings"
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 8.0
 _TOO_MANY = 429
 _CLOSE_S = 5.0
 
@@ -205,8 +197,7 @@ class RemoteMember:
                 valid=f"1 to {MOST_IN_FLIGHT}",
             )
         options = replace(options, concurrency=max(options.concurrency, in_flight))
-        self.roles = checked_roles(roles, "RemoteMember")
-        self.namespaces = checked_namespaces(namespaces, "RemoteMember")
+        restrict(self, roles, namespaces)
         self.in_flight = in_flight
         self.name = name
         self.max_texts = max_texts
@@ -325,25 +316,21 @@ class RemoteMember:
         return self._errors.fault("the call was given up", "no answer so far", hint)
 
     async def _ask(self, body: bytes) -> bytes | Exception:
-        limit = asyncio.timeout(self._options.total_timeout_s)
+        import httpx2
+
+        options: Any = {"headers": self._headers}
         try:
-            async with limit:
-                return await self._post(body)
+            async with asyncio.timeout(self._options.total_timeout_s):
+                response = await self._openai.post(
+                    _PATH, cast_to=httpx2.Response, content=body, options=options
+                )
+                return response.content
         except TimeoutError:
             found = f"no end of it after {self._options.total_timeout_s:g} s"
             hint = "raise RemoteOptions.total_timeout_s, or send fewer texts at once"
             return self._errors.fault("the call took longer than it may", found, hint)
         except Exception as error:
             return self._failure(error)
-
-    async def _post(self, body: bytes) -> bytes:
-        import httpx2
-
-        options: Any = {"headers": self._headers}
-        response = await self._openai.post(
-            _PATH, cast_to=httpx2.Response, content=body, options=options
-        )
-        return response.content
 
     def _failure(self, error: Exception) -> RemoteEngineError:
         found = failure(error, self._errors)
@@ -352,8 +339,6 @@ class RemoteMember:
             return self._errors.fault("the HTTP client failed", text, "report this as a bug")
         if found.status != _TOO_MANY:
             return found
-        asked_s = retry_after_s(getattr(error, "response").headers)  # noqa: B009
-        longest = min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._num_refused)
         self._num_refused += 1
         return MemberPausedError(
             found.what,
@@ -361,5 +346,5 @@ class RemoteMember:
             where=found.where,
             found=found.found,
             hint="send less, or ask the server's owner for a higher limit",
-            retry_after_s=min(LONGEST_PAUSE_S, asked_s if asked_s > 0 else longest),
+            retry_after_s=pause_after(self._num_refused - 1, retry_after_s(found) or None),
         )

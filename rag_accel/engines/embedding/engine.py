@@ -62,7 +62,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
             model is on the CPU and ``reproducible`` is off, and uses it once its vectors have
             shown to be equal, until the model changes; ``torch`` never does. ``bf16`` and ``int8``
             do the same with fewer bits: faster, and the vectors are only near (``describe``).
-        latency: what was measured (``devices.cost_model``), if known.
+        latency: what was measured (``fit_latency``), if known.
         clock: measures ``StepBudget.time_s``.
         kept_bytes: most memory for vectors of texts that are likely to come again, such as paths
             of a knowledge graph. They are forgotten when the model changes.

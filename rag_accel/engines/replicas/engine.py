@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from rag_accel.clock import Clock, MonotonicClock
 from rag_accel.engine_api import (
@@ -14,15 +15,21 @@ from rag_accel.engine_api import (
     EngineOutput,
     EngineProfile,
     EngineRequest,
+    Handle,
     Health,
     LatencyModel,
     PrimitiveKind,
     StepBudget,
 )
-from rag_accel.engines.replicas.messages import HostedWork
-from rag_accel.engines.replicas.options import ReplicaOptions
-from rag_accel.engines.replicas.parts_engine import PartsEngine, PinnedHandle, added_up
-from rag_accel.engines.replicas.processes import HostProcess
+from rag_accel.engines.replicas.host import HostedWork
+from rag_accel.engines.replicas.parts_engine import (
+    PartJobT,
+    PartsEngine,
+    PinnedHandle,
+    ReportT,
+    added_up,
+)
+from rag_accel.engines.replicas.processes import HostProcess, ReplicaOptions
 from rag_accel.engines.replicas.replica import HostedJob, Replica, ReplicaReport, ReplicaState
 from rag_accel.errors import ConfigError, EngineLostError
 
@@ -123,7 +130,63 @@ def profile_elsewhere(hosted: EngineProfile, options: ReplicaOptions) -> EngineP
     )
 
 
-class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
+WaitingT = TypeVar("WaitingT", bound=HostedJob)
+
+
+class ReplicasEngine(PartsEngine[Replica, PartJobT, ReportT], Generic[PartJobT, WaitingT, ReportT]):
+    """A base of engines that other processes execute; see ``PartsEngine``."""
+
+    def __init__(
+        self, name: str, profile: EngineProfile, options: ReplicaOptions, clock: Clock | None
+    ) -> None:
+        super().__init__(profile, name)
+        self._options = options
+        self._clock = clock or MonotonicClock()
+        self._replicas: list[Replica] = []
+        self._waiting: list[WaitingT] = []
+        self._numbers = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return self._where
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return what the hosted engines counted, added up."""
+        return added_up(replica.counts for replica in self._replicas)
+
+    def _end_parts(self) -> None:
+        self._jobs.clear()
+        self._waiting.clear()
+        self._handles.clear()
+        for replica in self._replicas:
+            replica.begin_close()
+        for replica in self._replicas:
+            replica.end_close()
+
+    def _host(
+        self, name: str, host: Callable[[], HostProcess], idle: Callable[[], object] | None = None
+    ) -> None:
+        """Begin to start one more replica; ``idle`` as of ``Replica``."""
+        replica = Replica(
+            f"{self._where}, {name}", host, self._options, self._clock, self._tell, idle
+        )
+        self._replicas.append(replica)
+
+    def _wait_for_replicas(self) -> None:
+        for replica in self._replicas:
+            replica.wait()
+            if replica.failure is not None:
+                raise replica.failure
+
+    def _tell(self, report: ReplicaReport) -> None:
+        """Take a report; on the thread of a replica."""
+        raise NotImplementedError
+
+    def _work(self, request: EngineRequest, handle: Handle | None = None) -> HostedWork:
+        return HostedWork.of(next(self._numbers), request, handle, self._clock.now())
+
+
+class HostedEngine(ReplicasEngine[HostedJob, HostedJob, ReplicaReport]):
     """An engine that runs in one or more processes; its answers are those of the hosted engine.
 
     The scheduler here goes on to see all requests: it hands over at most what two steps of each
@@ -158,20 +221,14 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
         options: ReplicaOptions,
         clock: Clock | None = None,
     ) -> None:
-        self._options = options
-        self._host = host
-        self._clock = clock or MonotonicClock()
-        self._name = name
-        self._numbers = itertools.count(1)
+        self._begin = host
         self._replica_numbers = itertools.count(1)
-        self._waiting: list[HostedJob] = []
         self._suspects: list[list[HostedJob]] = []
-        self._replicas: list[Replica] = []
         self._scaling = threading.Lock()
         self._rule = ScalingRule(  # what a step takes is known when a process has told its profile
             options.replicas, options.most_replicas, options.scale_at or sys.maxsize, options.idle_s
         )
-        super().__init__(EngineProfile(frozenset()), name)  # until a process tells
+        super().__init__(name, EngineProfile(frozenset()), options, clock)  # until a process tells
         try:
             for _ in range(options.replicas):
                 self._add_replica()
@@ -182,14 +239,6 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
         self._profile = profile_elsewhere(hosted, options)
         if options.scale_at is None:
             self._rule = replace(self._rule, scale_at=STEPS * hosted.max_batch)
-
-    def __repr__(self) -> str:
-        return self._name
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Return what the hosted engines counted, added up."""
-        return added_up(replica.counts for replica in self._replicas)
 
     def health(self) -> Health:
         """Return the health of the replicas; ready where one of them is."""
@@ -217,31 +266,19 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
         for replica in tuple(self._replicas):
             replica.forget(documents, namespace)
 
-    def close(self) -> None:
-        # In a forked child the processes are the parent's.
-        if not self._closed and not self._is_forked:
-            self._closed = True
-            self._jobs.clear()
-            self._waiting.clear()
-            self._suspects.clear()
-            self._handles.clear()
-            for replica in self._replicas:
-                replica.begin_close()
-            for replica in self._replicas:
-                replica.end_close()
+    def _end_parts(self) -> None:
+        self._suspects.clear()
+        super()._end_parts()
 
     def _job(self, request: EngineRequest) -> HostedJob:
         self._checked_payload(request, object, self._jobs)
         pin = self._pin_of(request)
-        return HostedJob(request, pin, work=self._work(request, pin))
+        handle = None if pin is None else pin.handle
+        return HostedJob(request, pin, work=self._work(request, handle))
 
     def _free(self, pin: PinnedHandle[Replica]) -> None:
         pin.part.pins -= 1
         pin.part.release(pin.incarnation, [pin.handle])
-
-    def _work(self, request: EngineRequest, pin: PinnedHandle[Replica] | None) -> HostedWork:
-        handle = None if pin is None else pin.handle
-        return HostedWork.of(next(self._numbers), request, handle, self._clock.now())
 
     def _start(self, jobs: Sequence[HostedJob]) -> None:
         self._waiting += jobs
@@ -351,7 +388,7 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
             job.resends += 1
             job.is_suspect = True
             job.call = None
-            job.work = self._work(job.request, None)
+            job.work = self._work(job.request)
         size = max(1, -(-len(again) // _PARTS))
         self._suspects += [again[at : at + size] for at in range(0, len(again), size)]
 
@@ -384,22 +421,18 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
         ]
 
     def _add_replica(self) -> None:
-        name = f"{self._name}, replica {next(self._replica_numbers)}"
         scales = self._options.most_replicas > self._options.replicas
         idle = self._scale_in if scales else None
-        tell = self._tell
-        self._replicas.append(Replica(name, self._host, self._options, self._clock, tell, idle))
+        self._host(f"replica {next(self._replica_numbers)}", self._begin, idle)
 
     def _tell(self, report: ReplicaReport) -> None:
         self._outbox.put([report])
 
     def _hosted_profile(self) -> EngineProfile:
         """Return the profile of the hosted engines, when all have been made."""
+        self._wait_for_replicas()
         profiles: list[EngineProfile] = []
         for replica in self._replicas:
-            replica.wait()
-            if replica.failure is not None:
-                raise replica.failure
             if replica.info is None:
                 raise EngineLostError("a process was lost as it began", where=replica.name)
             profiles.append(replica.info.profile)
@@ -408,7 +441,7 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
             if (profile.kinds, profile.capabilities) != (first.kinds, first.capabilities):
                 raise ConfigError(
                     "the replicas of an engine have different profiles",
-                    where=self._name,
+                    where=self._where,
                     found=f"{profile} and {first}",
                     valid="processes in which the factory makes the same engine",
                 )
@@ -418,7 +451,7 @@ class HostedEngine(PartsEngine[Replica, HostedJob, ReplicaReport]):
         why = [replica.health().why for replica in self._replicas]
         return EngineLostError(
             "every process of an engine is lost",
-            where=self._name,
+            where=self._where,
             found=why[-1] if why else "no replica",
             hint="see why they died, then make the engine again",
         )

@@ -193,10 +193,6 @@ class EngineThread:
         return self._thread.ident is not None
 
     @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    @property
     def step_s(self) -> float | None:
         """Return the seconds that the present step has lasted; None between steps."""
         began = self._began

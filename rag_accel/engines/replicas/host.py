@@ -1,32 +1,308 @@
-"""The far side: an engine on a thread of its own, and the calls that bring it work.
+"""The far side: an engine on a thread of its own, what it is made of, and the messages to it.
 
 Several methods of ``EngineHost`` run at a time: while ``poll`` waits for outputs and the engine
-computes, ``submit`` brings more.
+computes, ``submit`` brings more. Payloads and results travel pickled one by one, so that one which
+cannot be pickled, or not read on the other side, ends as an error of its own. Times travel as
+durations: the clocks of two machines have nothing in common.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
+import pickle
 import platform
 import threading
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rag_accel.clock import Clock, MonotonicClock
-from rag_accel.engine_api import ForgettingEngine, Handle, WorkId
-from rag_accel.engines.replicas.engine_thread import EngineSteps, EngineThread, StepReport
-from rag_accel.engines.replicas.messages import (
-    WHERE,
-    HostedWork,
-    HostInfo,
-    HostReports,
-    pack_outputs,
-    work_id,
+from rag_accel.engine_api import (
+    Engine,
+    EngineOutput,
+    EngineProfile,
+    EngineRequest,
+    ForgettingEngine,
+    Handle,
+    WorkId,
 )
-from rag_accel.engines.replicas.spec import EngineSpec
-from rag_accel.errors import EngineLostError
+from rag_accel.engines.replicas.engine_thread import EngineSteps, EngineThread, StepReport
+from rag_accel.errors import ConfigError, EngineError, EngineLostError, EngineOutputError
+from rag_accel.registry import engine_registry
+
+_VALID = 'a name of rag_accel.engines, "module:attribute", or a function or class of a module'
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """A factory of engines that other processes find, and its arguments.
+
+    Args:
+        factory: a name of the entry points ``rag_accel.engines``, or ``module:attribute``.
+        arguments: the pickled arguments, by name.
+    """
+
+    factory: str
+    arguments: bytes
+
+    @classmethod
+    def of(
+        cls,
+        factory: str | Callable[..., Engine],
+        arguments: Mapping[str, Any] | None,
+        where: str,
+    ) -> EngineSpec:
+        """Return the specification of an engine, without importing its factory.
+
+        Args:
+            factory: of the engine.
+            arguments: of the factory, by name.
+            where: names the class that was given them.
+
+        Raises:
+            ConfigError: an unknown factory, or arguments that cannot be pickled.
+        """
+        name = factory if isinstance(factory, str) else _path(factory, where)
+        if ":" not in name:
+            engine_registry().origin(name)
+        return cls(name, _pickled(f"{where}({name!r})", arguments or {}))
+
+    def make(self) -> Engine:
+        """Make the engine here.
+
+        Raises:
+            ConfigError: there is no such factory here, or it makes something else.
+            ImportError: a package is missing here.
+        """
+        engine = self._factory()(**pickle.loads(self.arguments))
+        if not isinstance(engine, Engine):
+            raise ConfigError(
+                "the factory makes no engine",
+                where=self.factory,
+                found=type(engine).__name__,
+                valid="an object with the methods of rag_accel.engine_api.Engine",
+            )
+        return engine
+
+    def _factory(self) -> Callable[..., Any]:
+        module, colon, attribute = self.factory.partition(":")
+        if not colon:
+            return engine_registry().get(self.factory)
+        found: Any = importlib.import_module(module)
+        try:
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except AttributeError as error:
+            raise _unknown(self.factory, str(error)) from error
+        if not callable(found):
+            raise _unknown(self.factory, f"an object of type {type(found).__name__}")
+        return found
+
+
+def _path(factory: Callable[..., Engine], where: str) -> str:
+    """Return the path under which other processes import a factory.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
+    if not module or not name:
+        raise _unknown(where, repr(factory))
+    if module == "__main__" or "<" in name:
+        raise ConfigError(
+            "the factory cannot be imported by other processes",
+            where=where,
+            found=f"{module}:{name}",
+            valid=_VALID,
+            hint="move it into a module that they have",
+        )
+    return f"{module}:{name}"
+
+
+def _pickled(where: str, arguments: Mapping[str, Any]) -> bytes:
+    if not isinstance(arguments, Mapping):
+        raise ConfigError(
+            "arguments of an engine are given by name",
+            where=where,
+            found=type(arguments).__name__,
+            valid='a mapping, such as {"model": "/models/minilm"}',
+        )
+    for key, value in arguments.items():
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            raise ConfigError(
+                "an argument cannot be sent to another process",
+                where=f"{where}, argument {key!r}",
+                found=f"{type(value).__name__}: {error}",
+                valid="what pickle takes, such as a path, a name or a number",
+                hint="name the model or file, and let the process load it",
+            ) from error
+    return pickle.dumps(dict(arguments))
+
+
+def _unknown(factory: str, found: str) -> ConfigError:
+    return ConfigError("unknown engine factory", where=factory, found=found, valid=_VALID)
+
+
+WHERE = "engine in another process"
+
+
+@dataclass(frozen=True, slots=True)
+class HostedWork:
+    """A request on its way to a process.
+
+    Args:
+        number: of this attempt; no other one of the same engine has it.
+        size: of the request, in items.
+        body: the pickled request, its id the number, its handle the one of that process.
+        age_s: seconds since it arrived.
+        left_s: seconds until its deadline, if it has one.
+    """
+
+    number: int
+    size: int
+    body: bytes
+    age_s: float
+    left_s: float | None
+
+    @classmethod
+    def of(
+        cls, number: int, request: EngineRequest, handle: Handle | None, now: float
+    ) -> HostedWork:
+        """Return a request as it travels.
+
+        Raises:
+            EngineError: its payload cannot be pickled.
+        """
+        sent = replace(request, id=work_id(number), handle=handle, arrived_at=0.0, deadline=None)
+        try:
+            body = pickle.dumps(sent, protocol=5)
+        except Exception as error:
+            raise EngineError(
+                "work that cannot be sent to another process",
+                where=WHERE,
+                found=f"{type(request.payload).__name__}: {error}",
+                valid="a payload that pickle takes",
+            ) from error
+        left_s = None if request.deadline is None else request.deadline - now
+        return cls(number, request.size, body, now - request.arrived_at, left_s)
+
+    def request(self, now: float) -> EngineRequest:
+        """Return the request on the clock of this machine.
+
+        Raises:
+            EngineError: it cannot be read here.
+        """
+        request: EngineRequest = _read(self.body, "work")
+        deadline = None if self.left_s is None else now + self.left_s
+        return replace(request, arrived_at=now - self.age_s, deadline=deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """The facts about a process whose engine is made.
+
+    Args:
+        profile: of the engine.
+        incarnation: names this process; one that is started in its place has another name.
+        node: the machine's name.
+        pid: of the process.
+        versions: of what must be equal on both sides, by name.
+    """
+
+    profile: EngineProfile
+    incarnation: str
+    node: str
+    pid: int
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostReports:
+    """The outputs of a process since those that were acknowledged.
+
+    Args:
+        incarnation: of the process that reports.
+        first: number of the first report here.
+        reports: each a pickled list of outputs.
+        step_s: seconds that the present step has lasted; 0 between steps.
+        counts: of the engine, if it counts.
+    """
+
+    incarnation: str
+    first: int
+    reports: tuple[bytes, ...]
+    step_s: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def end(self) -> int:
+        """Return the number behind the last report here."""
+        return self.first + len(self.reports)
+
+
+def work_id(number: int) -> WorkId:
+    """Return the id under which a process's engine knows an attempt."""
+    return WorkId(str(number))
+
+
+def pack_outputs(outputs: Sequence[EngineOutput]) -> bytes:
+    """Pickle outputs; one that cannot be pickled becomes an error of its own."""
+    if all(output.error is None for output in outputs):
+        try:
+            return pickle.dumps(list(outputs), protocol=5)
+        except Exception:  # which one it is shows below
+            pass
+    return pickle.dumps([_sendable(output) for output in outputs], protocol=5)
+
+
+def unpack_outputs(body: bytes) -> list[EngineOutput]:
+    """Return the outputs of a report.
+
+    Raises:
+        EngineError: this process cannot read it.
+    """
+    return list(_read(body, "an answer"))
+
+
+def _read(body: bytes, what: str) -> Any:
+    try:
+        return pickle.loads(body)
+    except Exception as error:
+        raise EngineError(
+            f"{what} that this process cannot read",
+            where=WHERE,
+            found=f"{type(error).__name__}: {error}",
+            valid="classes that both processes import under the same name",
+        ) from error
+
+
+def _sendable(output: EngineOutput) -> EngineOutput:
+    try:
+        # Many exceptions can be pickled and not be read: their arguments are not those of __init__.
+        pickle.loads(pickle.dumps(output, protocol=5))
+    except Exception as error:
+        if output.error is not None:
+            told = EngineError(
+                "the engine failed",
+                where=WHERE,
+                found=f"{type(output.error).__name__}: {output.error}",
+            )
+        else:
+            told = EngineOutputError(
+                "a result that cannot be sent to another process",
+                where=WHERE,
+                found=f"{type(output.value).__name__}: {error}",
+                valid="what pickle takes",
+            )
+        return EngineOutput(output.id, "error", error=told)
+    return output
+
 
 _EARLY = 10_000
 

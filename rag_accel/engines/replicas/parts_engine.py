@@ -1,16 +1,16 @@
-"""The base of engines made of parts that do the same: their health, counts, handles and jobs."""
+"""The base of engines made of parts: their health, end, counts, handles and jobs."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rag_accel.engine_api import EngineOutput, EngineProfile, EngineRequest, Handle, Health
-from rag_accel.engine_api.health import best_state
+from rag_accel.engine_api.health import HealthState, best_state
 from rag_accel.engines.bases import OutboxEngine, ReportT
 
 PartT = TypeVar("PartT", bound=Hashable)
@@ -52,7 +52,7 @@ PartJobT = TypeVar("PartJobT", bound="PartJob[Any]")
 
 
 class PartsEngine(OutboxEngine[PartJobT, ReportT], Generic[PartT, PartJobT, ReportT]):
-    """A base of engines made of parts that do the same; see ``OutboxEngine``."""
+    """A base of engines made of parts; see ``OutboxEngine``."""
 
     def __init__(self, profile: EngineProfile, where: str) -> None:
         super().__init__(profile, where)
@@ -65,10 +65,25 @@ class PartsEngine(OutboxEngine[PartJobT, ReportT], Generic[PartT, PartJobT, Repo
             if pin is not None:
                 self._free(pin)
 
-    def _health(self, parts: Iterable[Health], why: str = "") -> Health:
-        """Return the health of the parts: that of the best one, since any does the work."""
+    def close(self) -> None:
+        """Forget all work and end the parts, which in a forked child are the parent's."""
+        if not (self._closed or self._is_forked):
+            self._closed = True
+            self._end_parts()
+
+    def _end_parts(self) -> None:
+        """Forget all work and end the parts."""
+        raise NotImplementedError
+
+    def _health(
+        self,
+        parts: Iterable[Health],
+        why: str = "",
+        of_all: Callable[[Iterable[Health]], HealthState] = best_state,
+    ) -> Health:
+        """Return the health of all: by default that of the best part, since any does the work."""
         parts = tuple(parts)
-        state = "lost" if self._closed else best_state(parts)
+        state = "lost" if self._closed else of_all(parts)
         if state != "ready":
             first = next((part.why for part in parts if part.state == state), "")
             why = "it is closed" if self._closed else why or first

@@ -178,10 +178,7 @@ class EnginePool(PartsEngine[int, PoolJob, MemberReport]):
             if isinstance(engine, ForgettingEngine):
                 engine.forget(documents, namespace)
 
-    def close(self) -> None:
-        if self._closed or self._is_forked:
-            return
-        self._closed = True
+    def _end_parts(self) -> None:
         self._abort(list(self._jobs.values()))
         self._jobs.clear()
         for thread, engine in zip(self._threads, self._engines, strict=True):

@@ -32,6 +32,13 @@ QUICK_S: Final = 1.0
 """A member that failed sooner is tried with the first work after its pause: that costs little."""
 
 
+def pause_after(failures: int, asked_s: float | None) -> float:
+    """Return the seconds of a member's pause after its next failure, if it asks for none itself."""
+    if asked_s is not None:
+        return min(asked_s, LONGEST_ASKED_S)
+    return min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures, 8))
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An error of a member's own.
@@ -216,15 +223,15 @@ class PoolPlacement(ForkedAnew):
         of how it is since.
         """
         with self._lock:
-            load, now, pause_s = self.loads[at], self.clock.now(), 0.0
-            if load.failure is None or failure.began_at > load.paused_at:
-                pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(load.failures, 8))
+            load, now = self.loads[at], self.clock.now()
+            is_new = load.failure is None or failure.began_at > load.paused_at
+            if is_new or failure.asked_s is not None:
+                pause_s = pause_after(load.failures, failure.asked_s)
+                load.paused_until = max(load.paused_until, now + pause_s)
+            if is_new:
                 load.failures += 1
                 load.failure, load.paused_at = failure, now
-            if failure.asked_s is not None:
-                pause_s = min(failure.asked_s, LONGEST_ASKED_S)
             load.is_due = failure.ended_at - failure.began_at <= QUICK_S
-            load.paused_until = max(load.paused_until, now + pause_s)
 
     def close(self, at: int) -> None:
         """Give a member no work any more."""

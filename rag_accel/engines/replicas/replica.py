@@ -9,17 +9,22 @@ from typing import Literal, TypeAlias
 
 from rag_accel.clock import Clock
 from rag_accel.engine_api import EngineOutput, Handle, Health
-from rag_accel.engines.replicas.channel import WorkChannel
-from rag_accel.engines.replicas.host import versions_here
-from rag_accel.engines.replicas.messages import (
+from rag_accel.engines.replicas.host import (
     HostedWork,
     HostInfo,
     HostReports,
     unpack_outputs,
+    versions_here,
 )
-from rag_accel.engines.replicas.options import ReplicaOptions
 from rag_accel.engines.replicas.parts_engine import PartJob
-from rag_accel.engines.replicas.processes import HostCall, HostGoneError, HostProcess, failure_of
+from rag_accel.engines.replicas.processes import (
+    HostCall,
+    HostGoneError,
+    HostProcess,
+    ReplicaOptions,
+    WorkChannel,
+    failure_of,
+)
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
 
 ReplicaState = Literal["starting", "ready", "draining", "lost", "closed"]
@@ -268,10 +273,24 @@ class Replica:
                 left_s = max(0.0, deadline - self._clock.now())
                 info: HostInfo = self._process.call("start").result(left_s)
             except TimeoutError as error:
-                raise late_start_error(self.name, self._options) from error
+                options = self._options
+                needs = f"it waits for {options.needs}, or " if options.needs else ""
+                raise EngineError(
+                    "a process has not made its engine in time",
+                    where=self.name,
+                    found=f"{needs}the engine takes long to make",
+                    valid=f"within start_timeout_s={options.start_timeout_s:g} seconds",
+                    hint="give it more time; on a cluster, see what is free",
+                ) from error
             except HostGoneError as error:
                 if error.is_final or self._clock.now() >= deadline:
-                    raise unstarted_error(self.name, str(error)) from error
+                    raise EngineLostError(
+                        "the process of an engine does not start",
+                        where=self.name,
+                        found=str(error),
+                        hint="it needs rag-accel and what the engine imports, on every node; one "
+                        "that died is started again at most max_restarts times",
+                    ) from error
                 self._closing.wait(_AGAIN_S)
             else:
                 check_versions(self.name, info)
@@ -409,7 +428,12 @@ class Replica:
         return hangs
 
     def _overdue(self, job: HostedJob) -> EngineOutput:
-        error = overdue_error(self.name, self._options)
+        error = EngineError(
+            "a process has not ended a piece of work in time",
+            where=self.name,
+            valid=f"within work_timeout_s={self._options.work_timeout_s:g} seconds",
+            hint="give it more time, or the engine more replicas",
+        )
         return EngineOutput(job.request.id, "error", error=error)
 
     def _report_unsent(self, info: HostInfo, jobs: list[HostedJob], failure: Exception) -> None:
@@ -487,39 +511,6 @@ def lost_error(name: str, why: str) -> EngineLostError:
         where=name,
         found=why,
         hint="send the work again: the process is started again, at most max_restarts times",
-    )
-
-
-def unstarted_error(name: str, why: str) -> EngineLostError:
-    """Return the error of a process that cannot start, or starts no more."""
-    return EngineLostError(
-        "the process of an engine does not start",
-        where=name,
-        found=why,
-        hint="it needs rag-accel and what the engine imports, on every node; one that died is "
-        "started again at most max_restarts times",
-    )
-
-
-def late_start_error(name: str, options: ReplicaOptions) -> EngineError:
-    """Return the error of a process that is not ready in time."""
-    needs = f"it waits for {options.needs}, or " if options.needs else ""
-    return EngineError(
-        "a process has not made its engine in time",
-        where=name,
-        found=f"{needs}the engine takes long to make",
-        valid=f"within start_timeout_s={options.start_timeout_s:g} seconds",
-        hint="give it more time; on a cluster, see what is free",
-    )
-
-
-def overdue_error(name: str, options: ReplicaOptions) -> EngineError:
-    """Return the error of work that has taken too long."""
-    return EngineError(
-        "a process has not ended a piece of work in time",
-        where=name,
-        valid=f"within work_timeout_s={options.work_timeout_s:g} seconds",
-        hint="give it more time, or the engine more replicas",
     )
 
 

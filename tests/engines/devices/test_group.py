@@ -228,7 +228,7 @@ def test_cancelled_work_frees_its_texts_and_reports_nothing() -> None:
         assert list(outcomes(engine, 1)) == ["other"]
         gc.collect()
         assert is_alive() is None
-        assert engine.num_unfinished == 0
+        assert not engine._jobs
 
 
 def test_closing_ends_the_threads_and_closes_the_members() -> None:

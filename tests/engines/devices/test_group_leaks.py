@@ -131,7 +131,7 @@ def test_each_work_ends_once_and_leaves_nothing(seed: int) -> None:
             play.step()
         play.finish()
         group: Any = play.group
-        assert group.num_unfinished == 0
+        assert not group._jobs
         assert group._placement.num_work_items == group._placement.num_queued == 0
         assert play.num_measured == 0
         play.submit()  # and the group goes on

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rag_accel.engines.ray.cluster import ClusterNode
-from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.replicas.host import EngineHost
+from rag_accel.engines.ray.engine import ClusterNode, RayOptions
+from rag_accel.engines.replicas.host import EngineHost, EngineSpec
 from rag_accel.engines.replicas.processes import HostGoneError
-from rag_accel.engines.replicas.spec import EngineSpec
 
 #: Methods of an actor that bring work.
 BRINGS_WORK = ("submit", "exchange")

@@ -25,7 +25,7 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.ray import RayOptions, RayShards, split_index, write_shards
-from rag_accel.engines.ray.shards.shard_calls import ShardChange
+from rag_accel.engines.ray.shards.hosted_shard import ShardChange
 from rag_accel.engines.ray.shards.shard_files import read_manifest
 from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
 from rag_accel.errors import (

@@ -23,7 +23,7 @@ def test_a_package_that_ray_itself_lacks_is_named_as_it_is(monkeypatch: pytest.M
     def lacking(name: str) -> object:
         raise ModuleNotFoundError("No module named 'msgpack'", name="msgpack")
 
-    monkeypatch.setattr("rag_accel.engines.ray.library.importlib.import_module", lacking)
+    monkeypatch.setattr("rag_accel.engines.ray.engine.importlib.import_module", lacking)
     with pytest.raises(ModuleNotFoundError, match="msgpack"):
         RayEngine("embedding")
 

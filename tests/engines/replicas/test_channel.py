@@ -9,12 +9,9 @@ import pytest
 from in_process_cluster import PlainCall, PlainCluster
 
 from rag_accel.engine_api import EngineRequest, PrimitiveKind, TextBatch, WorkId
-from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.replicas.channel import CallHandover, WorkChannel
-from rag_accel.engines.replicas.host import EngineHost
-from rag_accel.engines.replicas.messages import HostedWork, unpack_outputs
-from rag_accel.engines.replicas.processes import HostGoneError
-from rag_accel.engines.replicas.spec import EngineSpec
+from rag_accel.engines.ray.engine import RayOptions
+from rag_accel.engines.replicas.host import EngineHost, EngineSpec, HostedWork, unpack_outputs
+from rag_accel.engines.replicas.processes import HostGoneError, WorkChannel
 
 LONG_S = 30.0
 
@@ -127,10 +124,11 @@ def test_a_process_that_was_not_started_takes_no_work_of_the_one_before() -> Non
     host.close()
 
 
-def test_nobody_waits_where_there_is_work_or_at_the_end() -> None:
-    handover = CallHandover()
-    assert handover.wait(LONG_S, lambda: False) is None
-    assert not handover.claim()
-    handover.end()
-    assert handover.wait(LONG_S, lambda: True) is None
-    assert not handover.claim()
+def test_nobody_waits_where_there_is_work_or_at_the_end(channel: Channel) -> None:
+    assert channel.channel.collect(lambda: False).reports == ()
+    channel.channel.end()
+    assert channel.channel.collect(lambda: True).reports == ()
+    sent = channel.channel.send([hosted_work(1)])
+    assert sent is not None
+    sent.result(LONG_S)
+    assert channel.calls == ["poll", "poll", "submit"]

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_accel.clock import Clock, MonotonicClock
+from rag_accel.clock import Clock
 from rag_accel.engine_api import (
     Capability,
     EngineOutput,
@@ -28,26 +28,27 @@ from rag_accel.engine_api import (
     WorkId,
     worst_state,
 )
-from rag_accel.engines.bases import OutboxEngine
-from rag_accel.engines.ray.cluster import Cluster, check_room
-from rag_accel.engines.ray.library import RayCluster
-from rag_accel.engines.ray.options import RayOptions
-from rag_accel.engines.ray.shards.shard_calls import OtherVersion, ShardHits, ShardSearch
+from rag_accel.engines.ray.engine import Cluster, RayCluster, RayOptions, check_room
+from rag_accel.engines.ray.shards.hosted_shard import (
+    OtherVersion,
+    ShardHits,
+    ShardIngestion,
+    ShardSearch,
+)
 from rag_accel.engines.ray.shards.shard_files import read_manifest
-from rag_accel.engines.ray.shards.shard_ingestion import ShardIngestion
-from rag_accel.engines.replicas.messages import HostedWork
+from rag_accel.engines.replicas.engine import ReplicasEngine
+from rag_accel.engines.replicas.host import EngineSpec
+from rag_accel.engines.replicas.parts_engine import PartJob
 from rag_accel.engines.replicas.replica import HostedJob, Replica, ReplicaReport
-from rag_accel.engines.replicas.spec import EngineSpec
 from rag_accel.engines.retrieval.search_request import checked_search
 from rag_accel.engines.retrieval.vectors.checks import checked_documents, checked_vectors
 from rag_accel.errors import ConfigError, EngineError, EngineLostError
 
 
 @dataclass(slots=True, eq=False)
-class ShardedJob:
+class ShardedJob(PartJob[Replica]):
     """A search or an ingestion while it is under way. Equal only to itself."""
 
-    request: EngineRequest
     query: SearchQuery | None = None
     batch: IngestBatch | None = None
     version: int = 0
@@ -96,14 +97,14 @@ _LATENCY = LatencyModel(base_s=0.002, per_item_s=0.0005)
 _TRIES = 5
 
 
-class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
+class RayShards(ReplicasEngine[ShardedJob, ShardPart, "ReplicaReport | ChangeEnd"]):
     """An engine for SEARCHING and INGESTION on an index whose shards lie in actors, one in each.
 
     A search asks every shard and merges what they find. Ids, order, scores and ties are those of
     one flat index with the same documents, filters and a ``k`` beyond a shard's size included.
 
     All shards take an ingestion or none, and each answer is of one version of all of them: see
-    ``shard_ingestion.py``. The folder's files are the state; an actor that dies reads them again,
+    ``hosted_shard.py``. The folder's files are the state; an actor that dies reads them again,
     and searches in flight there are sent again. Each ingestion writes the shards it changes as a
     whole, and for its time they are in memory twice: ingest in large batches. Of several engines
     that change a folder at the same time one does, and the others raise ``ShardsChangedError``.
@@ -133,51 +134,38 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         cluster: Cluster | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._options = options or RayOptions()
-        self._name = f"RayShards({str(folder)!r})"
-        if self._options.most_replicas > 1:
+        options = options or RayOptions()
+        name = f"RayShards({str(folder)!r})"
+        if options.most_replicas > 1:
             raise ConfigError(
                 "each shard has one actor",
                 where="RayOptions.replicas",
-                found=self._options.most_replicas,
+                found=options.most_replicas,
                 valid="1",
                 hint="write more shards, or host a `retrieval` engine in a RayEngine",
             )
-        super().__init__(_profile(), self._name)
+        super().__init__(name, _profile(), options, clock)
         self._folder = Path(folder).resolve()
         manifest = read_manifest(self._folder)
         self._dimension = manifest.dimension
         self._version = manifest.version
-        self._clock = clock or MonotonicClock()
-        self._numbers = itertools.count(1)
-        self._waiting: list[ShardPart] = []
         self._stale: list[ShardedJob] = []
         self._changes = ThreadPoolExecutor(1, "ray-shards")
         self._ingestion = ShardIngestion(self._folder, self._ask)
         self._looking: Future[Any] | None = None
-        self._shards: list[Replica] = []
         cluster = cluster or RayCluster()
         number = len(manifest.shards)
-        if self._options.require_resources:
-            check_room(cluster.nodes(), self._options, number, self._name)
+        if options.require_resources:
+            check_room(cluster.nodes(), options, number, name)
         try:
             for place in range(number):
-                spec = EngineSpec.of(
-                    _SHARD, {"folder": str(self._folder), "place": place}, self._name
-                )
-                host = partial(cluster.host, spec, self._options)
-                name = f"{self._name}, shard {place}"
-                self._shards.append(Replica(name, host, self._options, self._clock, self._tell))
-            for shard in self._shards:
-                shard.wait()
-                if shard.failure is not None:
-                    raise shard.failure
+                arguments = {"folder": str(self._folder), "place": place}
+                spec = EngineSpec.of(_SHARD, arguments, name)
+                self._host(f"shard {place}", partial(cluster.host, spec, options))
+            self._wait_for_replicas()
         except BaseException:
             self.close()
             raise
-
-    def __repr__(self) -> str:
-        return self._name
 
     @property
     def version(self) -> int:
@@ -186,26 +174,15 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
 
     def health(self) -> Health:
         """Return the health of the shards, all of which are needed."""
-        parts = tuple(shard.health() for shard in self._shards)
-        state = "lost" if self._closed else worst_state(parts)
-        why = next((part.why for part in parts if part.state == state != "ready"), "")
-        return Health(self._name, state, why, parts)
+        return self._health((shard.health() for shard in self._replicas), of_all=worst_state)
 
     def describe_parts(self) -> Sequence[str]:
-        return [f"{shard.name}: {shard.state}" for shard in self._shards]
+        return [f"{shard.name}: {shard.state}" for shard in self._replicas]
 
-    def close(self) -> None:
-        """Drop searches, end a change under way as it stands, and end the actors; idempotent."""
-        if self._closed or self._is_forked:
-            return
-        self._closed = True
-        self._jobs.clear()
-        self._waiting.clear()
+    def _end_parts(self) -> None:
+        """Drop searches, end a change under way as it stands, and end the actors."""
         self._stale.clear()
-        for shard in self._shards:
-            shard.begin_close()
-        for shard in self._shards:
-            shard.end_close()
+        super()._end_parts()
         self._changes.shutdown(cancel_futures=True)
 
     def _job(self, request: EngineRequest) -> ShardedJob:
@@ -228,7 +205,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
     def _start(self, jobs: Sequence[ShardedJob]) -> None:
         for job in jobs:
             if job.batch is not None:
-                job.task = self._changes.submit(self._ingest, job, job.batch)
+                job.task = self._changes.submit(self._change, job)
             else:
                 self._scatter(job)
         self._send_waiting()
@@ -238,7 +215,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         for job in jobs:
             if job.task is not None:
                 job.task.cancel()
-            for place, shard in enumerate(self._shards):
+            for place, shard in enumerate(self._replicas):
                 shard.cancel([part for part in job.parts if part.place == place])
         self._waiting = [part for part in self._waiting if part.whole not in jobs]
         self._stale = [job for job in self._stale if job not in jobs]
@@ -250,7 +227,8 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         job.hits = {}
         search = ShardSearch(job.version, job.query)
         job.parts = [
-            self._part(place, search, job.request, whole=job) for place in range(len(self._shards))
+            self._part(place, search, job.request, whole=job)
+            for place in range(len(self._replicas))
         ]
         self._waiting += job.parts
 
@@ -272,8 +250,7 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
             arrived_at=self._clock.now() if request is None else request.arrived_at,
             deadline=None if request is None else request.deadline,
         )
-        work = HostedWork.of(next(self._numbers), sent, None, self._clock.now())
-        return ShardPart(sent, work=work, place=place, whole=whole, answer=answer)
+        return ShardPart(sent, work=self._work(sent), place=place, whole=whole, answer=answer)
 
     def _send_waiting(self) -> None:
         """Send parts to their shards; those of a shard that starts again wait for it."""
@@ -282,35 +259,28 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         for part in waiting:
             by_place.setdefault(part.place, []).append(part)
         for place, parts in by_place.items():
-            shard = self._shards[place]
+            shard = self._replicas[place]
             if shard.send(parts):
                 continue
             if shard.state in ("lost", "closed"):
-                for part in parts:
-                    self._fail(part.whole, _gone(shard))
+                self._fail([part.whole for part in parts if part.whole], _gone(shard))
             else:
                 self._waiting += parts
 
-    def _fail(self, job: ShardedJob | None, error: BaseException) -> None:
-        """Let a job end in an error in the next step."""
-        if job is not None and self._jobs.get(job.request.id) is job:
-            del self._jobs[job.request.id]
-            self._abort([job])
-            self._rejected.append(EngineOutput(job.request.id, "error", error=error))
-            self._outbox.interrupt()
+    def _fail(self, jobs: Sequence[ShardedJob], error: BaseException) -> None:
+        """Let jobs end in this step or the next, each in an error of its own."""
+        self._abort([job for job in jobs if self._jobs.get(job.request.id) is job])
+        super()._fail(jobs, error)
 
     def _tell(self, report: ReplicaReport) -> None:
         """Settle the calls of an ingestion here, and pass the rest on; on a shard's thread."""
-        for part, output in report.outputs:
+        ends = [(part, output.value, output.error) for part, output in report.outputs]
+        for part, value, error in [*ends, *((part, None, report.error) for part in report.lost)]:
             answer = getattr(part, "answer", None)
-            if answer is not None and output.error is not None:
-                answer.set_exception(output.error)
+            if answer is not None and error is not None:
+                answer.set_exception(error)
             elif answer is not None:
-                answer.set_result(output.value)
-        for part in report.lost:
-            answer = getattr(part, "answer", None)
-            if answer is not None:
-                answer.set_exception(report.error)
+                answer.set_result(value)
         self._outbox.put([report])
 
     def _outputs_of(self, report: ReplicaReport | ChangeEnd) -> Iterable[EngineOutput]:
@@ -332,13 +302,13 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         if self._jobs.get(job.request.id) is not job or part not in job.parts:
             return []
         if output.error is not None:
-            self._fail(job, output.error)
+            self._fail([job], output.error)
             return []
         if isinstance(output.value, OtherVersion):
             self._retry(job)
             return []
         job.hits[part.place] = output.value
-        if len(job.hits) < len(self._shards):
+        if len(job.hits) < len(self._replicas):
             return []
         del self._jobs[job.request.id]
         assert job.query is not None, "only searches have hits"
@@ -352,25 +322,25 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         if job.tries > _TRIES:
             error = EngineError(
                 "the shards of an index have different versions",
-                where=self._name,
+                where=self._where,
                 found=f"another one than {job.version} in {job.tries} tries",
                 valid="one version in all shards",
                 hint="other programs change the folder faster than these shards can read it",
             )
-            self._fail(job, error)
+            self._fail([job], error)
         elif job.version != self._version:
             self._scatter(job)
         else:
             self._stale.append(job)
             if self._looking is None:  # behind a change under way, if there is one
-                self._looking = self._changes.submit(self._look)
+                self._looking = self._changes.submit(self._change)
 
     def _send_again(self, part: ShardPart, job: ShardedJob, report: ReplicaReport) -> None:
         if self._jobs.get(job.request.id) is not job or part not in job.parts:
             return
         if part.resends >= self._options.resends:
             assert report.error is not None, "a report of lost work says why"
-            self._fail(job, report.error)
+            self._fail([job], report.error)
             return
         fresh = self._part(part.place, part.request.payload, job.request, whole=job)
         fresh.resends = part.resends + 1
@@ -382,11 +352,11 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         if job is None:
             self._looking = None
             stale, self._stale = self._stale, []
+            if end.error is not None:
+                self._fail(stale, end.error)
+                return []
             for search in stale:
-                if end.error is not None:
-                    self._fail(search, end.error)
-                else:
-                    self._scatter(search)
+                self._scatter(search)
             return []
         if self._jobs.get(job.request.id) is not job:
             return []
@@ -397,28 +367,24 @@ class RayShards(OutboxEngine[ShardedJob, "ReplicaReport | ChangeEnd"]):
         ids = tuple(document.id for document in job.batch.documents)
         return [EngineOutput(job.request.id, "final", ids)]
 
-    def _ingest(self, job: ShardedJob, batch: IngestBatch) -> None:
+    def _change(self, job: ShardedJob | None = None) -> None:
+        """Ingest the batch of a job, or look for the shards' version; on the thread of changes."""
+        batch, failure = None if job is None else job.batch, None
         try:
-            self._version = self._ingestion.ingest(batch.documents, batch.vectors)
-        except Exception as error:
-            with contextlib.suppress(Exception):  # the next search or change tells of it
+            if batch is None:
                 self._version = self._ingestion.refresh()
-            self._outbox.put([ChangeEnd(job, error)])
-        else:
-            self._outbox.put([ChangeEnd(job)])
-
-    def _look(self) -> None:
-        try:
-            self._version = self._ingestion.refresh()
+            else:
+                self._version = self._ingestion.ingest(batch.documents, batch.vectors)
         except Exception as error:
-            self._outbox.put([ChangeEnd(None, error)])
-        else:
-            self._outbox.put([ChangeEnd(None)])
+            failure = error
+            with contextlib.suppress(Exception):  # the next search or change tells of it
+                self._version = self._version if batch is None else self._ingestion.refresh()
+        self._outbox.put([ChangeEnd(job, failure)])
 
     def _ask(self, place: int, payload: Any) -> Future[Any]:
         """Send a call of an ingestion to a shard, on the thread of changes."""
         answer: Future[Any] = Future()
-        shard = self._shards[place]
+        shard = self._replicas[place]
         if not shard.send([self._part(place, payload, answer=answer)]):
             answer.set_exception(_gone(shard))
         return answer

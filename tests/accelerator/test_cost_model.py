@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engine_api import LatencyModel
-from rag_accel.engines.devices.cost_model import (
+from rag_accel.accelerator.measured_members import (
     MOST_DEPTH,
     DeviceDemand,
     capacity_of,
@@ -19,6 +18,7 @@ from rag_accel.engines.devices.cost_model import (
     fit_latency,
     savings_of,
 )
+from rag_accel.engine_api import LatencyModel
 from rag_accel.errors import ConfigError
 
 V100 = LatencyModel(0.27, 0.0179)
