@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rag_accel.errors import ConfigError
 from rag_accel.telemetry.metrics import HELD, HistogramSnapshot, Metrics, Snapshot
@@ -34,15 +34,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
-
-
-class HasMetrics(Protocol):
-    """An ``Accelerator``, as far as it matters here."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """Return the counters."""
-        ...
 
 
 class Families(Collector):
@@ -90,14 +81,21 @@ class AcceleratorCollector(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._accelerators: dict[str, weakref.ref[HasMetrics]] = {}
+        self._accelerators: dict[str, weakref.ref[Any]] = {}
 
-    def add(self, accelerator: HasMetrics, namespace: str) -> None:
+    def add(self, accelerator: Any, namespace: str) -> None:
         """Collect an accelerator, too.
 
         Raises:
-            ConfigError: if another has its namespace, or it is there already.
+            ConfigError: if one with its namespace is there already, or it is no accelerator.
         """
+        if not isinstance(getattr(accelerator, "metrics", None), Metrics):
+            raise ConfigError(
+                "this has no figures to collect",
+                where="register",
+                found=type(accelerator).__name__,
+                valid="an Accelerator",
+            )
         with self._lock:
             known = self._accelerators.get(namespace)
             if known is not None and known() is not None:
@@ -129,17 +127,17 @@ _collectors: weakref.WeakKeyDictionary[Any, AcceleratorCollector] = weakref.Weak
 
 
 def register(
-    accelerator: HasMetrics, registry: CollectorRegistry = REGISTRY, *, namespace: str | None = None
+    accelerator: Any, registry: CollectorRegistry = REGISTRY, *, namespace: str | None = None
 ) -> AcceleratorCollector:
     """Have a registry collect the figures of an accelerator; return what collects them.
 
     Args:
-        accelerator: is collected until it is garbage.
+        accelerator: an ``Accelerator``; it is collected until it is garbage.
         registry: by default the process's.
         namespace: value of its label, by default its option of that name.
 
     Raises:
-        ConfigError: if the registry has an accelerator of this namespace, or this very one.
+        ConfigError: if the registry has an accelerator of this namespace, or this is none.
     """
     if namespace is None:
         namespace = str(getattr(getattr(accelerator, "options", None), "namespace", ""))

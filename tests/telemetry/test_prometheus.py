@@ -106,3 +106,8 @@ def test_a_missing_package_is_named_with_its_extra(
         f"try:\n    {statement}\nexcept ImportError as error:\n    print(error)"
     )
     assert f"pip install 'rag-accel[{extra}]'" in run(program)
+
+
+def test_what_is_no_accelerator_is_named() -> None:
+    with pytest.raises(ConfigError, match="valid: an Accelerator"):
+        register("http://localhost", CollectorRegistry())
