@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 #: What holds only until the first release, in pages for users.
-UNRELEASED = re.compile(r"<!-- unreleased -->.*?<!-- /unreleased -->\s*", re.DOTALL)
+UNRELEASED = re.compile(r"<!-- unreleased -->.*?<!-- /unreleased --> *", re.DOTALL)
 CHECKOUT = re.compile(r"(pip install )-e '\.\[")
 #: A line that the owner of the repository fills in.
 OWNER = re.compile(r"# OWNER: (.*)$", re.MULTILINE)
@@ -67,10 +67,10 @@ def _group(kind: str, fragments: list[Path]) -> str:
     """Return the fragments of a kind as a part of the changelog, whatever breaks first."""
     texts = [path.read_text().strip() for path in fragments if path.suffixes[0] == f".{kind}"]
     texts.sort(key=lambda text: not text.startswith("Breaking:"))
-    items = (re.sub(r"\n(?=.)", "\n  ", text).replace("](../", "](") for text in texts)
-    return (
-        f"\n### {kind.capitalize()}\n\n" + "".join(f"- {item}\n" for item in items) if texts else ""
-    )
+    items = [re.sub(r"\n(?=.)", "\n  ", f"- {text}") for text in texts if text[:2] != "- "]
+    lists = [text for text in texts if text[:2] == "- "]
+    lines = "".join(f"{item}\n" for item in items + lists).replace("](../", "](")
+    return f"\n### {kind.capitalize()}\n\n{lines}" if lines else ""
 
 
 def obstacles(root: Path) -> list[str]:

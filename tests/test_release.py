@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
         "changes/README.md": "# Change fragments\n",
         "changes/first.added.md": "A page,\nsee [it](../docs/install.md).\n",
         "changes/second.added.md": "Breaking: another.\n",
-        "changes/third.fixed.md": "A fault is gone.\n",
+        "changes/third.fixed.md": "- A fault is gone.\n- Another is.\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def test_fragments_are_grouped_under_the_version_whatever_breaks_first(root: Pat
     assert (root / "CHANGELOG.md").read_text() == (
         "# Changelog\n\n## [Unreleased]\n\nIn changes.\n\n## 0.2.0 (2030-01-02)\n\n"
         "### Added\n\n- Breaking: another.\n- A page,\n  see [it](docs/install.md).\n\n"
-        "### Fixed\n\n- A fault is gone.\n\n## 0.1.0 (x)\n\nFirst.\n"
+        "### Fixed\n\n- A fault is gone.\n- Another is.\n\n## 0.1.0 (x)\n\nFirst.\n"
     )
     assert [path.name for path in (root / "changes").iterdir()] == ["README.md"]
 
