@@ -145,7 +145,7 @@ def check_commands(program: Path, place: Path) -> None:
 def check_types(python: Path, script: Path) -> None:
     """Check the user's snippet strictly against the types that the wheel carries."""
     settings = script.with_name("pyrightconfig.json")
-    settings.write_text(json.dumps({"include": [script.name], "typeCheckingMode": "strict"}))
+    settings.write_text(json.dumps({"include": ["*_snippet.py"], "typeCheckingMode": "strict"}))
     pyright = Path(sys.executable).with_name("pyright")
     run([pyright, "--project", settings, "--pythonpath", python], script.parent)
 
