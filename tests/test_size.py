@@ -87,7 +87,7 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
-        "a release is one command, checked with numpy alone and with the versions that are accepted",
+        "a release is one command, checked with numpy alone and in all versions that are accepted",
         "installing from a checkout, one version of Python, and lower bounds that nobody had tried",
         {"tests": 350},
     ),
