@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo quick test test-all mutation test-vllm test-ray test-in check conformance bench peers peers-infinity peers-genai peers-llamacpp peers-kvboost clean
+.PHONY: install demo quick test test-all mutation test-vllm test-ray test-in check changelog release conformance bench peers peers-infinity peers-genai peers-llamacpp peers-kvboost clean
 
 install: $(STAMP)
 
@@ -120,6 +120,14 @@ check: install
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tests/smoke/check_wheel.py
+
+# The fragments of changes/ under the version of pyproject.toml, for you to read and commit.
+changelog: install
+	$(BIN)/python .ci/release.py fold
+
+# The sdist and the wheel of a clean tree, checked, in dist/. It uploads nothing.
+release: install
+	$(BIN)/python .ci/release.py build
 
 # Its environment is its own, without torch; it needs the network only to make it.
 conformance:

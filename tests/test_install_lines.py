@@ -1,7 +1,11 @@
-"""The install lines of the documents bring whatever the examples under them need."""
+"""The install lines of the documents bring whatever the examples under them need.
+
+Each is followed with the wheel instead of the checkout or the index that it names.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -13,7 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 LLAMA_INDEX = (ROOT / "docs" / "llama_index.md").read_text()
-INSTALL = re.compile(r"pip install (-e '\.\[[^`\n]*)")
+OURS = re.compile(r"(?:-e '\.|'rag-accel)(\[[^']*\])'")
+INSTALL = re.compile(rf"pip install ({OURS.pattern}[^`\n]*)")
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 PAGES = {"README": README, "docs/llama_index": LLAMA_INDEX}
 #: The lines of the README's table, by the package that is imported.
@@ -24,14 +29,27 @@ ROWS = {
 }
 
 
-def environment(folder: Path, packages: str) -> Path:
-    """Return the interpreter of a new environment with these packages, in tested versions."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel that this checkout builds."""
+    folder = tmp_path_factory.mktemp("wheel")
+    line = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, ROOT]
+    subprocess.run(line, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def environment(folder: Path, packages: str, wheel: Path) -> Path:
+    """Return the interpreter of a new environment with these packages, in tested versions.
+
+    Args:
+        packages: as an install line names them; ours is the wheel.
+    """
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "-c", "constraints.txt"]
-    done = subprocess.run(
-        [*pip, *shlex.split(packages)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    pip = [python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt"]
+    given = shlex.split(OURS.sub(rf"'{wheel}\1'", packages))
+    done = subprocess.run([*pip, *given], cwd=folder, capture_output=True, text=True, check=False)
     if "No matching distribution found" in done.stderr:
         pytest.skip("packages cannot be installed here")
     assert done.returncode == 0, done.stderr
@@ -50,13 +68,15 @@ def test_each_way_in_has_an_install_line() -> None:
 @pytest.mark.slow  # an environment of its own each
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
-def test_the_first_example_runs_with_exactly_the_packages_named(page: str, tmp_path: Path) -> None:
+def test_the_first_example_runs_with_exactly_the_packages_named(
+    page: str, wheel: Path, tmp_path: Path
+) -> None:
     line, example = INSTALL.search(PAGES[page]), EXAMPLE.search(PAGES[page])
     assert line is not None
     assert example is not None
-    python = environment(tmp_path / "venv", line[1])
+    python = environment(tmp_path / "venv", line[1], wheel)
     done = subprocess.run(
-        [python, "-c", example[1]], cwd=tmp_path, capture_output=True, text=True, check=False
+        [python, "-I", "-c", example[1]], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == example[2]
@@ -66,12 +86,21 @@ def test_the_first_example_runs_with_exactly_the_packages_named(page: str, tmp_p
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("package", ROWS)
 def test_each_way_in_is_imported_with_exactly_the_packages_named(
-    package: str, tmp_path: Path
+    package: str, wheel: Path, tmp_path: Path
 ) -> None:
-    python = environment(tmp_path / "venv", ROWS[package])
+    python = environment(tmp_path / "venv", ROWS[package], wheel)
     code = f"import {package}; print({package}.__name__)"
     done = subprocess.run(
-        [python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        [python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [package]
+
+
+@pytest.mark.slow  # an environment of its own
+def test_the_wheel_alone_brings_numpy_alone(wheel: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv", str(wheel), wheel)
+    line = [python, "-m", "pip", "list", "--format=json"]
+    listed = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    names = {package["name"] for package in json.loads(listed)} - {"pip", "setuptools"}
+    assert names == {"numpy", "rag-accel"}

@@ -61,6 +61,21 @@ def test_every_requirement_is_pinned_within_its_range() -> None:
             assert requirement.specifier.contains(pins[name]), f"{requirement} but {pins[name]}"
 
 
+def test_the_lowest_environment_has_the_lower_bounds() -> None:
+    text = (ROOT / "tests/environments/lowest/requirements.txt").read_text()
+    pins = {canonicalize_name(name): version for name, version in re.findall(r"(.+)==(.+)", text)}
+    extras = {"langchain", *re.findall(r"^-e \.\[(.*)\]$", text, re.MULTILINE)[0].split(",")}
+    needed = [*PROJECT["dependencies"]]
+    for extra in extras:
+        needed += PROJECT["optional-dependencies"][extra]
+    names = {canonicalize_name(Requirement(need).name) for need in needed}
+    assert names - {canonicalize_name(PROJECT["name"])} <= set(pins)
+    for requirement in _requirements():
+        pin = pins.get(canonicalize_name(requirement.name))
+        lowest = {spec.version for spec in requirement.specifier if spec.operator == ">="}
+        assert pin is None or lowest == {pin}, requirement
+
+
 def test_pins_name_versions_that_every_index_has() -> None:
     assert [name for name, version in _pins().items() if "+" in version] == []
 
@@ -134,7 +149,8 @@ class TestMakefile:
         assert "venv --clear" not in planned
 
     @pytest.mark.parametrize(
-        "target", ["install", "demo", "test", "test-all", "check", "conformance", "bench"]
+        "target",
+        ["install", "demo", "test", "test-all", "check", "release", "conformance", "bench"],
     )
     def test_a_target_has_something_to_do(self, target: str, tmp_path: Path) -> None:
         assert self._plan(target, tmp_path / "env").strip()
@@ -169,6 +185,13 @@ class TestWheelCheck:
 
     def test_a_whole_wheel_is_accepted(self, check: ModuleType, tmp_path: Path) -> None:
         check.check_contents(self._wheel(check, tmp_path))
+
+    def test_a_large_wheel_is_refused(
+        self, check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(check, "MOST_BYTES", 1_000)
+        with pytest.raises(SystemExit, match=r"bytes, more than 1,000"):
+            check.check_contents(self._wheel(check, tmp_path))
 
     def test_a_wheel_with_anything_else_is_refused(self, check: ModuleType, tmp_path: Path) -> None:
         with pytest.raises(SystemExit, match="tests"):

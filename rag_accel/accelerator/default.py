@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 from rag_accel.accelerator.accelerator import Accelerator
+from rag_accel.system.forks import at_fork
 
 _lock = threading.Lock()
 _default: Accelerator | None = None
@@ -38,4 +38,4 @@ def _forget_in_child() -> None:
     _default, _lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+at_fork(after_in_child=_forget_in_child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 
 class _Forks:
@@ -22,5 +23,11 @@ class _Forks:
         self.number += 1
 
 
+def at_fork(**hooks: Callable[[], object]) -> None:
+    """Register functions as ``os.register_at_fork`` does, where the system has forks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**hooks)
+
+
 forks = _Forks()
-os.register_at_fork(after_in_child=forks.add)
+at_fork(after_in_child=forks.add)

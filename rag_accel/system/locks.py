@@ -6,10 +6,11 @@ be held for ever. So each owner of locks replaces them in the child.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from contextlib import AbstractContextManager
+
+from rag_accel.system.forks import at_fork
 
 
 class ForkedAnew:
@@ -48,5 +49,4 @@ def _renew_in_child() -> None:
         lock.renew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_in_child)
+at_fork(after_in_child=_renew_in_child)

@@ -1,16 +1,17 @@
-"""Build the wheel, install it where the checkout cannot be seen, and use it as its users do.
+"""Check a wheel, a new one if none is named, where the checkout cannot be seen, as its users do.
 
 The throw-away environment borrows the packages of the running one, so that this takes seconds:
 the wheel comes first on its path, and the running environment's own ``.pth`` files, which lead to
 the checkout, are not read there.
 
-    python tests/smoke/check_wheel.py
+    python tests/smoke/check_wheel.py [WHEEL]
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -18,10 +19,14 @@ import sysconfig
 import tempfile
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SNIPPET = Path(__file__).with_name("user_snippet.py")
+SNIPPETS = [Path(__file__).with_name(f"{name}_snippet.py") for name in ("core", "user")]
+#: Limits of the wheel, and of installing it and running a graph with numpy alone.
+MOST_BYTES = 2_000_000
+MOST_CPU_S = 10
 PACKAGES = {
     "langchain_rag_accel": ROOT / "integrations/langchain_rag_accel",
     "llama_index_rag_accel": ROOT / "integrations/llama_index_rag_accel",
@@ -37,15 +42,18 @@ def main() -> int:
     """Run every check; the first that fails ends the program with its output."""
     with tempfile.TemporaryDirectory(prefix="rag-accel-wheel-") as folder:
         place = Path(folder)
-        wheel = build(place)
+        wheel = Path(sys.argv[1]).resolve() if sys.argv[1:] else build(place)
         check_contents(wheel)
+        core, script = (Path(shutil.copy(snippet, place)) for snippet in SNIPPETS)
+        check_core(wheel, core, place / "core")
         python = install(wheel, place / "venv")
         check_origin(python, place)
         check_commands(python.with_name("rag-accel"), place)
-        script = Path(shutil.copy(SNIPPET, place))
         check_types(python, script)
         run([python, script], place)
-    print("the wheel is sound: contents, origin, commands, types and a run")
+    print(
+        "the wheel is sound: contents, its core with numpy alone, origin, commands, types and a run"
+    )
     return 0
 
 
@@ -58,6 +66,8 @@ def build(place: Path) -> Path:
 
 def check_contents(wheel: Path) -> None:
     """Refuse a wheel that holds anything but the packages, all of them whole and typed."""
+    size = wheel.stat().st_size
+    expect(size <= MOST_BYTES, f"the wheel has {size:,} bytes, more than {MOST_BYTES:,}")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     inside = {name.partition("/")[0] for name in names}
@@ -74,14 +84,45 @@ def check_contents(wheel: Path) -> None:
 
 def install(wheel: Path, place: Path) -> Path:
     """Return the python of a new environment that holds the wheel and borrows everything else."""
-    venv.create(place)
-    python = place / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
-    run([*pip, "--no-index", wheel], place)
-    scheme = {"base": str(place), "platbase": str(place)}
-    site = Path(sysconfig.get_path("purelib", "venv", scheme))
+    python, site = install_alone(wheel, place)
     site.joinpath("borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
+
+
+def install_alone(wheel: Path, place: Path) -> tuple[Path, Path]:
+    """Return the python and the packages' folder of a new environment that holds the wheel."""
+    venv.create(place)
+    python = place / "bin" / "python"
+    run([*pip(python), "install", "--quiet", "--no-deps", "--no-index", wheel], place)
+    scheme = {"base": str(place), "platbase": str(place)}
+    return python, Path(sysconfig.get_path("purelib", "venv", scheme))
+
+
+def pip(python: Path) -> list[str | Path]:
+    """Return the command that runs our pip on another environment."""
+    return [sys.executable, "-m", "pip", "--python", python]
+
+
+def check_core(wheel: Path, script: Path, place: Path) -> None:
+    """Make sure that numpy is all that the core needs, and that it is quickly there and in use."""
+    before = cpu_s()
+    python, site = install_alone(wheel, place)
+    for name in {file.parts[0] for file in metadata.files("numpy") or ()} - {".."}:
+        (site / name).symlink_to(Path(metadata.distribution("numpy").locate_file(name)))
+    run([*pip(python), "check"], place)
+    listed = json.loads(run([*pip(python), "list", "--format=json"], place))
+    names = {package["name"] for package in listed}
+    expect(names == {"numpy", "rag-accel"}, f"the core stands among {sorted(names)}")
+    run([python, script], place)
+    run([python.with_name("rag-accel"), "doctor"], place)
+    took = cpu_s() - before
+    expect(took <= MOST_CPU_S, f"the core took {took:.1f} s of CPU time, more than {MOST_CPU_S}")
+
+
+def cpu_s() -> float:
+    """Return the CPU time of all children of this process that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def check_origin(python: Path, place: Path) -> None:
@@ -104,7 +145,7 @@ def check_commands(program: Path, place: Path) -> None:
 def check_types(python: Path, script: Path) -> None:
     """Check the user's snippet strictly against the types that the wheel carries."""
     settings = script.with_name("pyrightconfig.json")
-    settings.write_text(json.dumps({"include": [script.name], "typeCheckingMode": "strict"}))
+    settings.write_text(json.dumps({"include": ["*_snippet.py"], "typeCheckingMode": "strict"}))
     pyright = Path(sys.executable).with_name("pyright")
     run([pyright, "--project", settings, "--pythonpath", python], script.parent)
 

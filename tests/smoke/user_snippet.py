@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import assert_type
 
+from core_snippet import misspelt_option, run_graph
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
@@ -14,16 +15,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_rag_accel import accelerate, activate
-from rag_accel import (
-    END,
-    START,
-    Accelerator,
-    ConfigError,
-    Options,
-    RagAccelError,
-    RAGraph,
-    shutdown,
-)
+from rag_accel import Accelerator, Options, shutdown
 
 
 def build() -> Runnable[str, str]:
@@ -35,32 +27,6 @@ def build() -> Runnable[str, str]:
     retriever = store.as_retriever(search_kwargs={"k": 1})
     asked = {"context": retriever, "question": RunnablePassthrough[str]()}
     return asked | prompt | model | StrOutputParser()
-
-
-def run_graph() -> None:
-    """Run a small workflow on functions, and fail if its answer is not theirs."""
-
-    def search(query: str, k: int) -> list[str]:
-        return [f"A passage about {query}."][:k]
-
-    graph = RAGraph().add_retrieval("search", top_k=1, output="docs")
-    graph.add_generation("answer", prompt="{docs} {input}")
-    graph.add_edge(START, "search").add_edge("search", "answer").add_edge("answer", END)
-    with Accelerator(llm=str.upper, index=search, strict=True) as accelerator:
-        assert_type(accelerator.explain(graph), str)
-        assert "A PASSAGE ABOUT TEA." in accelerator.run(graph, input="tea")
-        assert "".join(accelerator.stream(graph, input="tea"))
-
-
-def misspelt_option() -> RagAccelError:
-    """Return the error that a misspelt option leads to."""
-    try:
-        # Type checkers know the options, so that this is an error there, too.
-        Options.load(max_bach=32)  # pyright: ignore[reportCallIssue]
-    except ConfigError as error:
-        assert_type(error.code, str)
-        return error
-    raise AssertionError("a misspelt option was accepted")
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from rag_accel.engines.compiled import child_program
 from rag_accel.engines.compiled.child_program import FAILED, OUT_OF_MEMORY, REFUSED, SPEC
+from rag_accel.system.forks import at_fork
 
 #: Longest time of one child, in seconds, unless its caller allows another: the imports alone take
 #: some of them on busy cores.
@@ -118,7 +119,7 @@ def _forget() -> None:
     _children = _Children()
 
 
-os.register_at_fork(after_in_child=_forget)
+at_fork(after_in_child=_forget)
 
 
 @contextmanager

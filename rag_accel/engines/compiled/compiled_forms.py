@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_accel.engines.compiled.compile_process import CompileError, end_all, require_time
+from rag_accel.system.forks import at_fork
 
 _TELEMETRY = "openvino_telemetry"
 
@@ -250,7 +251,7 @@ def _note_fork() -> None:
     _holders.clear()
 
 
-os.register_at_fork(after_in_child=_note_fork)
+at_fork(after_in_child=_note_fork)
 
 
 def note_start() -> None:

@@ -49,6 +49,7 @@ from rag_accel.engines.embedding.same_model import ModelWatch, model_digest, ten
 from rag_accel.engines.embedding.traced_network import NETWORK
 from rag_accel.errors import ApproximateVectorsWarning
 from rag_accel.kv.verdicts import EMBEDDING_INT8, result_folders
+from rag_accel.system.forks import at_fork
 
 logger = logging.getLogger("rag_accel.embedding")
 
@@ -388,7 +389,7 @@ def _note_fork() -> None:
         runtime.note_fork()
 
 
-os.register_at_fork(after_in_child=_note_fork)
+at_fork(after_in_child=_note_fork)
 
 #: A runtime holds its model, so the model's id is its own as long as the runtime lives.
 _shared: WeakValueDictionary[tuple[int, int, int, str], BackgroundRuntime] = WeakValueDictionary()

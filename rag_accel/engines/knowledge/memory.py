@@ -21,6 +21,7 @@ from rag_accel.engines.knowledge.names import Triple
 from rag_accel.engines.knowledge.vectors import EntityVectors, as_rows, bad_vectors, unit
 from rag_accel.engines.knowledge.version import GraphVersion
 from rag_accel.errors import ClosedError, ConfigError, GraphLinkError, GraphMergeError
+from rag_accel.system.forks import at_fork
 
 if TYPE_CHECKING:
     from rag_accel.engines.knowledge.engine import KnowledgeEngine
@@ -525,10 +526,7 @@ def _after_in_child() -> None:
         graph._building = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_release, after_in_child=_after_in_child
-    )
+at_fork(before=_before_fork, after_in_parent=_release, after_in_child=_after_in_child)
 
 
 def _named_vectors(base: GraphBase) -> dict[str, Vector | None]:

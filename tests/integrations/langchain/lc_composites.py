@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
+import pytest
 from langchain_classic.chains import create_history_aware_retriever, create_retrieval_chain
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_classic.retrievers import (
@@ -126,6 +127,7 @@ def filtering(model: Any = None) -> ContextualCompressionRetriever:
 
 
 def filtering_by_vectors(embeddings: Any = None) -> ContextualCompressionRetriever:
+    pytest.importorskip("langchain_community")  # which computes the similarities
     kept = EmbeddingsFilter(embeddings=embeddings or FakeEmbeddings(), k=1)
     return compression(kept, SyncRetriever())
 
