@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,7 @@ class Explanation:
         if program is not None:
             drawn = accelerator.drawn_prompts(program.name)
             lines += _first_lines("prompts begun early, as runs have shown them", drawn)
+        lines += _first_lines("so far, on this accelerator", [*engine_lines(accelerator)])
         return ExplainedText("\n".join(lines))
 
     def lines(self, obj: Any, accelerator: Accelerator) -> list[str]:
@@ -176,6 +177,24 @@ def _plan_lines(
         return
     _, *lines = format_graph(graph).splitlines()
     yield from _first_lines("plan: plan_of(program) is a graph of these stages", lines)
+
+
+def engine_lines(accelerator: Accelerator) -> Iterator[str]:
+    """Yield for each engine that has run how much, how long, and what waited for it."""
+    engines: Any = accelerator.metrics.snapshot().get("engines", {})
+    for name, counts in engines.items():
+        steps, waits = counts.get("step_s"), counts.get("queue_wait_s")
+        if steps and steps["count"]:
+            failed = f", {counts['failures']} failed" if counts["failures"] else ""
+            waited = f", waited {_mean_ms(waits)} ms" if waits and waits["count"] else ""
+            yield (
+                f"{name}: {counts['items']} items in {steps['count']} steps of"
+                f" {_mean_ms(steps)} ms{waited}{failed}"
+            )
+
+
+def _mean_ms(times: Mapping[str, Any]) -> str:
+    return f"{1000 * times['sum'] / times['count']:.3g}"
 
 
 def _first_lines(title: str, lines: list[str]) -> Iterator[str]:
