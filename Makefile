@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, every process compiles the project, and pytest rewrites every test module, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo quick test test-all mutation test-vllm test-ray test-in check changelog release conformance bench peers peers-infinity peers-genai peers-llamacpp peers-kvboost clean
+.PHONY: install demo docs quick test test-all mutation test-vllm test-ray test-in check changelog release conformance bench peers peers-infinity peers-genai peers-llamacpp peers-kvboost clean
 
 install: $(STAMP)
 
@@ -47,6 +47,16 @@ endif
 # Within two minutes; the longer run is `make demo ARGS=--full`.
 demo: install
 	$(BIN)/rag-accel demo $(ARGS)
+
+# The site, in build/site: any warning ends it. An environment of its own.
+docs: install .venv-docs/.installed
+	$(BIN)/python docs/stage_site.py build/pages
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
+.venv-docs/.installed: docs/requirements.txt
+	$(PY) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet -r docs/requirements.txt
+	@touch $@
 
 FAST := -m "not slow and not bench and not processes"
 
