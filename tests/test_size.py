@@ -87,6 +87,11 @@ def _raises(mechanism: str, replaces: str, rooms: dict[str, int]) -> tuple[Raise
 
 RAISES = (
     *_raises(
+        "a site of the pages with a search and a reference, and what has run, in explanations",
+        "docstrings that only readers of the code found",
+        {"tests": 100},
+    ),
+    *_raises(
         "a page shows engines, queues, steps and requests, while they run or from a recording",
         "a trace that only another program's viewer draws",
         {
