@@ -66,7 +66,7 @@ def test_a_thousand_searches_equal_one_index_also_after_a_death(
         work = [EngineRequest(WorkId("i"), "r", PrimitiveKind.INGESTION, payload)]
         assert finish(engine, work)["i"].error is None
         index.add(batch, vectors)
-        info = engine._shards[1].info
+        info = engine._replicas[1].info
         assert info is not None
         os.kill(info.pid, signal.SIGKILL)
         assert_equal_to_one(engine, index, 100)
