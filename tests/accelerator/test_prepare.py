@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -123,3 +125,18 @@ def test_an_end_in_mid_preparation_ends_it() -> None:
             prepared.result(PATIENCE_S)
         gated.may_go.set()
     assert not acc.embedders.preparations.are_running
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from rag_accel import END, START, Accelerator, RAGraph
+graph = RAGraph().add_generation("a", "{input}").add_edge(START, "a").add_edge("a", END)
+with Accelerator(llm=lambda prompt: "said") as accelerator:
+    assert accelerator.prepare(graph)
+    assert accelerator.run(graph, input="x") == "said"
+"""
+
+
+def test_it_needs_no_torch() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=120)
