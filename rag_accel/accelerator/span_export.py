@@ -33,6 +33,7 @@ from rag_accel.profile.request_spans import (
     stage_spans,
 )
 from rag_accel.scheduler.driver import Driver
+from rag_accel.system.forks import forks
 from rag_accel.telemetry import TraceEvent, Tracer
 from rag_accel.telemetry.events import (
     EngineJoined,
@@ -163,6 +164,9 @@ class SpanExport:
         self._failed: set[str] = set()
         #: events that were dropped since the exporter did not keep up
         self.dropped = 0
+        #: some of them since the thread looked last
+        self._has_lost = False
+        self._forks = forks.number
         self._thread = threading.Thread(target=self._run, name="rag-accel-spans", daemon=True)
         self._thread.start()
         _exports.add(self)
@@ -184,7 +188,9 @@ class SpanExport:
                 # Later than the provider's own, so that it runs before the provider is gone.
                 atexit.register(_flush_at_exit, weakref.ref(self))
             self._provider = provider
-        return RequestSpans(request, name, self._trace.get_current_span, self._table, limit_s)
+        # Of one that begins while events are lost nothing is made.
+        table = self._table if self._queue.qsize() < MAX_WAITING else {}
+        return RequestSpans(request, name, self._trace.get_current_span, table, limit_s)
 
     # As a sink ---------------------------------------------------------------------------------
 
@@ -194,11 +200,17 @@ class SpanExport:
             self._queue.put(event)
         else:
             self.dropped += 1
+            self._has_lost = True
             if self.dropped == 1:
                 logger.warning("the span exporter does not keep up: spans of requests are lost")
 
     def flush(self, timeout_s: float) -> bool:
-        """Make the spans of what has ended; tell whether that was done within a time."""
+        """Make the spans of what has ended; tell whether that was done within a time.
+
+        A forked child has nothing to make: the thread is its parent's.
+        """
+        if forks.number != self._forks:
+            return True
         if not self._closing.is_set() and not self._driver.closed:
             with suppress(SchedulingError):  # closed, or another process's
                 self._driver.ask(lambda: None)
@@ -232,8 +244,16 @@ class SpanExport:
                     flushed.append(taken)
                 else:
                     self._guarded(taken)
+            if self._has_lost:
+                self._forget_open()
             for done in flushed:
                 done.set()
+
+    def _forget_open(self) -> None:
+        """Make no spans of requests under way: the event of their end may be lost."""
+        self._has_lost = False
+        for known in (self._open, self._table, self._single):
+            known.clear()
 
     def _waiting(self) -> Iterable[TraceEvent | threading.Event | None]:
         try:

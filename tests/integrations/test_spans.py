@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -364,6 +366,41 @@ def test_an_exporter_that_does_not_keep_up_costs_spans_not_memory(
         ask_langchain(chain, accelerator)
     assert exported.by_us() == []
     assert [r.getMessage() for r in caplog.records].count(LATE) == 1
+
+
+def test_what_an_exporter_that_blocks_leaves_behind_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rag_accel.accelerator.span_export.MAX_WAITING", 40)
+    hostile, provider = Hostile(raises=False), TracerProvider()
+    provider.add_span_processor(hostile)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    with Accelerator(strict=True, telemetry="spans") as accelerator:
+        export = accelerator._spans
+        assert export is not None
+        fast = langchain_rag_accel.accelerate(chain(), accelerator=accelerator)
+        for _ in range(100):
+            fast.invoke(QUESTION)
+        assert export.dropped
+        assert len(export._table) <= 40
+        hostile.released.set()
+        assert export.flush(60)
+        assert not export._table
+        assert not export._open
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_does_not_wait_for_its_parents_spans(exported: Exported) -> None:
+    with Accelerator(strict=True, telemetry="spans") as accelerator:
+        ask_langchain(chain, accelerator)
+        export = accelerator._spans
+        assert export is not None
+        child = os.fork()
+        if not child:
+            os._exit(0 if export.flush(60) else 1)
+        began = time.monotonic()
+        assert os.waitpid(child, 0)[1] == 0
+        assert time.monotonic() - began < 30
 
 
 LATE = "the span exporter does not keep up: spans of requests are lost"
