@@ -134,9 +134,10 @@ from rag_accel import END, START, Accelerator, RAGraph
 graph = RAGraph().add_generation("a", "{input}").add_edge(START, "a").add_edge("a", END)
 with Accelerator(llm=lambda prompt: "said") as accelerator:
     assert accelerator.prepare(graph)
-    assert accelerator.run(graph, input="x") == "said"
+    print(accelerator.run(graph, input="x"))
 """
 
 
 def test_it_needs_no_torch() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, timeout=120)
+    assert run.stdout.split() == [b"said"], run.stderr

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag_accel.cli import corpus_searches, main, tier_measurement
+from rag_accel.cli import corpus_searches, main
 from rag_accel.engine_api import Document
 from rag_accel.engines.retrieval import DocumentIndex, IndexSnapshot, IndexSpec, TrainedClusters
 from rag_accel.engines.retrieval.index.files import load_index, save_index
@@ -104,7 +104,7 @@ def test_what_a_tier_brings_is_measured_on_a_copy(
         given_back.append(path)
         return 0.0
 
-    monkeypatch.setattr(tier_measurement, "give_back_pages", give_back)
+    monkeypatch.setattr(corpus_searches, "give_back_pages", give_back)
     before = saved.read_bytes()
     assert asked(saved, FIRST, SECOND, measure=None) == 0
     lines = capsys.readouterr().out.splitlines()[-4:]
@@ -124,7 +124,7 @@ def test_what_a_tier_brings_is_measured_on_a_copy(
 def test_pages_that_are_not_given_back_are_named(
     saved: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_measurement, "give_back_pages", lambda *_: 1.0)
+    monkeypatch.setattr(corpus_searches, "give_back_pages", lambda *_: 1.0)
     assert asked(saved, FIRST, SECOND, measure=None) == 2
     assert "cannot be given back here" in capsys.readouterr().err
     assert sorted(one.name for one in saved.parent.iterdir()) == ["index", "index.jsonl"]
@@ -133,4 +133,7 @@ def test_pages_that_are_not_given_back_are_named(
 def test_pages_of_a_mapped_file_are_given_back(saved: Path) -> None:
     held = load_index(saved, hot="ram").view().vectors
     assert isinstance(held, TieredVectors)
-    assert 0 <= give_back_pages(saved, *mapped_range(held.given[0])) <= 1
+    assert held.given[0].data.sum() > 0  # a page of it is in memory
+    if give_back_pages(saved, *mapped_range(held.given[0])) == 1:
+        pytest.skip("the file system keeps its pages, or the system cannot be asked")
+    assert give_back_pages(saved, *mapped_range(held.given[0])) == 0

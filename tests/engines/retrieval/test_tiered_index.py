@@ -185,7 +185,7 @@ def fail(*args: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("method", "broken"),
-    [("_begun", fail), ("_begun", lambda *args: (Lost(), Lost())), ("copy", fail)],
+    [("_there", fail), ("begin", lambda *args: (Lost(), Lost())), ("copy", fail)],
 )
 def test_a_device_that_fails_is_left_and_no_search_is_lost(
     method: str, broken: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -13,8 +13,8 @@ from rag_accel.engines.retrieval.vectors.spec import IndexSpec, Vectors
 from rag_accel.engines.retrieval.vectors.vectors import Rows, Scores, SearchScope
 from rag_accel.system.locks import RenewedLock
 
-#: searches since a change, of which the last one copies what changed: a copy takes about as long as
-#: a search, so an index that changes before each search is not copied for nothing
+#: searches since a change, of which the last one copies what changed: an index that changes before
+#: each search is not copied for nothing
 COPIED_AFTER = 2
 
 
@@ -64,8 +64,8 @@ class DeviceFlatVectors(FlatVectors):
             self._num_searches += 1
             self._num_since_change += 1
             on_device = self._why_not() is None and way.choose(numbers)
-        on_device = on_device and self._is_copied()
         started, found = time.perf_counter(), None
+        on_device = on_device and self._is_copied()  # what a copy takes is learned, too
         if on_device:
             device = self._device
             begun = device.begin(device.copies, queries, count, None, scope.allowed)

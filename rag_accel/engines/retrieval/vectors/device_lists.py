@@ -152,7 +152,25 @@ class DeviceLists:
             allowed: the only labels that may be found; None allows all.
         """
         try:
-            return self._begun(copies, queries, count, wanted, allowed)
+            torch, asked = self._torch, self._there(queries)
+            lengths = asked.square().sum(1, keepdim=True)
+            of_query = None if wanted is None else self._there(wanted)
+            in_scope = None if allowed is None else torch.isin(copies.labels, self._there(allowed))
+            found, step = list[tuple[Any, Any]](), max(count, BLOCK_SCORES // len(queries))
+            for start in range(0, len(copies.labels), step):
+                part = slice(start, start + step)
+                scores = asked @ copies.vectors[part].T
+                if self._metric is Metric.L2:
+                    scores = 2 * scores - copies.squares[part] - lengths
+                if of_query is not None:
+                    scores.masked_fill_(~of_query[:, copies.clusters[part]], -torch.inf)
+                if in_scope is not None:
+                    scores.masked_fill_(~in_scope[part], -torch.inf)
+                best = scores.topk(min(count, scores.shape[1]), dim=1)
+                found.append((best.values, copies.labels[part][best.indices]))
+            scores, labels = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+            best = scores.topk(min(count, scores.shape[1]), dim=1)
+            return best.values, labels.gather(1, best.indices)
         except RuntimeError as error:
             self.give_up(error)
             return None
@@ -174,34 +192,6 @@ class DeviceLists:
         if self.fault is None:
             self.fault = f"{type(error).__name__}: {error}"
             logger.warning("copies on %s are not used any more: %s", self.name, error)
-
-    def _begun(
-        self,
-        copies: Copies,
-        queries: Vectors,
-        count: int,
-        wanted: npt.NDArray[np.bool_] | None,
-        allowed: Labels | None,
-    ) -> Any:
-        torch, asked = self._torch, self._there(queries)
-        lengths = asked.square().sum(1, keepdim=True)
-        of_query = None if wanted is None else self._there(wanted)
-        in_scope = None if allowed is None else torch.isin(copies.labels, self._there(allowed))
-        found, step = list[tuple[Any, Any]](), max(count, BLOCK_SCORES // len(queries))
-        for start in range(0, len(copies.labels), step):
-            part = slice(start, start + step)
-            scores = asked @ copies.vectors[part].T
-            if self._metric is Metric.L2:
-                scores = 2 * scores - copies.squares[part] - lengths
-            if of_query is not None:
-                scores.masked_fill_(~of_query[:, copies.clusters[part]], -torch.inf)
-            if in_scope is not None:
-                scores.masked_fill_(~in_scope[part], -torch.inf)
-            best = scores.topk(min(count, scores.shape[1]), dim=1)
-            found.append((best.values, copies.labels[part][best.indices]))
-        scores, labels = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
-        best = scores.topk(min(count, scores.shape[1]), dim=1)
-        return best.values, labels.gather(1, best.indices)
 
     def _there(self, array: Any) -> Any:
         return self._torch.from_numpy(array).to(self.name)
