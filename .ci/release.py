@@ -58,7 +58,7 @@ def fold(root: Path, day: str) -> str:
     page.write_text(f"{head}\n## [Unreleased]\n{collected}{section}\n## {older}")
     for fragment in fragments:
         fragment.unlink()
-    for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         path.write_text(CHECKOUT.sub(r"\1'rag-accel[", UNRELEASED.sub("", path.read_text())))
     return version
 

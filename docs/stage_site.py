@@ -12,7 +12,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("*.md", "LICENSE", "docs/*.md", "docs/results/*", "cookbook/*.ipynb", "changes/README.md")
+PAGES = (
+    *("*.md", "LICENSE", "docs/*.md", "docs/guides/*", "docs/results/*"),
+    *("cookbook/*.ipynb", "changes/README.md"),
+)
 #: The words behind the language of an example are for its test.
 FENCE = re.compile(r"^(```[a-z]+) .*$", re.MULTILINE)
 MODULES = (

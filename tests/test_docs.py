@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import os
 import re
 import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
+from guide_endpoint import GuideEndpoint
 
 import langchain_rag_accel
 import llama_index_rag_accel
@@ -65,8 +69,9 @@ EMBEDDING_EXAMPLES = [
     name for name, text in EXAMPLES.items() if re.search("get_model_path|Embedding|service", text)
 ]
 LIGHT_EXAMPLES = [name for name in EXAMPLES if name not in EMBEDDING_EXAMPLES]
-#: Examples of a language model, each with its output.
+#: Examples of a language model, and those of hosted ones, each with its output.
 MODEL_EXAMPLES = re.findall(r"```python smollm2\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
+HOSTED_EXAMPLES = re.findall(r"```python hosted\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
 
 
 def _codes() -> dict[str, str]:
@@ -212,6 +217,17 @@ def test_an_example_of_a_model_runs_as_printed(example: str, printed: str, tmp_p
 
 def test_every_example_of_a_model_shows_its_output() -> None:
     assert len(MODEL_EXAMPLES) == TEXT.count("```python smollm2\n") > 0
+    assert len(HOSTED_EXAMPLES) == TEXT.count("```python hosted\n") > 0
+
+
+@pytest.mark.parametrize(("example", "printed"), HOSTED_EXAMPLES, ids=range(len(HOSTED_EXAMPLES)))
+def test_an_example_of_hosted_models_runs_as_printed(
+    example: str, printed: str, tmp_path: Path
+) -> None:
+    with GuideEndpoint() as endpoint:
+        done = _run(example, tmp_path, endpoint.environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_LINES.items())
@@ -305,9 +321,16 @@ def _named_modules() -> list[tuple[str, str]]:
     return [(name[1], example) for name, example in found if name is not None]
 
 
-def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(
+    program: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
     )
 
 

@@ -6,6 +6,7 @@ Each is followed with the wheel instead of the checkout or the index that it nam
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -13,14 +14,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from guide_endpoint import GuideEndpoint
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-LLAMA_INDEX = (ROOT / "docs" / "llama_index.md").read_text()
 OURS = re.compile(r"(?:-e '\.|'rag-accel)(\[[^']*\])'")
 INSTALL = re.compile(rf"pip install ({OURS.pattern}[^`\n]*)")
-EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
-PAGES = {"README": README, "docs/llama_index": LLAMA_INDEX}
+ALONE = re.compile(r"^pip install --no-deps (\S+)$", re.MULTILINE)
+EXAMPLE = re.compile(r"```python\b[^\n]*\n((?:(?!```).)*)```\n\n```text\n(.*?)```", re.DOTALL)
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (
+        ROOT / "README.md",
+        ROOT / "docs" / "llama_index.md",
+        *sorted((ROOT / "docs" / "guides").glob("*.md")),
+    )
+}
 #: The lines of the README's table, by the package that is imported.
 ROWS = {
     match[2]: match[1]
@@ -75,9 +84,18 @@ def test_the_first_example_runs_with_exactly_the_packages_named(
     assert line is not None
     assert example is not None
     python = environment(tmp_path / "venv", line[1], wheel)
-    done = subprocess.run(
-        [python, "-I", "-c", example[1]], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    for package in ALONE.findall(PAGES[page]):
+        pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", package]
+        subprocess.run(pip, check=True)
+    with GuideEndpoint() as endpoint:
+        done = subprocess.run(
+            [python, "-I", "-c", example[1]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **endpoint.environment},
+        )
     assert done.returncode == 0, done.stderr
     assert done.stdout == example[2]
 

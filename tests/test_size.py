@@ -393,6 +393,11 @@ RAISES = (
         "two engines over one store, of texts and of paths, which one engine of spans is now",
         {"tests": 400},
     ),
+    *_raises(
+        "the programs of the guides run as printed, over a scripted endpoint too",
+        "lists of notebooks and pages in the README",
+        {"tests": 100},
+    ),
 )
 
 
