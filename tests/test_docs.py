@@ -33,7 +33,7 @@ DOCUMENTS = [
     *sorted((ROOT / "changes").glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-SHOWN = [*DOCUMENTS, *sorted((ROOT / "cookbook").glob("*"))]
+SHOWN = [*DOCUMENTS, *sorted(path for path in (ROOT / "cookbook").rglob("*.*") if path.is_file())]
 README = (ROOT / "README.md").read_text()
 EXTRAS = (ROOT / "docs" / "install.md").read_text()
 TEXT = "\n".join(path.read_text() for path in DOCUMENTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,9 +15,11 @@ from rag_accel.serving.event_stream import event
 INTERVAL_S = 1.0
 """Seconds between two states that a page is sent."""
 
-MOST_EVENTS = 2_000
-"""The newest events of the trace that a state is made of: more would take the interpreter's lock
-from requests for longer than one hundredth of the interval."""
+MOST_EVENTS = 500
+"""The newest events of the trace that a state is made of."""
+
+MOST_OF_A_CORE = 0.01
+"""The share of one core, and so of the interpreter's lock, that making states may take."""
 
 
 class StatusFeed:
@@ -24,12 +27,12 @@ class StatusFeed:
 
     Args:
         title: of the page.
-        interval_s: seconds between two states.
+        interval_s: seconds between two states, more where making one takes long.
     """
 
     def __init__(self, title: str, interval_s: float = INTERVAL_S) -> None:
         self._title, self._interval_s = title, interval_s
-        self._latest: dict[str, tuple[float, asyncio.Task[bytes]]] = {}
+        self._latest: dict[str, tuple[float, asyncio.Task[tuple[bytes, float]]]] = {}
 
     async def events(
         self,
@@ -46,19 +49,25 @@ class StatusFeed:
             describe: returns the line below the title.
             may_go_on: asked before each event.
         """
+        interval_s = self._interval_s
         while may_go_on():
             now = asyncio.get_running_loop().time()
-            began, latest = self._latest.get(namespace, (-self._interval_s, None))
-            if latest is None or now - began >= self._interval_s:
+            began, latest = self._latest.get(namespace, (-interval_s, None))
+            if latest is None or now - began >= interval_s:
                 made = asyncio.to_thread(self._state, find(), describe())
                 latest = asyncio.ensure_future(made)
                 self._latest[namespace] = now, latest
-            yield await asyncio.shield(latest)  # others may wait for it
-            await asyncio.sleep(self._interval_s)
+            state, took_s = await asyncio.shield(latest)  # others may wait for it
+            yield state
+            interval_s = max(self._interval_s, took_s / MOST_OF_A_CORE)
+            await asyncio.sleep(interval_s)
         self._latest.pop(namespace, None)
 
-    def _state(self, accelerator: Accelerator | None, text: str) -> bytes:
-        return event(status_data(accelerator, self._title, text))
+    def _state(self, accelerator: Accelerator | None, text: str) -> tuple[bytes, float]:
+        """Return the event of a state, and the seconds of processor that it took."""
+        began_s = time.thread_time()
+        state = event(status_data(accelerator, self._title, text))
+        return state, time.thread_time() - began_s
 
 
 def status_data(accelerator: Accelerator | None, title: str, text: str) -> dict[str, Any]:
@@ -67,8 +76,7 @@ def status_data(accelerator: Accelerator | None, title: str, text: str) -> dict[
         return page_data(assemble(()), title, text)
     queues = accelerator.queues()  # first, so that the trace has what has happened until then
     health = {one.name: one for one in accelerator.health().parts}
-    trace = accelerator.tracer.events()
-    newest = trace[-MOST_EVENTS:]
+    newest = accelerator.tracer.events(MOST_EVENTS)
     counts: Any = accelerator.metrics.snapshot().get("engines", {})
-    left_out = accelerator.tracer.dropped + len(trace) - len(newest)
+    left_out = max(0, accelerator.tracer.recorded - MOST_EVENTS)
     return page_data(assemble(newest, left_out), title, text, counts, health, queues)

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from rag_accel.errors import ClosedError, ConfigError
@@ -48,9 +49,11 @@ class RingBuffer(Generic[T]):
         """Add an item, dropping the oldest if the buffer is full."""
         self.numbered.append((next(self.numbers), item))
 
-    def snapshot(self) -> tuple[T, ...]:
-        """Return the items held, oldest first. Nothing is removed."""
-        return tuple(item for _, item in self.numbered.copy())
+    def snapshot(self, newest: int | None = None) -> tuple[T, ...]:
+        """Return the items held, or so many of the newest, oldest first. Nothing is removed."""
+        held = self.numbered.copy()
+        older = 0 if newest is None else max(0, len(held) - newest)
+        return tuple(item for _, item in islice(held, older, None))
 
     @property
     def total(self) -> int:
@@ -186,14 +189,25 @@ class Tracer:
             self._feeds = tuple(feed for feed in self._feeds if feed.sink is not sink)
             self._route()
 
-    def events(self) -> tuple[TraceEvent, ...]:
-        """Return the events still in memory: those to keep, then the newest, oldest first."""
-        return (*self._kept, *_made(self._ring.snapshot())) if self._ring is not None else ()
+    def events(self, newest: int | None = None) -> tuple[TraceEvent, ...]:
+        """Return the events still in memory: those to keep, then the newest, oldest first.
+
+        Args:
+            newest: of the latter at most so many, as ``capacity`` counts them; None for all.
+        """
+        if self._ring is None:
+            return ()
+        return (*self._kept, *_made(self._ring.snapshot(newest)))
 
     @property
     def records(self) -> bool:
         """Tell whether events are kept in memory at all."""
         return self._ring is not None
+
+    @property
+    def recorded(self) -> int:
+        """Return how many events were ever recorded, as ``capacity`` counts them."""
+        return self._ring.total if self._ring is not None else 0
 
     @property
     def dropped(self) -> int:

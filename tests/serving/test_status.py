@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,22 @@ async def test_all_who_watch_see_one_state(monkeypatch: pytest.MonkeyPatch) -> N
     app.is_draining = True
     await asyncio.gather(*(call.task for call in calls))
     assert len(made) < sum(len([*states(call)]) for call in calls) / 2
+
+
+async def test_states_that_take_long_are_made_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    def status(*_: Any) -> dict[str, Any]:
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        return {}
+
+    monkeypatch.setattr(status_feed, "status_data", status)
+    feed = status_feed.StatusFeed("title", interval_s=0.001)
+    states = feed.events("", lambda: None, str, lambda: True)
+    assert await anext(states)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(states), 1)
+    await states.aclose()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
