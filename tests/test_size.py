@@ -394,9 +394,9 @@ RAISES = (
         {"tests": 400},
     ),
     *_raises(
-        "the programs of the guides run as printed, over a scripted endpoint too",
+        "the programs of the guides run as printed, and the container's command serves",
         "lists of notebooks and pages in the README",
-        {"tests": 100},
+        {"tests": 200},
     ),
 )
 
