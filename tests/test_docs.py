@@ -235,6 +235,15 @@ def test_a_page_that_is_read_whole_is_short(name: str, most: int) -> None:
     assert len((ROOT / name).read_text().splitlines()) <= most
 
 
+def test_all_that_is_written_for_users_is_short() -> None:
+    generated = {"options.md", "known_classes.md", "stacks.md", "results.md"}
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")]
+    text = README + "".join(page.read_text() for page in pages if page.name not in generated)
+    for left_out in (r"```.*?```", r"<!-- (\w+) -->.*?<!-- /\1 -->"):
+        text = re.sub(left_out, "", text, flags=re.DOTALL)
+    assert len(re.findall(r"\S*\w\S*", text)) <= 18_000
+
+
 def test_every_file_named_to_readers_of_the_code_exists() -> None:
     named = NAMED_PATH.findall(MAP + (ROOT / "CONTRIBUTING.md").read_text())
     assert [path for path in named if not any((folder / path).exists() for folder in FROM)] == []
