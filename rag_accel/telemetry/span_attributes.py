@@ -21,7 +21,7 @@ OURS: Final = "rag_accel"
 
 _MODEL_NAMES = ("model_name", "model", "model_id", "deployment_name", "name_or_path")
 _TOP_K_NAMES = ("similarity_top_k", "top_k", "k")
-_NAMES = {*_MODEL_NAMES, *_TOP_K_NAMES, "device", "search_kwargs", "dimensions"}
+_NAMES = {*_MODEL_NAMES, *_TOP_K_NAMES, "name", "device", "search_kwargs", "dimensions"}
 
 #: the package of a model's class; in it the name of the provider
 _PACKAGE = re.compile(
@@ -38,12 +38,13 @@ _PROVIDERS = {
     **{"perplexity": "perplexity", "ibm": "ibm.watsonx.ai"},
 }
 _OUR_ENGINES = re.compile(r"rag_accel\.engines\.(llm\.(local|vllm)|embedding\.engine|devices)\b")
+_OUR_LLMS = re.compile(r"rag_accel\.engines\.llm\b")
 _OUR_CLIENT = re.compile(r"rag_accel\.engines\.(llm\.remote|devices\.remote)\b")
 
 
 def attributes_of(obj: Any) -> dict[str, Any]:
     """Return the attributes of spans of an object's calls; those that are unknown are missing."""
-    cls: type = type(obj)
+    cls: type[Any] = type(obj)
     found: dict[str, Any] = {MODEL: model_of(obj), PROVIDER: _provider_of(cls)}
     device = _read(obj, "device")
     found[DEVICE] = str(device) if isinstance(device, str) or _is_torch_device(device) else ""
@@ -58,7 +59,9 @@ def attributes_of(obj: Any) -> dict[str, Any]:
 
 def model_of(obj: Any) -> str:
     """Return the name of the model that an object calls or is; of a folder its last part."""
-    for name in _MODEL_NAMES:
+    cls: type[Any] = type(obj)
+    names = (*_MODEL_NAMES, "name") if _OUR_LLMS.match(cls.__module__) else _MODEL_NAMES
+    for name in names:
         found = _read(obj, name)
         if isinstance(found, str) and found not in ("", "unknown"):  # as LlamaIndex says
             # A folder may say whose it is.
@@ -87,7 +90,8 @@ def _is_torch_device(found: Any) -> bool:
 def _read(obj: Any, name: str) -> Any:
     """Return an attribute of an object or of its class: to miss one takes Pydantic 8 us."""
     own = getattr(obj, "__dict__", None)
-    has_one = name in _names_of(type(obj)) or (isinstance(own, dict) and name in own)
+    cls: type[Any] = type(obj)
+    has_one = name in _names_of(cls) or (isinstance(own, dict) and name in own)
     return read_safely(obj, name) if has_one else None
 
 
