@@ -203,6 +203,13 @@ class ServingApp:
             self._parsers.shutdown(wait=False)
             await asyncio.to_thread(self._tenants.close)
 
+    def wait_prepared(self, timeout_s: float | None) -> bool:
+        """Wait for the models that are prepared; tell whether that is over, or was not asked."""
+        if self._preparing.ident is None:
+            return True
+        self._preparing.join(timeout_s)
+        return not self._preparing.is_alive()
+
     def _any_tenant(self) -> str:
         return self._options.namespace if self._tokens is None else self._tokens.tenants[0]
 

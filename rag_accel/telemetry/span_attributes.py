@@ -44,7 +44,7 @@ _OUR_CLIENT = re.compile(r"rag_accel\.engines\.(llm\.remote|devices\.remote)\b")
 
 def attributes_of(obj: Any) -> dict[str, Any]:
     """Return the attributes of spans of an object's calls; those that are unknown are missing."""
-    cls: type[Any] = type(obj)
+    cls = cast("type[Any]", type(obj))
     found: dict[str, Any] = {MODEL: model_of(obj), PROVIDER: _provider_of(cls)}
     device = _read(obj, "device")
     found[DEVICE] = str(device) if isinstance(device, str) or _is_torch_device(device) else ""
@@ -59,7 +59,7 @@ def attributes_of(obj: Any) -> dict[str, Any]:
 
 def model_of(obj: Any) -> str:
     """Return the name of the model that an object calls or is; of a folder its last part."""
-    cls: type[Any] = type(obj)
+    cls = cast("type[Any]", type(obj))
     names = (*_MODEL_NAMES, "name") if _OUR_LLMS.match(cls.__module__) else _MODEL_NAMES
     for name in names:
         found = _read(obj, name)
@@ -90,7 +90,7 @@ def _is_torch_device(found: Any) -> bool:
 def _read(obj: Any, name: str) -> Any:
     """Return an attribute of an object or of its class: to miss one takes Pydantic 8 us."""
     own = getattr(obj, "__dict__", None)
-    cls: type[Any] = type(obj)
+    cls = cast("type[Any]", type(obj))
     has_one = name in _names_of(cls) or (isinstance(own, dict) and name in own)
     return read_safely(obj, name) if has_one else None
 
