@@ -108,7 +108,7 @@ RAISES = (
             "rag_accel/accelerator": 50,
             "rag_accel/profile": 100,
             "rag_accel/telemetry": 150,
-            "tests": 150,
+            "tests": 200,
         },
     ),
     *_raises(
