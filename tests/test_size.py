@@ -102,6 +102,16 @@ RAISES = (
         },
     ),
     *_raises(
+        "spans say provider, device and results, and traces go on across HTTP",
+        "a model's name as all that spans had of objects, and traces that servers began again",
+        {
+            "rag_accel/accelerator": 50,
+            "rag_accel/profile": 100,
+            "rag_accel/telemetry": 150,
+            "tests": 200,
+        },
+    ),
+    *_raises(
         "a release is one command, checked with numpy alone and in all versions that are accepted",
         "installing from a checkout, one version of Python, and lower bounds that nobody had tried",
         {"tests": 350},

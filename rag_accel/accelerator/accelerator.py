@@ -52,7 +52,7 @@ from rag_accel.scheduler.state import CoreOptions
 from rag_accel.system.forks import forks
 from rag_accel.system.processor import usable_cores
 from rag_accel.telemetry import Metrics, Tracer
-from rag_accel.telemetry.spans import model_of
+from rag_accel.telemetry.span_attributes import attributes_of
 
 #: stages counted by name; further ones are counted together
 MAX_STAGES: Final = 1024
@@ -198,7 +198,7 @@ class Accelerator(ProgramRequests):
         Raises:
             ConfigError: if the name is taken, or this cannot serve as an engine.
         """
-        self._table.models[name] = model_of(engine)
+        self._table.named[name] = attributes_of(engine)
         if name == "embedder":
             self.lists_embedders = isinstance(engine, list | tuple) or is_auto(engine)
         pool = pooled(name, engine, self._llm_engine, self.options.step_timeout_s)
@@ -215,6 +215,7 @@ class Accelerator(ProgramRequests):
         taken = role_engine(name, engine)
         if is_engine(taken):
             joined = self._driver.add_engine(name, taken)
+            self._table.named[name] = {**attributes_of(taken), **self._table.named[name]}
             if PrimitiveKind.EXPANDING in taken.profile.kinds:
                 self._table.note(engine, joined, taken.profile)
             self._keep_engine(name, owned(joined, taken))
@@ -229,7 +230,8 @@ class Accelerator(ProgramRequests):
         if self.options.telemetry == "off":
             return None
         has_steps = self.options.telemetry == "spans+steps"
-        export = SpanExport(self.tracer, self._driver, has_steps, self._table.model_of)
+        export = SpanExport(self.tracer, self._driver, has_steps, self._table.attributes_of)
+        self._driver.check = export.noting(check_output)
         weakref.finalize(self, export.stop).atexit = False
         return export
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from rag_accel.engine_api import BorrowedEngine, Engine, EngineProfile, PrimitiveKind
 from rag_accel.scheduler.driver import Driver
 from rag_accel.scheduler.messages import EngineLeft, EngineName
-from rag_accel.telemetry.spans import model_of
+from rag_accel.telemetry.span_attributes import OURS, PROVIDER, attributes_of
 
 _Key = tuple[int, str]
 
@@ -45,8 +45,8 @@ class EngineTable:
         self._owned: dict[_Key, _Adopted] = {}
         self._numbers = count(1)
         self._borrowed: dict[str, EngineName] = {}
-        #: of engines that joined by a name, the names of their models
-        self.models: dict[str, str] = {}
+        #: of engines that joined by a name, the attributes of their spans
+        self.named: dict[str, Mapping[str, Any]] = {}
 
     def own(
         self, obj: Any, name: str, make: Callable[[], Engine], variant: str, holder: Any
@@ -112,12 +112,13 @@ class EngineTable:
         with self._lock:
             return {known.engine: known.profile for known in self._owned.values()}
 
-    def model_of(self, engine: str) -> str:
-        """Return the name of an engine's model; "" if it has none."""
-        if found := self.models.get(engine):
-            return found
-        adopted = [known for known in list(self._owned.values()) if known.engine == engine]
-        return next((model_of(known.alive()) for known in adopted if known.alive), "")
+    def attributes_of(self, engine: str) -> Mapping[str, Any]:
+        """Return the attributes that spans of an engine's work have."""
+        found = dict[str, Any]()
+        for known in list(self._owned.values()):
+            if known.engine == engine and known.alive is not None:
+                found = {PROVIDER: OURS, **attributes_of(known.alive())}
+        return {**found, **self.named.get(engine, {})}
 
     def _join(
         self, key: _Key, obj: Any, name: Callable[[], str], make: Callable[[], Engine]

@@ -13,12 +13,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from rag_accel.engine_api import EngineOutput, EngineRequest
 from rag_accel.errors import SchedulingError
 from rag_accel.leaves.identity import current_request
 from rag_accel.profile.assembly import assemble
@@ -30,9 +31,10 @@ from rag_accel.profile.request_spans import (
     OtherSpan,
     are_same,
     operation_said,
+    result_attributes,
     stage_spans,
 )
-from rag_accel.scheduler.driver import Driver
+from rag_accel.scheduler.driver import Check, Driver
 from rag_accel.system.forks import forks
 from rag_accel.telemetry import TraceEvent, Tracer
 from rag_accel.telemetry.events import (
@@ -44,6 +46,7 @@ from rag_accel.telemetry.events import (
     StepEnded,
     StepStarted,
 )
+from rag_accel.telemetry.span_attributes import DEVICE, DIMENSIONS, MODEL, PROVIDER, TOP_K
 from rag_accel.telemetry.spans import RequestSpans, graph_spans
 
 logger = logging.getLogger("rag_accel.telemetry")
@@ -51,6 +54,12 @@ logger = logging.getLogger("rag_accel.telemetry")
 SCOPE: Final = "rag_accel"
 #: events that may wait while an exporter blocks; then requests have no spans
 MAX_WAITING: Final = 65_536
+#: attributes of objects that spans have, by operation; those of others are for calls of models
+_OF_OBJECTS: Mapping[str, tuple[str, ...]] = {
+    "embeddings": (MODEL, PROVIDER, DEVICE, DIMENSIONS),
+    "retrieval": (TOP_K, DEVICE),
+    **dict.fromkeys(("expand", "prune", "ingest"), ()),
+}
 #: how long events are gathered, in seconds
 GATHER_S: Final = 0.05
 #: requests of single leaves whose spans are made and of which more leaves may come
@@ -135,20 +144,24 @@ class SpanExport:
         tracer: whose events it takes; closes it.
         driver: whose events these are.
         steps: whether there is a span of each engine step, too.
-        model: returns the name of an owned engine's model, "" if it has none.
+        attributes: returns those that an engine has for spans of its work.
 
     Raises:
         ImportError: if OpenTelemetry is not installed.
     """
 
     def __init__(
-        self, tracer: Tracer, driver: Driver, steps: bool, model: Callable[[str], str]
+        self,
+        tracer: Tracer,
+        driver: Driver,
+        steps: bool,
+        attributes: Callable[[str], Mapping[str, Any]],
     ) -> None:
         self._trace = import_trace()
         self._driver = driver
         self._now = driver.now
         self._makes_steps = steps
-        self._model = model
+        self._attributes = attributes
         self._provider: Any = None
         #: the provider of the thread's last span, and its tracer
         self._used: tuple[Any, Any] = None, None
@@ -190,7 +203,36 @@ class SpanExport:
             self._provider = provider
         # Of one that begins while events are lost nothing is made.
         table = self._table if self._queue.qsize() < MAX_WAITING else {}
-        return RequestSpans(request, name, self._trace.get_current_span, table, limit_s)
+        current = self._trace.get_current_span
+        return RequestSpans(request, name, current, table, limit_s, self._headers)
+
+    def _headers(self, span: Any) -> Mapping[str, str] | None:
+        """Return the headers that the program's propagator writes for a span."""
+        if not span.get_span_context().is_valid:
+            return None
+        from opentelemetry import propagate
+
+        written: dict[str, str] = {}
+        try:
+            propagate.inject(written, self._trace.set_span_in_context(span, _empty_context()))
+        except Exception as error:  # the program's propagator
+            self._lose(error)
+        return written or None
+
+    def noting(self, check: Check) -> Check:
+        """Return a check of outputs that notes what spans have of results; on engines' threads."""
+        table = self._table
+
+        def checked(request: EngineRequest, output: EngineOutput) -> EngineOutput:
+            output = check(request, output)
+            spans = table.get(int(request.request_id)) if output.kind == "final" else None
+            if spans is not None:
+                node = request.id.removeprefix(f"{request.request_id}/")
+                found = result_attributes(request.kind, request.payload, output.value)
+                spans.results[node] = found
+            return output
+
+        return checked
 
     # As a sink ---------------------------------------------------------------------------------
 
@@ -319,7 +361,8 @@ class SpanExport:
                 self._table.pop(self._single.popleft(), None)
         else:
             spans = self._table.pop(request)
-        self._make(spans, recorded, stage_spans(recorded, events, known.batches, self._owned))
+        made = stage_spans(recorded, events, known.batches, self._owned, spans.results)
+        self._make(spans, recorded, made)
         self._make_steps()
 
     def _make(self, spans: RequestSpans, recorded: RecordedRequest, made: list[MadeSpan]) -> None:
@@ -360,21 +403,20 @@ class SpanExport:
             if are_same(_known_as(stage.operation), start, end, seen):
                 self._note_made(recorded.id, stage, around)
                 continue
-            name, attributes = self._named(stage, leaf.model if leaf is not None else "")
+            name, attributes = self._named(stage, leaf.attributes if leaf is not None else {})
             span = self._span(name, around, start, end, attributes)
             self._note_made(recorded.id, stage, span)
 
-    def _named(self, stage: MadeSpan, model: str) -> tuple[str, dict[str, Any]]:
+    def _named(self, stage: MadeSpan, asked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         engine = stage.engine.rpartition(".")[2]
-        model = model or self._model(stage.engine)
-        attributes = stage.attributes
         if stage.operation == STAGE:
-            return f"{STAGE} {attributes.get('rag_accel.stage', engine)}", attributes
+            return f"{STAGE} {stage.attributes.get('rag_accel.stage', engine)}", stage.attributes
+        known = {**self._attributes(stage.engine), **asked}
+        names = _OF_OBJECTS.get(stage.operation, (MODEL, PROVIDER, DEVICE))
+        attributes = {name: known[name] for name in names if name in known} | stage.attributes
         if stage.operation in ("retrieval", "expand", "prune", "ingest"):
             return f"{stage.operation} {engine}", {**attributes, "gen_ai.data_source.id": engine}
-        if model:
-            attributes = {**attributes, "gen_ai.request.model": model}
-        return f"{stage.operation} {model or engine}", attributes
+        return f"{stage.operation} {attributes.get(MODEL, engine)}", attributes
 
     def _span(
         self,

@@ -353,7 +353,7 @@ class EmbeddingCall:
                 caller=callers_span(),
             )
             # Not shared with equal work here: ``hosted_texts`` has one caller ask for all.
-            return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts))]
+            return [Work(engine, PrimitiveKind.EMBEDDING, work, len(texts), obj=self.holder)]
         placed = on_devices(accelerator, adopted, self.holder)
         if placed is None:
             engine = usual_engine(accelerator, adopted, self.holder)
@@ -365,7 +365,9 @@ class EmbeddingCall:
             placed.texts(tuple(texts[i : i + step]), role, keep) for i in range(0, len(texts), step)
         ]
         return [
-            Work(placed.engine, PrimitiveKind.EMBEDDING, batch, len(batch.texts), batch)
+            Work(
+                placed.engine, PrimitiveKind.EMBEDDING, batch, len(batch.texts), batch, self.holder
+            )
             for batch in batches
         ]
 

@@ -129,7 +129,7 @@ class _Asking:
     def _leaf(self, work: ClientWork) -> Work:
         accelerator = self.identity.accelerator
         engine = accelerator.own(work.client, work.name, work.make, holder=self.holder)
-        return Work(engine, work.kind, work.payload, work.size)
+        return Work(engine, work.kind, work.payload, work.size, obj=self.holder)
 
     def _why_plain(self, model: Any, is_sampled: bool) -> str | None:
         return local_llms.why_plain(self.identity.accelerator, model, is_sampled=is_sampled)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from rag_accel.cli.corpus import read_text
+from rag_accel.cli.progress import show_progress
 
 #: Options of the command that ``fidelity.check`` has by the same names.
 _OPTIONS = ("folder", "target", "count", "limit_s", "dtype")
@@ -70,10 +70,7 @@ def _check(arguments: argparse.Namespace) -> int:
         options["prompts"] = load_prompts(arguments.prompts)
     if arguments.template is not None:
         options["template"] = read_text(arguments.template)
-    found = check(arguments.model, variant=arguments.variant, progress=_show, **options)
+    show = show_progress("prompt")
+    found = check(arguments.model, variant=arguments.variant, progress=show, **options)
     print(json.dumps(found.to_dict(), indent=2) if arguments.json else found)
     return 0 if found.passed else 1
-
-
-def _show(done: int, total: int) -> None:
-    print(f"{done} of {total} prompts", file=sys.stderr)

@@ -6,8 +6,17 @@ import argparse
 import atexit
 import gc
 import logging
+import sys
+import threading
+import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rag_accel.serving.app import ServingApp
+
+_SHOWN_AFTER_S = 1.0
 
 #: options of the command that ``ServingOptions`` has by the same names, with their types
 _BOUNDS: dict[str, tuple[type, str, str]] = {
@@ -96,7 +105,20 @@ def _serve(arguments: argparse.Namespace) -> int:
         app = ServingApp(tenants, options, tokens)
         # The interpreter collects all that was ever loaded as it ends, which takes seconds.
         atexit.register(gc.freeze)
-        run_server(app, options, lambda url: print(f"serving {target.name} on {url}", flush=True))
+        run_server(app, options, partial(_tell, app, target.name))
     finally:
         tenants.close()
     return 0
+
+
+def _tell(app: ServingApp, name: str, url: str) -> None:
+    print(f"serving {name} on {url}", flush=True)
+    threading.Thread(target=_show_preparation, args=(app,), daemon=True).start()
+
+
+def _show_preparation(app: ServingApp) -> None:
+    began = time.monotonic()
+    if not app.wait_prepared(_SHOWN_AFTER_S):
+        print("preparing: /healthz is not ready yet", file=sys.stderr, flush=True)
+        app.wait_prepared(None)
+        print(f"prepared in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from rag_accel.cli.progress import Progress, show_progress
 
 #: Options of the command that ``TuningOptions`` has by the same names.
 _OPTIONS = ("steps", "batch", "rate", "scheme", "precision", "checkpoint_every", "seed")
@@ -47,9 +50,10 @@ def _tune(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in _OPTIONS}
     options = TuningOptions(**{name: value for name, value in given.items() if value is not None})
     prompts = None if arguments.prompts is None else load_graph_questions(arguments.prompts)
+    show = partial(_show, show_progress("step"))
     try:
         report = tune_dependency(
-            arguments.model, arguments.out, prompts=prompts, options=options, progress=_show
+            arguments.model, arguments.out, prompts=prompts, options=options, progress=show
         )
     except KeyboardInterrupt:
         print("stopped; the same command continues at the last checkpoint", file=sys.stderr)
@@ -58,5 +62,8 @@ def _tune(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(done: int, steps: int, loss: float) -> None:
-    print(f"{done} of {steps} steps, loss {loss:.3f}", file=sys.stderr, flush=True)
+def _show(show: Progress, done: int, steps: int, loss: float) -> None:
+    if sys.stderr.isatty():
+        show(done, steps)
+    else:
+        print(f"{done} of {steps} steps, loss {loss:.3f}", file=sys.stderr, flush=True)

@@ -38,6 +38,7 @@ class EngineRequest:
         is_retried: whether it is given to the engine again after a passing error, so that the
             engine should make no further attempts of its own.
         provisional: whether ``progress`` outputs with a ``Provisional`` are wanted.
+        trace: headers by which a call of a server joins the request's trace (W3C Trace Context).
     """
 
     id: WorkId
@@ -53,6 +54,7 @@ class EngineRequest:
     deadline: float | None = None
     is_retried: bool = False
     provisional: bool = False
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

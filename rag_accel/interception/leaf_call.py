@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
 from rag_accel.config import is_enabled
@@ -14,6 +14,9 @@ from rag_accel.interception.fallback import fail_open
 from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
+from rag_accel.profile.request_spans import result_attributes
+
+T = TypeVar("T")
 
 #: How a call passed the scheduler: an owned engine has its work, or it is the program's own and
 #: waited for its turn, or began at once and was reported.
@@ -267,6 +270,13 @@ class LeafCall:
         """Note that it goes on after its caller has returned, and its run with it."""
         self._is_stream = True
         self._identity.begin_stream()
+
+    def returned(self, value: T) -> T:
+        """Note for spans what the call returns, and return that."""
+        spans, made = self._identity.spans, self._begun or self._permit
+        if spans is not None and made is not None:
+            spans.results[made.name] = result_attributes(self._kind, None, value)
+        return value
 
     def end(self, ok: bool) -> None:
         """Note that it has returned, or raised."""

@@ -306,7 +306,7 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
             if not call.begin():
                 call.wait()
             with call:
-                return plain(self, *args, **kwargs)
+                return call.returned(plain(self, *args, **kwargs))
         finally:
             if not call.is_settled:
                 call.leave()
@@ -328,7 +328,8 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
                 await call.wait_on_loop()
             with call:
                 spread = known.framework.spread(original)
-                return await (plain if spread is original else spread)(self, *args, **kwargs)
+                called = plain if spread is original else spread
+                return call.returned(await called(self, *args, **kwargs))
         finally:
             if not call.is_settled:
                 call.leave()

@@ -45,7 +45,8 @@ from rag_accel.system.loops import runs_in_loop
 class Work:
     """A leaf as work of an owned engine.
 
-    ``share`` is the single-flight key; it must hold everything the result depends on.
+    ``share`` is the single-flight key; it must hold everything the result depends on. ``obj`` is
+    the object whose call it is, whose model is named in spans, if that is not the engine's.
     """
 
     engine: EngineName
@@ -53,6 +54,7 @@ class Work:
     payload: Any
     size: int = 1
     share: Hashable | None = None
+    obj: Any = None
 
 
 Call = Callable[[], None]
@@ -283,7 +285,7 @@ class Leaves:
         if share is not None:
             share = (self._options.namespace, work.kind, share)
             hash(share)  # what cannot be a key is this caller's error
-        return self.arrive(identity, work.engine, work.kind, at_once, work.size, share)
+        return self.arrive(identity, work.engine, work.kind, at_once, work.size, share, work.obj)
 
     def arrive(
         self,
@@ -329,6 +331,7 @@ class Leaves:
                 depth=event.node.depth,
                 arrived_at=identity.arrived_at,
                 deadline=identity.deadline,
+                trace=identity.spans and identity.spans.headers(node.node),
             )
 
         return build
@@ -363,6 +366,11 @@ class Permit:
         self._kind = kind
         self._begun: BegunCall | None = None
         self._key: NodeKey | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the call's name in its request; "" before it has one."""
+        return self._begun.name if self._begun is not None else self._key.node if self._key else ""
 
     def begin(self) -> bool:
         """Begin the call if it need not wait; ``give_back`` must follow then."""

@@ -8,6 +8,7 @@ instrumentor of the program's has made a span of is not told twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from rag_accel.profile.recording import (
     kind_in,
 )
 from rag_accel.telemetry.events import FirstOutput, NodeRetried, TokensUsed, TraceEvent
+from rag_accel.telemetry.span_attributes import DIMENSIONS, TOP_K, read_safely
 
 WORKFLOW = "invoke_workflow"
 STAGE = "stage"
@@ -126,6 +128,7 @@ def stage_spans(
     events: Iterable[TraceEvent],
     batches: Mapping[str, int],
     owned: Mapping[str, bool],
+    results: Mapping[str, Mapping[str, Any]],
 ) -> list[MadeSpan]:
     """Return the spans of a request's stages and leaves, in the order in which they began.
 
@@ -134,6 +137,7 @@ def stage_spans(
         events: all of its events.
         batches: of primitives, how many shared their engine's step.
         owned: of engines, whether they are owned.
+        results: of primitives, attributes of their results.
     """
     told: dict[str, list[TraceEvent]] = {}
     for event in events:
@@ -146,7 +150,7 @@ def stage_spans(
         name = primitive.name if primitive.stage == LEAF else instance_in(primitive.name)
         groups.setdefault((name, operation), []).append(primitive)
     made = [
-        _stage_span(operation, group, told, batches, owned)
+        _stage_span(operation, group, told, batches, owned, results)
         for (_, operation), group in groups.items()
     ]
     return sorted(made, key=lambda span: span.start_s)
@@ -158,6 +162,7 @@ def _stage_span(
     told: Mapping[str, Sequence[TraceEvent]],
     batches: Mapping[str, int],
     owned: Mapping[str, bool],
+    results: Mapping[str, Mapping[str, Any]],
 ) -> MadeSpan:
     first = min(group, key=lambda primitive: primitive.ready_s)
     last = max(group, key=lambda primitive: primitive.ended_s)
@@ -174,6 +179,7 @@ def _stage_span(
     if batch := max((batches.get(primitive.name, 0) for primitive in group), default=0):
         attributes["rag_accel.batch.size"] = batch
     for primitive in group:
+        attributes |= results.get(primitive.name, {})
         for event in told.get(primitive.name, ()):
             _add_event(attributes, event, first.ready_s)
     worst = next((p.outcome for p in group if p.outcome not in ("done", None)), "done")
@@ -202,3 +208,74 @@ def _add_event(attributes: dict[str, Any], event: TraceEvent, since_s: float) ->
             }
         case _:
             pass
+
+
+_REASONS = ("stop", "length", "tool_calls", "content_filter", "end_turn", "max_tokens", "tool_use")
+
+
+def result_attributes(kind: PrimitiveKind, payload: Any, value: Any) -> dict[str, Any]:
+    """Return the attributes of the span of work or of a call that has ended.
+
+    Args:
+        kind: of the work.
+        payload: of an owned engine's work, None of another call.
+        value: its result, of an engine, a framework or a function.
+    """
+    found: dict[str, Any] = {}
+    with suppress(Exception):  # a value of the program's
+        _add_result(found, kind, payload, value)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _add_result(found: dict[str, Any], kind: PrimitiveKind, payload: Any, value: Any) -> None:
+    if kind is PrimitiveKind.EMBEDDING:
+        found[DIMENSIONS] = _width(value)
+    elif kind in (PrimitiveKind.SEARCHING, PrimitiveKind.RERANKING):
+        found["rag_accel.documents"] = len(value) if isinstance(value, Sequence) else None
+        found[TOP_K] = read_safely(payload, "k")
+        found["rag_accel.rerank.top_n"] = read_safely(payload, "top_n")
+        candidates = read_safely(payload, "documents")
+        found["rag_accel.rerank.candidates"] = None if candidates is None else len(candidates)
+    elif kind is PrimitiveKind.DECODING or KINDS[kind].prefills:
+        found["gen_ai.request.max_tokens"] = read_safely(payload, "max_tokens")
+        reason, tokens_in, tokens_out = _generated(value)
+        found["gen_ai.response.finish_reasons"] = (
+            [reason] if reason in _REASONS else None
+        )  # no text of a server's
+        found["gen_ai.usage.input_tokens"] = tokens_in
+        found["gen_ai.usage.output_tokens"] = tokens_out
+
+
+def _width(value: Any) -> int | None:
+    """Return the length of a vector, or of the vectors of a list."""
+    shape = read_safely(value, "shape")
+    if shape:
+        return int(shape[-1])
+    first = value[0] if isinstance(value, Sequence) and value else None
+    return len(first) if isinstance(first, Sequence) else len(value) if first is not None else None
+
+
+def _generated(value: Any) -> tuple[Any, Any, Any]:
+    """Return the finish reason of a completion and its tokens, of the prompt and generated.
+
+    They are where LangChain has them (``ChatResult``), or in the server's answer
+    that LlamaIndex has as ``raw``. Tokens of engines are told apart, see ``TokensUsed``.
+    """
+    generations = read_safely(value, "generations")
+    if isinstance(generations, list) and len(generations) == 1:
+        said = read_safely(generations[0], "generation_info") or {}
+        value = read_safely(generations[0], "message")
+        said = {**(read_safely(value, "response_metadata") or {}), **said}
+        usage = read_safely(value, "usage_metadata") or {}
+        reason = said.get("finish_reason") or said.get("stop_reason")
+        return reason, usage.get("input_tokens"), usage.get("output_tokens")
+    raw = read_safely(value, "raw")
+    choices, counts = read_safely(raw, "choices"), read_safely(raw, "usage")
+    if isinstance(choices, list) and len(choices) == 1:
+        reason = read_safely(choices[0], "finish_reason")
+        return (
+            reason,
+            read_safely(counts, "prompt_tokens"),
+            read_safely(counts, "completion_tokens"),
+        )
+    return read_safely(value, "finish_reason"), None, None

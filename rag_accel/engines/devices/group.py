@@ -404,7 +404,8 @@ class DeviceGroup(PartsEngine[str, MemberJob, JobReport]):
 
     def _part(self, piece: WorkPiece) -> Part:
         job = self._jobs[piece.work]
-        return Part(tuple(job.texts[at] for at in piece.positions), job.role)
+        texts = tuple(job.texts[at] for at in piece.positions)
+        return Part(texts, job.role, job.request.trace)
 
     def _bind_during_step(self) -> None:
         """Bind on a member's thread: a waiting step may have to wake sooner."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,16 +14,18 @@ from rag_accel.engines.devices.members import ROLES, AbortableMember, Interrupti
 from rag_accel.engines.devices.plan import MemberBatch
 from rag_accel.engines.embedding.checked_vectors import Vector
 from rag_accel.engines.embedding.sentence_encoder import Role
+from rag_accel.telemetry.spans import sending_trace
 
 if TYPE_CHECKING:
     from rag_accel.engines.devices.group import DeviceGroup
 
 
 class Part(NamedTuple):
-    """The texts of one piece, in the order of its positions, and what they are."""
+    """The texts of one piece, in the order of its positions, what they are, and their trace."""
 
     texts: tuple[str, ...]
     role: Role
+    trace: Mapping[str, str] | None = None
 
 
 class Task(NamedTuple):
@@ -158,7 +161,10 @@ class MemberWorker:
             texts = [text for at in places for text in task.parts[at].texts]
             if not texts:
                 continue
-            vectors = self._vectors(texts, role, task.batch.threads)
+            trace = task.parts[places[0]].trace
+            is_shared = any(task.parts[at].trace != trace for at in places)  # then nobody's
+            with sending_trace(None if is_shared else trace):
+                vectors = self._vectors(texts, role, task.batch.threads)
             start = 0
             for at in places:
                 stop = start + len(task.parts[at].texts)

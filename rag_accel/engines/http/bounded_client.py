@@ -15,6 +15,7 @@ from openai import APIConnectionError, AsyncOpenAI, OpenAIError
 
 from rag_accel.engine_api.transient import RetryBudget
 from rag_accel.engines.http.options import RemoteOptions
+from rag_accel.telemetry.spans import trace_headers
 
 _EXCERPT_BYTES = 64 * 1024
 _END_MARK = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
@@ -97,6 +98,9 @@ class BoundedHttpClient(httpx2.AsyncClient):
 
         Raises HttpFault, and ``httpx2.RequestError`` if there was or is no connection any more.
         """
+        headers = trace_headers.get() or {}
+        if not any(name in request.headers for name in headers):  # a tracer's own stay
+            request.headers.update(headers)
         with _final_faults():
             encoded = await super().send(request, stream=True, **how)
         if self._on_refusal is not None and encoded.status_code in (429, 503):

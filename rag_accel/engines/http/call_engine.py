@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ from rag_accel.engine_api import EngineOutput, EngineProfile, EngineRequest, Out
 from rag_accel.engines.bases import OutboxEngine
 from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.errors import RagAccelError
+from rag_accel.telemetry.spans import sending_trace
 
 CallT = TypeVar("CallT")
 
@@ -22,6 +23,7 @@ class HttpJob(Generic[CallT]):
 
     id: WorkId
     call: CallT
+    trace: Mapping[str, str] | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -74,7 +76,7 @@ class HttpCallEngine(OutboxEngine[HttpJob[CallT], _Report[CallT]], Generic[CallT
         self._thread.close()
 
     def _job(self, request: EngineRequest) -> HttpJob[CallT]:
-        return HttpJob(request.id, self._call_of(request))
+        return HttpJob(request.id, self._call_of(request), request.trace)
 
     def _start(self, jobs: Sequence[HttpJob[CallT]]) -> None:
         self._thread.start()
@@ -104,7 +106,8 @@ class HttpCallEngine(OutboxEngine[HttpJob[CallT], _Report[CallT]], Generic[CallT
 
         try:
             async with self._slots:
-                output = await self._answer(job.call, emit)
+                with sending_trace(job.trace):
+                    output = await self._answer(job.call, emit)
         except RagAccelError as exc:
             self._report(job, "error", error=exc)
         except BaseException as exc:

@@ -19,13 +19,14 @@ from rag_accel.scheduler.driver.leaf import (
 )
 from rag_accel.scheduler.driver.loop import Driver
 from rag_accel.scheduler.driver.outcomes import Result, error_for
-from rag_accel.scheduler.driver.worker import EngineWorker
+from rag_accel.scheduler.driver.worker import Check, EngineWorker
 
 __all__ = [
     "AsyncLeaf",
     "AsyncStreamLeaf",
     "BegunCall",
     "BegunWork",
+    "Check",
     "Driver",
     "EngineWorker",
     "GraphClient",

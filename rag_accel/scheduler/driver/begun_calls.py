@@ -56,8 +56,8 @@ class BegunCall:
         "_ended_at",
         "_engine",
         "_kind",
-        "_name",
         "_request",
+        "name",
     )
 
     def __init__(
@@ -72,7 +72,7 @@ class BegunCall:
     ) -> None:
         self._calls = calls
         self._request = request
-        self._name = name
+        self.name = name
         self._engine = engine
         self._kind = kind
         self._arrived_at = arrived_at
@@ -96,7 +96,7 @@ class BegunCall:
         self._ended_at = calls.now()
         made = CallMade(
             self._request,
-            self._name,
+            self.name,
             self._engine,
             self._kind,
             self._arrived_at,

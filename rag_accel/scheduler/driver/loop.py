@@ -108,7 +108,8 @@ class Driver:
         hint_failed: Callable[[EngineName | None], None] = lambda name: None,
     ) -> None:
         self._clock = clock or MonotonicClock()
-        self._check = check
+        #: of engines that join from now on
+        self.check = check
         self._handler = EventHandler(options, self._clock, observer)
         self._turns = Turns(self._handler, self._clock)
         self._calls = BegunCalls(self._clock.now, self._turns.mailbox)
@@ -152,7 +153,7 @@ class Driver:
             )
         key = self._names.claim(name)
         worker = EngineWorker(
-            key, engine, self._report_step, self._pass_partial, self._check, self._engine_ended
+            key, engine, self._report_step, self._pass_partial, self.check, self._engine_ended
         )
         self._worker_threads.add(worker.thread)
         self._put(_owned_engine_added(key, profile), worker)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -20,6 +22,7 @@ from rag_accel.engine_api import EngineRequest, PrimitiveKind, StepBudget, TextB
 from rag_accel.engines import RemoteMember, RemoteOptions
 from rag_accel.engines.devices.group import DeviceGroup
 from rag_accel.engines.devices.members import Member
+from rag_accel.engines.http.bounded_client import BoundedHttpClient
 from rag_accel.errors import (
     ConfigError,
     EngineError,
@@ -28,6 +31,7 @@ from rag_accel.errors import (
     MemberPausedError,
     RemoteEngineError,
 )
+from rag_accel.telemetry.spans import sending_trace
 
 KEY = "sk-very-secret-0123456789"
 URL = "http://server.test/v1"
@@ -274,3 +278,44 @@ def test_a_server_of_another_model_stays_out_and_its_thread_ends() -> None:
         assert [one.name for one in left if one.name.startswith("rag-accel")] == []
     finally:
         group.close()
+
+
+HEADERS = {"traceparent": f"00-{1:032x}-{2:016x}-01"}
+
+
+@pytest.mark.parametrize(
+    ("others", "sent"), [(HEADERS, HEADERS["traceparent"]), (None, None)], ids=["one", "several"]
+)
+def test_a_call_for_one_trace_joins_it(others: Any, sent: str | None) -> None:
+    seen: list[str | None] = []
+
+    def respond(asked: httpx2.Request) -> httpx2.Response:
+        seen.append(asked.headers.get("traceparent"))
+        texts = json.loads(asked.content)["input"]
+        return httpx2.Response(200, json=rows(*([1.0, 2.0] for _ in texts)))
+
+    group = DeviceGroup([RemoteMember(URL, "m", transport=httpx2.MockTransport(respond))])
+    asked = replace(request("a", "one"), trace=HEADERS), replace(request("b", "two"), trace=others)
+    group.submit(asked)
+    ended = 0
+    while ended < 2:
+        ended += len(group.step(StepBudget(1.0)))
+    group.close()
+    assert seen[-1] == sent
+
+
+def test_a_tracers_header_stays() -> None:
+    seen: list[str] = []
+
+    def respond(asked: httpx2.Request) -> httpx2.Response:
+        seen.append(asked.headers["traceparent"])
+        return httpx2.Response(200)
+
+    async def main() -> None:
+        async with BoundedHttpClient(RemoteOptions(), httpx2.MockTransport(respond)) as client:
+            with sending_trace(HEADERS):
+                await client.get(URL, headers={"traceparent": "theirs"})
+                await client.get(URL)
+
+    asyncio.run(main())
+    assert seen == ["theirs", HEADERS["traceparent"]]
