@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_accel.cli.corpus import read_corpus, read_messages, read_text
 from rag_accel.cli.fill_endpoint import fill_endpoint, refuse_unfit
+from rag_accel.cli.progress import show_progress
 from rag_accel.errors import ConfigError
 
 if TYPE_CHECKING:
     from rag_accel.engine_api import Message
-    from rag_accel.engines.llm.local.prefill.filling import FillReport, Progress
+    from rag_accel.engines.llm.local.prefill.filling import FillReport
 
 #: Options of the command that ``FillOptions`` has by the same names.
 _BOUNDS = (
@@ -27,8 +26,6 @@ _BOUNDS = (
     "pool_bytes",
     "disk_bytes",
 )
-#: A line of progress stands for at least this share of all.
-_LINES = 20
 _SHOWN = 60
 
 
@@ -82,7 +79,7 @@ def add_fill_verb(verbs: Any) -> None:
 
 def _fill(arguments: argparse.Namespace) -> int:
     if arguments.endpoint is not None:
-        return fill_endpoint(arguments, _prompt(arguments), _progress())
+        return fill_endpoint(arguments, _prompt(arguments), show_progress("state"))
     refuse_unfit(arguments, "without --endpoint", ("api_key_env", "concurrency"))
     if arguments.folder is None or arguments.model is None:
         raise ConfigError(
@@ -106,7 +103,7 @@ def _fill(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         template=template,
         embed=load_embedder(arguments.embedder) if options.neighbours else None,
-        progress=_progress(),
+        progress=show_progress("state"),
     )
     print("\n".join(_lines(report)))
     return 0
@@ -144,34 +141,6 @@ def load_embedder(name: str | None) -> Callable[[Sequence[str]], Any]:
         return model.encode(list(texts), show_progress_bar=False, convert_to_numpy=True)
 
     return embed
-
-
-def _progress() -> Progress:
-    """Return a display of progress: a bar, or lines where there is no terminal or tqdm."""
-    try:
-        tqdm = importlib.import_module("tqdm").tqdm if sys.stderr.isatty() else None
-    except ImportError:
-        tqdm = None
-    return _bar(tqdm) if tqdm is not None else _print_line
-
-
-def _print_line(done: int, total: int) -> None:
-    step = max(1, total // _LINES)
-    if not total or done == total or done % step == 0:
-        print(f"{done} of {total} states", file=sys.stderr, flush=True)
-
-
-def _bar(tqdm: Any) -> Progress:
-    bars: list[Any] = []
-
-    def show(done: int, total: int) -> None:
-        if not bars:
-            bars.append(tqdm(total=total, unit="state"))
-        bars[0].update(done - bars[0].n)
-        if done == total:
-            bars[0].close()
-
-    return show
 
 
 def _lines(report: FillReport) -> list[str]:
