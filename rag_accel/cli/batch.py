@@ -12,13 +12,14 @@ import hashlib
 import inspect
 import json
 import math
+import operator
 import os
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from typing import Any, NoReturn
 from rag_accel.accelerator import Accelerator
 from rag_accel.cli.automatic import imported_integrations
 from rag_accel.cli.corpus import read_text
-from rag_accel.cli.progress import Progress, show_progress
+from rag_accel.cli.progress import show_progress
 from rag_accel.config import Options
 from rag_accel.errors import ConfigError
 from rag_accel.leaves.request_threads import request_threads
@@ -39,7 +40,7 @@ from rag_accel.system.files import held_lock, replaced_file
 
 _CONCURRENCY, _MOST_CONCURRENCY = 32, 1024
 #: of an error's message, in characters
-_MESSAGE = 2000
+_MESSAGE, _SHOWN = 2000, 200
 _HEAD = b'{"row": '
 
 _BAD_FILE, _FILE = "this is no file of results", "one that this command wrote, or a new one"
@@ -48,7 +49,8 @@ _BAD_INPUT = "the program does not take such a row"
 
 _AGAIN = "run the same command again: finished rows are not repeated"
 
-Ask = Callable[[Any], Awaitable[Any]]
+_Ask = Callable[[Any], Awaitable[Any]]
+_Count = Callable[[], tuple[int, int]]
 
 
 def add_batch_command(commands: Any) -> None:
@@ -73,27 +75,31 @@ def _batch(arguments: argparse.Namespace) -> int:
         valid = f"from 1 to {_MOST_CONCURRENCY}"
         _refuse("option out of range", "--concurrency", arguments.concurrency, valid)
     prices = None if arguments.price is None else _prices(arguments.price)
-    rows = read_rows(arguments.rows, arguments.input)
+    rows, counts = read_rows(arguments.rows, arguments.input), list[_Count]()
     began = time.monotonic()
     with ExitStack() as stack:
         results = stack.enter_context(open_results(arguments.out, rows))
-        report = Report(results, results.num_done)
-        if not results.pending:
-            print(report.text(len(rows.values), 0.0, (0, 0), prices))
-            return 0
-        target = find_target(arguments.object, arguments.accelerator, takes_functions=True)
-        ask = stack.enter_context(_asking(target, rows, arguments.namespace))
-        counts = [stack.enter_context(it.counted_tokens()) for it in imported_integrations()]
-        progress = show_progress("row")
-        try:
-            asyncio.run(_run(ask, rows, report, arguments.concurrency, progress))
-        except KeyboardInterrupt:
-            print(f"stopped; {results.num_done} rows have results: {_AGAIN}", file=sys.stderr)
-            raise
+        before = results.num_done
+        if results.pending:
+            target = find_target(arguments.object, arguments.accelerator, takes_functions=True)
+            ask = stack.enter_context(_asking(target, rows, arguments.namespace))
+            counts = [stack.enter_context(it.counted_tokens()) for it in imported_integrations()]
+            try:
+                asyncio.run(_run(ask, rows, results, arguments.concurrency))
+            except KeyboardInterrupt:
+                print(f"stopped; {results.num_done} rows have results: {_AGAIN}", file=sys.stderr)
+                raise
         tokens = [sum(each) for each in zip((0, 0), *(count() for count in counts), strict=True)]
-    seconds = time.monotonic() - began
-    print(report.text(len(rows.values), seconds, (tokens[0], tokens[1]), prices))
-    return 1 if report.failed else 0
+    told = f"{len(rows.values)} rows: {results.num_done} done, {before} of them before"
+    print(f"{told}, {results.num_failed} failed, in {time.monotonic() - began:.1f} s")
+    if any(tokens):
+        print(f"{tokens[0]} tokens in, {tokens[1]} out, as the models report them")
+    if prices is not None:
+        money = sum(map(operator.mul, tokens, prices)) / 1e6
+        print(f"{money:.4f} for them, at {arguments.price} a million")
+    if results.num_failed:
+        print(f"first, {results.first_error}; {_AGAIN}, failed ones are")
+    return 1 if results.num_failed else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +195,16 @@ class Results:
         descriptor: of the file, which is open.
         num_done: rows that have a result, none of them an error.
         pending: the rows without one, by the digest of their input.
+        num_failed: rows that ended with an error, now.
+        first_error: the first of these errors.
     """
 
     path: Path
     descriptor: int
     num_done: int
     pending: dict[str, list[int]]
+    num_failed: int = 0
+    first_error: str = ""
 
     def write(self, numbers: Sequence[int], digest: str, outcome: Mapping[str, Any]) -> None:
         """Append a line for each of these rows, all with one outcome.
@@ -213,7 +223,13 @@ class Results:
             written = sum(map(len, lines)) - len(left)
             os.ftruncate(self.descriptor, os.fstat(self.descriptor).st_size - written)
             raise _unwritable(self.path, error) from error
-        self.num_done += 0 if "error" in outcome else len(numbers)
+        error = outcome.get("error")
+        if error is None:
+            self.num_done += len(numbers)
+            return
+        self.num_failed += len(numbers)
+        said = f"row {numbers[0]}: {error['class']}: {error['message'][:_SHOWN]}"
+        self.first_error = self.first_error or said.encode(errors="replace").decode()
 
 
 def _rest_of(digest: str, outcome: Mapping[str, Any]) -> bytes:
@@ -313,7 +329,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 @contextmanager
-def _asking(target: ServingTarget, rows: Rows, namespace: str | None) -> Iterator[Ask]:
+def _asking(target: ServingTarget, rows: Rows, namespace: str | None) -> Iterator[_Ask]:
     """Give what answers a row, accelerated until the block ends."""
     if inspect.isroutine(target.obj) or isinstance(target.obj, partial):
         with target.accelerator or Accelerator() as accelerator, ExitStack() as stack:
@@ -349,7 +365,7 @@ def _tenants(target: ServingTarget, rows: Rows, namespace: str) -> ServedTenants
     return tenants
 
 
-def _asker(served: Served, rows: Rows) -> Ask:
+def _asker(served: Served, rows: Rows) -> _Ask:
     if isinstance(served, ServedEmbedder):
         return partial(_embed, served)
     for number, value in rows.values.items():
@@ -388,10 +404,9 @@ async def _call(function: Callable[[Any], Any], value: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-async def _run(ask: Ask, rows: Rows, report: Report, concurrency: int, progress: Progress) -> None:
-    results = report.results
+async def _run(ask: _Ask, rows: Rows, results: Results, concurrency: int) -> None:
     asyncio.get_running_loop().set_default_executor(SyncSteps(concurrency))
-    groups = list(results.pending.items())
+    groups, progress = list(results.pending.items()), show_progress("row")
     places = in_order([rows.values[numbers[0]] for _, numbers in groups])
     todo = iter([groups[place] for place in places])
     progress(results.num_done, len(rows.values))
@@ -399,15 +414,13 @@ async def _run(ask: Ask, rows: Rows, report: Report, concurrency: int, progress:
     async def work() -> None:
         for digest, numbers in todo:
             request_threads.set(RequestSteps())
-            outcome = await _outcome(ask, rows.values[numbers[0]])
-            results.write(numbers, digest, outcome)
-            report.note(numbers, outcome)
-            progress(results.num_done + report.failed, len(rows.values))
+            results.write(numbers, digest, await _outcome(ask, rows.values[numbers[0]]))
+            progress(results.num_done + results.num_failed, len(rows.values))
 
     await asyncio.gather(*(work() for _ in range(min(concurrency, len(groups)))))
 
 
-async def _outcome(ask: Ask, value: Any) -> dict[str, Any]:
+async def _outcome(ask: _Ask, value: Any) -> dict[str, Any]:
     """Return a program's output as JSON, or what it raised, which ends only its row."""
     try:
         return {"output": as_json(await ask(value))}
@@ -418,63 +431,5 @@ async def _outcome(ask: Ask, value: Any) -> dict[str, Any]:
         raised: BaseException = error
     except (Exception, SystemExit) as error:
         raised = error
-    kind = type(raised)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else _full_name(kind)
+    name = f"{type(raised).__module__}.{type(raised).__qualname__}".removeprefix("builtins.")
     return {"error": {"class": name, "message": str(raised)[:_MESSAGE]}}
-
-
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-@dataclass(slots=True)
-class Report:
-    """The rows of a run.
-
-    Args:
-        results: of all rows.
-        before: rows that were finished before it.
-        failed: rows that ended with an error.
-        first_error: the first of these.
-    """
-
-    results: Results
-    before: int
-    failed: int = 0
-    first_error: str = field(default="")
-
-    def note(self, numbers: Sequence[int], outcome: Mapping[str, Any]) -> None:
-        error = outcome.get("error")
-        if error is not None:
-            self.failed += len(numbers)
-            said = f"row {numbers[0]}: {error['class']}: {error['message'][:200]}"
-            self.first_error = self.first_error or said
-
-    def text(
-        self,
-        rows: int,
-        seconds: float,
-        tokens: tuple[int, int],
-        prices: tuple[float, float] | None,
-    ) -> str:
-        """Return the lines that end a run.
-
-        Args:
-            rows: of the file.
-            seconds: of this run.
-            tokens: in and out, as far as models report them.
-            prices: of a million of them.
-        """
-        before = f", {self.before} of them before" if self.before else ""
-        done = self.results.num_done
-        lines = [f"{rows} rows: {done} done{before}, {self.failed} failed, in {seconds:.1f} s"]
-        if any(tokens):
-            lines.append(f"{tokens[0]} tokens in, {tokens[1]} out, as the models report them")
-            if prices is not None:
-                money = sum(a * b for a, b in zip(tokens, prices, strict=True)) / 1e6
-                lines.append(f"{money:.4f} for them, at {prices[0]:g},{prices[1]:g} a million")
-        elif prices is not None:
-            lines.append("no price: no model reported tokens")
-        if self.failed:
-            lines.append(f"first, {self.first_error}; {_AGAIN}, failed ones are")
-        return "\n".join(lines)
