@@ -1,6 +1,6 @@
 """``rag-accel batch``: a program over the rows of a file, accelerated, each row once.
 
-Results are lines of a file of their own, written whole as their rows end. A line has the digest of
+BatchResults are lines of a file of their own, written whole as their rows end. A line has the digest of
 its input, by which a later run knows which rows it need not run again.
 """
 
@@ -103,7 +103,7 @@ def _batch(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchRows:
     """The rows of a file.
 
     Args:
@@ -117,7 +117,7 @@ class Rows:
     digests: Mapping[int, str]
 
 
-def read_rows(path: Path, name: str | None = None) -> Rows:
+def read_rows(path: Path, name: str | None = None) -> BatchRows:
     """Return the rows of a file.
 
     Args:
@@ -140,7 +140,7 @@ def read_rows(path: Path, name: str | None = None) -> Rows:
         values[number] = value if name is None else value[name]
     if not values:
         _refuse("there are no rows", str(path), "nothing", _ROWS)
-    return Rows(path, values, {number: _digest(value) for number, value in values.items()})
+    return BatchRows(path, values, {number: _digest(value) for number, value in values.items()})
 
 
 def _no_number(name: str) -> NoReturn:
@@ -187,7 +187,7 @@ def _text(value: Any) -> str:
 
 
 @dataclass(slots=True)
-class Results:
+class BatchResults:
     """The results of rows in a file that this process alone writes.
 
     Args:
@@ -241,7 +241,7 @@ def _rest_of(digest: str, outcome: Mapping[str, Any]) -> bytes:
 
 
 @contextmanager
-def open_results(path: Path, rows: Rows) -> Iterator[Results]:
+def open_results(path: Path, rows: BatchRows) -> Iterator[BatchResults]:
     """Give the results of rows, of which the file keeps those that are finished.
 
     Lines of errors, a line that a killed process has torn, and earlier lines of a row go.
@@ -274,10 +274,10 @@ def open_results(path: Path, rows: Rows) -> Iterator[Results]:
         for number, digest in rows.digests.items():
             if number not in kept:
                 pending[digest].append(number)
-        yield Results(path, descriptor, len(kept), pending)
+        yield BatchResults(path, descriptor, len(kept), pending)
 
 
-def _finished(path: Path, lines: Sequence[bytes], rows: Rows) -> dict[int, bytes]:
+def _finished(path: Path, lines: Sequence[bytes], rows: BatchRows) -> dict[int, bytes]:
     """Return the lines of rows that are finished, each with its newline, by row."""
     kept = dict[int, bytes]()
     *whole, torn = lines
@@ -302,7 +302,7 @@ def _finished(path: Path, lines: Sequence[bytes], rows: Rows) -> dict[int, bytes
     return kept
 
 
-def _copy_equal(kept: dict[int, bytes], rows: Rows) -> None:
+def _copy_equal(kept: dict[int, bytes], rows: BatchRows) -> None:
     """Give rows that came later the results of equal rows."""
     known = {rows.digests[number]: line for number, line in kept.items()}
     for number, digest in rows.digests.items():
@@ -329,7 +329,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 @contextmanager
-def _asking(target: ServingTarget, rows: Rows, namespace: str | None) -> Iterator[_Ask]:
+def _asking(target: ServingTarget, rows: BatchRows, namespace: str | None) -> Iterator[_Ask]:
     """Give what answers a row, accelerated until the block ends."""
     if inspect.isroutine(target.obj) or isinstance(target.obj, partial):
         with target.accelerator or Accelerator() as accelerator, ExitStack() as stack:
@@ -346,7 +346,7 @@ def _asking(target: ServingTarget, rows: Rows, namespace: str | None) -> Iterato
         tenants.close()
 
 
-def _tenants(target: ServingTarget, rows: Rows, namespace: str) -> ServedTenants:
+def _tenants(target: ServingTarget, rows: BatchRows, namespace: str) -> ServedTenants:
     tenants = ServedTenants(target, on_full="wait")
     try:
         tenants.add((namespace,))
@@ -365,7 +365,7 @@ def _tenants(target: ServingTarget, rows: Rows, namespace: str) -> ServedTenants
     return tenants
 
 
-def _asker(served: Served, rows: Rows) -> _Ask:
+def _asker(served: Served, rows: BatchRows) -> _Ask:
     if isinstance(served, ServedEmbedder):
         return partial(_embed, served)
     for number, value in rows.values.items():
@@ -404,7 +404,7 @@ async def _call(function: Callable[[Any], Any], value: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-async def _run(ask: _Ask, rows: Rows, results: Results, concurrency: int) -> None:
+async def _run(ask: _Ask, rows: BatchRows, results: BatchResults, concurrency: int) -> None:
     asyncio.get_running_loop().set_default_executor(SyncSteps(concurrency))
     groups, progress = list(results.pending.items()), show_progress("row")
     places = in_order([rows.values[numbers[0]] for _, numbers in groups])
