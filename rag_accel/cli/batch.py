@@ -1,6 +1,6 @@
 """``rag-accel batch``: a program over the rows of a file, accelerated, each row once.
 
-BatchResults are lines of a file of their own, written whole as their rows end. A line has the digest of
+Results are lines of a file of their own, written whole as their rows end. A line has the digest of
 its input, by which a later run knows which rows it need not run again.
 """
 
