@@ -117,7 +117,7 @@ def _pool(plain: Any) -> Iterator[Embed]:
         else:
             os.environ["OMP_NUM_THREADS"] = before
     try:
-        yield lambda texts: model.encode(texts, pool=pool)
+        yield lambda texts: model.encode(texts, pool=pool, show_progress_bar=False)
     finally:
         model.stop_multi_process_pool(pool)
 
