@@ -408,6 +408,18 @@ RAISES = (
         "lists of notebooks and pages in the README",
         {"tests": 200},
     ),
+    *_raises(
+        "rag-accel batch runs a program over the rows of a file and goes on where it stopped",
+        "loops around programs, two displays of progress, and two searches for integrations",
+        {
+            "bench": 150,
+            "integrations/llama_index_rag_accel": 100,
+            "rag_accel/cli": 500,
+            "rag_accel/interception": 50,
+            "rag_accel/serving": 50,
+            "tests": 500,
+        },
+    ),
 )
 
 

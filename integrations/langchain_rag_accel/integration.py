@@ -27,4 +27,5 @@ INTEGRATION = Integration(
         "RagAccelRetriever": "components.retrievers",
         "RagAccelVectorStore": "components.vectorstores",
     },
+    tokens="langchain_rag_accel.token_counts:counted_tokens",
 )

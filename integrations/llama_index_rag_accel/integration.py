@@ -17,4 +17,5 @@ INTEGRATION = Integration(
         "RagAccelRetriever": "components.retrievers",
         "RagAccelVectorStore": "components.vector_stores",
     },
+    tokens="llama_index_rag_accel.token_counts:counted_tokens",
 )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rag_accel.cli.batch import add_batch_command
 from rag_accel.cli.cache import add_cache_command
 from rag_accel.cli.check import add_check_command
 from rag_accel.cli.corpus_searches import add_corpus_command
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_corpus_command(commands)
     add_tune_command(commands)
     add_serve_command(commands)
+    add_batch_command(commands)
     run = commands.add_parser(
         RUN, help="run a Python program with what it uses accelerated: run SCRIPT|-m MODULE ..."
     )

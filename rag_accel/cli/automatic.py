@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+
 from rag_accel.errors import ConfigError
+from rag_accel.interception.integration import Integration
 from rag_accel.registry import automatic_registry
 
 #: the module with whose import an integration is switched on, where it is not named like it
@@ -52,3 +57,15 @@ def switch_on(module: str, *, is_program: bool = False) -> None:
 
 def module_of(name: str) -> str:
     return _MODULES.get(name, name)
+
+
+def imported_integrations() -> Iterator[Integration]:
+    """Yield the integrations of the frameworks that are imported and understood."""
+    registry = automatic_registry()
+    for name in registry.names():
+        if module_of(name) not in sys.modules:
+            continue
+        package = registry.origin(name).partition(": ")[2].partition(".")[0]
+        found: Integration = importlib.import_module(f"{package}.integration").INTEGRATION
+        if found.missing() is None:
+            yield found

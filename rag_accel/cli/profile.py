@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.cli.automatic import module_of
+from rag_accel.cli.automatic import imported_integrations
 from rag_accel.cli.corpus import VALID_QUESTIONS, read_questions
 from rag_accel.engines.http.loop_thread import LoopThread
 from rag_accel.errors import ConfigError
@@ -232,16 +230,9 @@ def profile_program(
 
 def _accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, Any, str]:
     """Return a program's integration, the program accelerated, and the method that answers."""
-    registry = automatic_registry()
     names = (*_METHODS, *(f"a{name}" for name in _METHODS))
     form = next((name for name in names if callable(getattr(program, name, None))), "")
-    for name in registry.names() if form else ():
-        if module_of(name) not in sys.modules:
-            continue
-        package = registry.origin(name).partition(": ")[2].partition(".")[0]
-        found: Integration = importlib.import_module(f"{package}.integration").INTEGRATION
-        if found.missing() is not None:
-            continue
+    for found in imported_integrations() if form else ():
         if is_scheduled(type(program)) or found.loaded.program_of(program) is not None:
             raise ConfigError(
                 "the program is accelerated already, so that it cannot be run as it is",
@@ -250,10 +241,11 @@ def _accelerated(program: Any, accelerator: Accelerator) -> tuple[Integration, A
             )
         if (fast := found.loaded.made(program, accelerator)) is not None:
             return found, fast, form
+    known = ", ".join(automatic_registry().names())
     raise ConfigError(
         "this is no program",
         found=f"{type(program).__module__}.{type(program).__qualname__}",
-        valid=f"of {', '.join(registry.names())}, with a method {', '.join(_METHODS)} or async one",
+        valid=f"of {known}, with a method {', '.join(_METHODS)} or async one",
         hint="of a RAGraph, Accelerator.profile() tells where its time went",
     )
 

@@ -11,7 +11,7 @@ import importlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from importlib import metadata
@@ -130,6 +130,8 @@ class Integration:
         required: the methods by the full name of their class without which it is not, either.
         components: the classes of the package that need more than the framework, each with the
             module of the package that defines it; imported when first asked for.
+        tokens: a context manager, as ``module:NAME``, that counts what the framework's models
+            report in its context, and gives a function that returns the tokens in and out.
     """
 
     name: str
@@ -141,6 +143,7 @@ class Integration:
     roots: tuple[str, ...]
     required: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     components: Mapping[str, str] = field(default_factory=dict[str, str])
+    tokens: str = ""
 
     def __reduce__(self) -> Any:
         return _integration_of, (self.package,)
@@ -243,9 +246,12 @@ class Integration:
         Raises:
             ImportError: the framework, or what it needs, is not there.
         """
-        module, _, name = self.acceleration.partition(":")
-        found = getattr(importlib.import_module(module), name)
+        found = _named(self.acceleration)
         return Acceleration.of(found) if isinstance(found, Framework) else found
+
+    def counted_tokens(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
+        """Return what counts the tokens that models report, none where they report nothing."""
+        return _named(self.tokens)() if self.tokens else nullcontext(lambda: (0, 0))
 
     def missing(self) -> str | None:
         """Return what the framework lacks, so that nothing of it is accelerated; None if nothing.
@@ -324,6 +330,11 @@ class Integration:
             *(consequence, self.distribution, metadata.version(self.distribution), lacking),
             self.extra,
         )
+
+
+def _named(spec: str) -> Any:
+    module, _, name = spec.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _integration_of(package: str) -> Integration:

@@ -42,7 +42,11 @@ class ServingTarget:
 
 
 def find_target(
-    spec: str, accelerator_spec: str | None = None, model_name: str | None = None
+    spec: str,
+    accelerator_spec: str | None = None,
+    model_name: str | None = None,
+    *,
+    takes_functions: bool = False,
 ) -> ServingTarget:
     """Import what a command names; the working directory is searched first.
 
@@ -50,12 +54,18 @@ def find_target(
     tenant, and a pair is an object with its accelerator. Exceptions of the imported module pass
     through.
 
+    Args:
+        spec: such as ``app:chain``.
+        accelerator_spec: the same of an accelerator.
+        model_name: what clients call it; by default the name, or the module of a function.
+        takes_functions: a function of one other argument is an object itself.
+
     Raises:
         ConfigError: there is no such module or name, or it is not what it should be.
     """
     found, make = _find(spec), None
     module, _, own = spec.rpartition(":")
-    if inspect.isfunction(found):
+    if inspect.isfunction(found) and not (takes_functions and _takes_one(found)):
         own = module.rpartition(".")[2]  # the function's name says how it is made
         if _arguments(spec, found) == [_NAMESPACE]:
             found, make = None, found
@@ -112,14 +122,23 @@ def _find(spec: str) -> Any:
         ) from None
 
 
-def _arguments(spec: str, factory: Any) -> list[str]:
-    """Return the arguments that a function needs: none, or the namespace."""
-    required = [
+def _takes_one(function: Any) -> bool:
+    required = _required(function)
+    return len(required) == 1 and required != [_NAMESPACE]
+
+
+def _required(function: Any) -> list[str]:
+    return [
         parameter.name
-        for parameter in inspect.signature(factory).parameters.values()
+        for parameter in inspect.signature(function).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
+
+
+def _arguments(spec: str, factory: Any) -> list[str]:
+    """Return the arguments that a function needs: none, or the namespace."""
+    required = _required(factory)
     if required not in ([], [_NAMESPACE]) or inspect.iscoroutinefunction(factory):
         raise ConfigError(
             "a function that makes the object takes no argument, or namespace, and is not async",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_accel.accelerator import Accelerator
-from rag_accel.config import Options
+from rag_accel.config import OnFull, Options
 from rag_accel.errors import ClosedError, ConfigError
 from rag_accel.registry import Registry, served_registry
 from rag_accel.serving.native import serve_native
@@ -60,6 +60,8 @@ class ServedTenants:
         target: the object.
         inputs: the names that a client may set; None if the command names none.
         plain: leave the object as it is.
+        on_full: of the accelerators made here; a new request that an embedder would answer too
+            late is refused by default, not held.
         registry: the factories; by default the installed ones.
     """
 
@@ -69,10 +71,12 @@ class ServedTenants:
         *,
         inputs: tuple[str, ...] | None = None,
         plain: bool = False,
+        on_full: OnFull = "raise",
         registry: Registry[Any] | None = None,
     ) -> None:
         self.name = target.name
         self._target, self._inputs, self._plain = target, inputs, plain
+        self._on_full: OnFull = on_full
         self._registry = registry or served_registry()
         self._served: dict[str, Served] = {}
         #: what is closed with a tenant
@@ -150,8 +154,8 @@ class ServedTenants:
             raise ConfigError(
                 "the accelerator is closed", where=self.name, found=f"tenant {namespace!r}"
             )
-        # A new request that an embedder would answer too late is refused, not held.
-        on = given or Accelerator(options=Options.load(namespace=namespace, on_full="raise"))
+        options = Options.load(namespace=namespace, on_full=self._on_full)
+        on = given or Accelerator(options=options)
         if given is None or self._target.make is not None:
             made.accelerators[namespace] = on  # made for this tenant alone
         terms = ServingTerms(on, self._inputs, self._plain)

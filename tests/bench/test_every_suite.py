@@ -36,6 +36,7 @@ from bench.suites import (
     endpoints,
     graph_cache,
     graph_ttft,
+    ingestion,
     kv_fidelity,
     kv_sustained,
     kv_ttft,
@@ -158,6 +159,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
         graph_ttft.Sizes(SHAPE, 3000, 30, 2, 4, 1, ("torch",), 1, 6, 5, 2, 2, 0.5, 2, 3, 1),
         given.folder,
     ),
+    "ingestion": lambda _: ingestion.run(True, ingestion.Sizes(documents=12, turns=1)),
     "kv_fidelity": _kv_fidelity,
     "kv_sustained": lambda _: kv_sustained.run(
         True, kv_sustained.Sizes(texts=40, prompts=120, tokens=(8, 32), shares=(1.0, 0.5))

@@ -51,6 +51,7 @@ class LimitedServer(LoopbackServer):
         answer_s: seconds an answer takes.
         retry_after: whether a refusal says when the next token comes.
         script: decides before the rate.
+        say: returns the text that answers another.
 
     Attributes:
         texts: the text of each call, refused ones too, as they came.
@@ -69,8 +70,10 @@ class LimitedServer(LoopbackServer):
         answer_s: float = 0.0,
         retry_after: bool = False,
         script: Script | None = None,
+        say: Callable[[str], str] = "re: {}".format,
     ) -> None:
         super().__init__()
+        self._say = say
         self._rate, self._answer_s, self._retry_after = rate, answer_s, retry_after
         self._script = script
         self._tokens, self._counted_at = float(rate.burst if rate else 0), time.monotonic()
@@ -99,7 +102,7 @@ class LimitedServer(LoopbackServer):
             return _refusal(answer)
         if body.get("stream"):
             return await self._stream(request, text, answer)
-        message = {"role": "assistant", "content": f"re: {text}"}
+        message = {"role": "assistant", "content": self._say(text)}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         said = {**_head("chat.completion"), "choices": choices}
         return web.json_response(said, headers=answer.headers)
