@@ -406,7 +406,7 @@ RAISES = (
     *_raises(
         "the programs of the guides run as printed, and the container's command serves",
         "lists of notebooks and pages in the README",
-        {"tests": 200},
+        {"tests": 300},
     ),
     *_raises(
         "rag-accel batch runs a program over the rows of a file and goes on where it stopped",

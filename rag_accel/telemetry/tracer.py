@@ -52,7 +52,7 @@ class RingBuffer(Generic[T]):
     def snapshot(self, newest: int | None = None) -> tuple[T, ...]:
         """Return the items held, or so many of the newest, oldest first. Nothing is removed."""
         held = self.numbered.copy()
-        older = 0 if newest is None else max(0, len(held) - newest)
+        older = max(0, len(held) - (len(held) if newest is None else newest))
         return tuple(item for _, item in islice(held, older, None))
 
     @property
@@ -190,14 +190,9 @@ class Tracer:
             self._route()
 
     def events(self, newest: int | None = None) -> tuple[TraceEvent, ...]:
-        """Return the events still in memory: those to keep, then the newest, oldest first.
-
-        Args:
-            newest: of the latter at most so many, as ``capacity`` counts them; None for all.
-        """
-        if self._ring is None:
-            return ()
-        return (*self._kept, *_made(self._ring.snapshot(newest)))
+        """Return the events still in memory: those to keep, then (so many of) the newest in order."""
+        ring = self._ring
+        return (*self._kept, *_made(ring.snapshot(newest))) if ring is not None else ()
 
     @property
     def records(self) -> bool:
