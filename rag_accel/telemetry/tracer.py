@@ -190,7 +190,7 @@ class Tracer:
             self._route()
 
     def events(self, newest: int | None = None) -> tuple[TraceEvent, ...]:
-        """Return the events still in memory: those to keep, then (so many of) the newest in order."""
+        """Return the events still in memory: those to keep, then the ``newest``, oldest first."""
         ring = self._ring
         return (*self._kept, *_made(ring.snapshot(newest))) if ring is not None else ()
 
