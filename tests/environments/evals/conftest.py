@@ -7,4 +7,5 @@ import sys
 from pathlib import Path
 
 os.environ |= {"RAGAS_DO_NOT_TRACK": "true", "DEEPEVAL_TELEMETRY_OPT_OUT": "YES"}
-sys.path.append(str(Path(__file__).parents[2] / "engines" / "llm"))
+TESTS = Path(__file__).parents[2]
+sys.path += [str(TESTS), str(TESTS / "engines" / "llm")]
