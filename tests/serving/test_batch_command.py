@@ -46,6 +46,13 @@ class Answers:
         return answer(row)
 answers = Answers()
 """
+#: the command as a process of its own, also where tests run in the background and SIGINT is ignored
+COMMAND = """
+import signal, sys
+from rag_accel.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
 Batch = Callable[..., int]
 
 
@@ -196,7 +203,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(
 def started(rows: int) -> subprocess.Popen[str]:
     """Start the command over so many slow rows, four at once; return it once some have ended."""
     write_rows([f"row {number}" for number in range(rows)])
-    line = [sys.executable, "-m", "rag_accel.cli", "batch", "batch_app:slow", "rows.jsonl"]
+    line = [sys.executable, "-c", COMMAND, "batch", "batch_app:slow", "rows.jsonl"]
     folders = [ROOT, ROOT / "integrations", ROOT / "adapters", ROOT / "demo"]
     process = subprocess.Popen(
         [*line, "--out", "results", "--concurrency", "4"],

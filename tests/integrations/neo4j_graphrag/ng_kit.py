@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import neo4j
+from neo4j.exceptions import ResultFailedError
 from neo4j_graphrag.embeddings.base import Embedder
 from neo4j_graphrag.generation import GraphRAG
 from neo4j_graphrag.llm import LLMInterfaceV2
@@ -167,9 +168,14 @@ def side_by_side(call: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call returns, or the type and the text of what it raises."""
+    """Return what a call returns, or the type and the text of what it raises.
+
+    Of a query that the server refused, the driver once said only that its result has failed.
+    """
     try:
         return call()
+    except ResultFailedError:
+        return outcome(call)
     except Exception as error:
         return type(error), str(error)
 
