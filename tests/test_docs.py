@@ -47,6 +47,8 @@ HERE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|srv|tmp|Users|work)/")
 WRITTEN = [
     *(ROOT / f"{name}.md" for name in ("README", "COMPATIBILITY", "ARCHITECTURE", "CHANGELOG")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
+    *sorted((ROOT / "changes").glob("*.md")),
 ]
 #: The most lines of pages that are read whole.
 MOST_LINES = {"README.md": 120, "COMPATIBILITY.md": 250}
