@@ -19,7 +19,7 @@ MOST_EVENTS = 500
 """The newest events of the trace that a state is made of."""
 
 MOST_OF_A_CORE = 0.01
-"""The share of one core, and so of the interpreter's lock, that making states may take."""
+"""The share of one core, and so of the interpreter's lock, that a tenant's states may take."""
 
 
 class StatusFeed:
@@ -49,19 +49,23 @@ class StatusFeed:
             describe: returns the line below the title.
             may_go_on: asked before each event.
         """
-        interval_s = self._interval_s
         while may_go_on():
             now = asyncio.get_running_loop().time()
-            began, latest = self._latest.get(namespace, (-interval_s, None))
-            if latest is None or now - began >= interval_s:
+            began, latest = self._latest.get(namespace, (now, None))
+            if latest is None or now - began >= self._pause_s(latest):
                 made = asyncio.to_thread(self._state, find(), describe())
                 latest = asyncio.ensure_future(made)
                 self._latest[namespace] = now, latest
-            state, took_s = await asyncio.shield(latest)  # others may wait for it
+            state, _ = await asyncio.shield(latest)  # others may wait for it
             yield state
-            interval_s = max(self._interval_s, took_s / MOST_OF_A_CORE)
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(self._pause_s(latest))
         self._latest.pop(namespace, None)
+
+    def _pause_s(self, latest: asyncio.Task[tuple[bytes, float]]) -> float:
+        """Return the seconds after which another state may be made, whoever asks for it."""
+        is_made = latest.done() and not latest.cancelled() and latest.exception() is None
+        took_s = latest.result()[1] if is_made else 0.0
+        return max(self._interval_s, took_s / MOST_OF_A_CORE)
 
     def _state(self, accelerator: Accelerator | None, text: str) -> tuple[bytes, float]:
         """Return the event of a state, and the seconds of processor that it took."""
