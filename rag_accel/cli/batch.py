@@ -287,6 +287,8 @@ def _finished(path: Path, lines: Sequence[bytes], rows: BatchRows) -> dict[int, 
             number, digest, has_error = found["row"], found["input"], "error" in found
         except (ValueError, TypeError, KeyError, RecursionError):
             _refuse_file(path, place)
+        if not isinstance(number, int):
+            _refuse_file(path, place)
         if rows.digests.get(number) != digest:
             raise ConfigError(
                 "these are results of other rows",

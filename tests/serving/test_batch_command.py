@@ -149,6 +149,7 @@ def test_other_rows_in_place_of_finished_ones_are_refused(
         ('"a"\n', {"--price": "nan,1"}, "at --price"),
         ('"a"\n', {"--concurrency": "0"}, "at --concurrency; found 0"),
         ('"a"\n', {"--out": "calls"}, "calls, line 1; found another text"),
+        ('"a"\n', {"--out": "odd"}, "odd, line 1; found another text"),
         ('"a"\n', {"--out": "none/results"}, "none/results; found No such file"),
         ('"a"\n', {"--out": "."}, "found no file"),
         ('"a"\n', {"app": "number"}, "found builtins.int"),
@@ -163,6 +164,7 @@ def test_bad_input_is_told_by_name(
     words: str,
 ) -> None:
     Path("calls").write_text("precious")
+    Path("odd").write_text('{"row": [], "input": ""}\n')
     if text is not None:
         Path("rows.jsonl").write_text(text)
     app = options.pop("app", "answer")
