@@ -239,9 +239,8 @@ def _add_result(found: dict[str, Any], kind: PrimitiveKind, payload: Any, value:
     elif kind is PrimitiveKind.DECODING or KINDS[kind].prefills:
         found["gen_ai.request.max_tokens"] = read_safely(payload, "max_tokens")
         reason, tokens_in, tokens_out = _generated(value)
-        found["gen_ai.response.finish_reasons"] = (
-            [reason] if reason in _REASONS else None
-        )  # no text of a server's
+        # No text of a server's.
+        found["gen_ai.response.finish_reasons"] = [reason] if reason in _REASONS else None
         found["gen_ai.usage.input_tokens"] = tokens_in
         found["gen_ai.usage.output_tokens"] = tokens_out
 
