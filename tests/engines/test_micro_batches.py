@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_accel.engines.batching import BatchLimits, StepDeadline, micro_batches
+from rag_accel.engines.batching import BatchLimits, StepDeadline, micro_batches, of_few_sizes
 from rag_accel.errors import ConfigError
 from rag_accel.testing import ManualClock
 
@@ -36,6 +36,18 @@ def test_shorter_texts_come_first_and_equal_ones_keep_their_order() -> None:
 
 def test_a_text_above_the_bound_runs_alone() -> None:
     assert micro_batches([9, 500], BatchLimits(batch=100, padding=1000, step=1)) == [[0], [1]]
+
+
+@given(batches=st.lists(st.lists(st.integers(), min_size=1, max_size=200), max_size=4))
+def test_few_sizes_keep_each_text_in_its_order(batches: list[list[int]]) -> None:
+    found = of_few_sizes(batches)
+    assert [text for batch in found for text in batch] == [text for one in batches for text in one]
+    assert all(found)
+
+
+def test_the_sizes_of_many_batches_are_few() -> None:
+    batches = [list(range(count)) for count in range(1, 200)]
+    assert len({len(batch) for batch in of_few_sizes(batches)}) <= 12
 
 
 @pytest.mark.parametrize(

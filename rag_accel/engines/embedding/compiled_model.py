@@ -133,6 +133,12 @@ class CompiledTransformer:
         is_known = found.keys() == {"input_ids", *self._inputs}
         return found if is_known and len({table.shape for table in found.values()}) == 1 else None
 
+    def usual_width(self, tokens: int) -> int:
+        """Return the tokens to which texts of so many are padded, so that shapes come again."""
+        step = 4 if tokens <= 64 else 8 if tokens <= 128 else 16
+        most = self._model.max_seq_length or tokens
+        return max(tokens, min(-(-tokens // step) * step, most))
+
     def start(self, tables: Tables, threads: int, output: Output) -> Callable[[], Any] | None:
         """Start the model on ``[texts, tokens]`` tables; return what waits for one of its results.
 

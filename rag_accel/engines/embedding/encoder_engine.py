@@ -26,7 +26,13 @@ from rag_accel.engine_api import (
     WorkId,
 )
 from rag_accel.engines.bases import OwnEngine
-from rag_accel.engines.batching import BatchLimits, StepDeadline, micro_batches, shared_limits
+from rag_accel.engines.batching import (
+    BatchLimits,
+    StepDeadline,
+    micro_batches,
+    of_few_sizes,
+    shared_limits,
+)
 from rag_accel.engines.embedding.checked_vectors import (
     Vector,
     checked_vector,
@@ -34,7 +40,7 @@ from rag_accel.engines.embedding.checked_vectors import (
     usual_dimension,
 )
 from rag_accel.engines.embedding.microbatches import Encoder, MicroBatches, Piece
-from rag_accel.engines.embedding.prepared_texts import PreparedTexts
+from rag_accel.engines.embedding.prepared_texts import CompiledTexts, PreparedTexts
 from rag_accel.engines.embedding.sentence_encoder import Role
 from rag_accel.engines.embedding.vector_cache import KnownTexts, VectorCache
 from rag_accel.engines.helper_threads import HelperThreads
@@ -80,7 +86,7 @@ class EmbeddingEngine(OwnEngine):
         encoder: the model.
         profile: what the engine tells the scheduler.
         limits: bounds of micro-batches and steps.
-        alone: compute each text by itself and unpadded, on one thread, so that its vector is the
+        alone: compute each text by itself, on one thread, so that its vector is the
             same bit by bit whatever else is computed.
         clock: measures ``StepBudget.time_s``.
         kept: the vectors of texts that work asks to keep; by default none are kept.
@@ -215,7 +221,7 @@ class EmbeddingEngine(OwnEngine):
         for role, group in groups.items():
             for part, prepared in self._pending.attempt(group, partial(self._prepare, role)):
                 rows = {slot: row for row, slot in enumerate(part)}
-                for batch in self._batches(prepared.lengths):
+                for batch in self._batches(prepared):
                     yield Piece(role, prepared, rows, [part[row] for row in batch])
 
     def _finish(self, piece: Piece, threads: int) -> None:
@@ -226,11 +232,13 @@ class EmbeddingEngine(OwnEngine):
     def _prepare(self, role: Role, slots: list[Slot[str]]) -> PreparedTexts:
         return self._encoder.prepare([slot.item for slot in slots], role)
 
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+    def _batches(self, prepared: PreparedTexts) -> list[list[int]]:
+        lengths = prepared.lengths
         if self._alone:
             return [[row] for row in range(len(lengths))]
         free = self._microbatches.side_by_side(self._threads) - len(self._microbatches)
-        return micro_batches(lengths, shared_limits(self._limits, lengths, free))
+        batches = micro_batches(lengths, shared_limits(self._limits, lengths, free))
+        return of_few_sizes(batches) if isinstance(prepared, CompiledTexts) else batches
 
     def _settle(self, slots: list[Slot[str]], vectors: Sequence[Any], role: Role) -> None:
         dimension = self._dimension(role, vectors)

@@ -66,6 +66,31 @@ def test_any_grant_gives_the_same_vectors(model: Any, threads: int) -> None:
     assert np.abs(found - model.encode(TEXTS * 30)).max() <= TOLERANCE
 
 
+def test_texts_of_many_lengths_and_numbers_run_in_few_shapes(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = compiled_engine(model)
+    start, shapes = CompiledForm.start, set[tuple[int, ...]]()
+
+    def noted(form: Any, arrays: list[Any], output: int) -> Any:
+        shapes.add(arrays[1].shape)
+        return start(form, arrays, output)
+
+    monkeypatch.setattr(CompiledForm, "start", noted)
+    for number in range(1, 23):
+        texts = ["word " * (5 + (number * place) % 20) for place in range(number)]
+        assert difference(engine, model, texts) <= TOLERANCE
+    assert len({tokens for _, tokens in shapes}) <= 6
+    assert {count for count, _ in shapes} <= {1, 2, 3, 4, 6, 8, 12, 16, 24}
+
+
+def test_texts_as_long_as_the_model_takes_are_not_padded_beyond_that(model: Any) -> None:
+    most = model.max_seq_length
+    model.max_seq_length = most - 1  # no multiple of what others are padded to
+    engine = compiled_engine(model)
+    assert difference(engine, model, ["word " * most, "word " * 7]) <= TOLERANCE
+
+
 def layer(model: Any) -> Any:
     return model[0].model.encoder.layer[0].attention.self.query
 
