@@ -18,13 +18,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from bench.claims import CLAIMS
 from bench.measure import MIN_FOR_INTERVAL
-from bench.results import Row, SuiteResult, load, save
+from bench.results import SuiteResult, load, save
 from bench.suites import suite_names
 from bench.table import ROOT, write_documents
 from rag_accel.errors import RagAccelError
@@ -40,15 +40,10 @@ GOLD_SCORES = frozenset(
 )
 #: What a user installs and runs.
 PRODUCT = ("rag_accel", "adapters", "integrations", "demo")
-_SHOWN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Publish what is given, or check what is published.
-
-    Returns:
-        0; 1 if a rule is broken; 2 on an error.
-    """
+    """Publish what is given, or check it; return 1 if a rule is broken, 2 on an error."""
     parser = argparse.ArgumentParser(prog="python -m bench.publish", description=__doc__)
     parser.add_argument("given", type=Path, nargs="*", metavar="FILE|FOLDER")
     parser.add_argument("--skip-refused", action="store_true", help="copy the others")
@@ -95,12 +90,7 @@ def _judged(given: Sequence[Path], root: Path) -> tuple[list[SuiteResult], list[
 
 
 def refusals(result: SuiteResult, root: Path = ROOT) -> list[str]:
-    """Return the rules that a result breaks, each with what was found and what to do.
-
-    Args:
-        result: of one suite.
-        root: of the repository that it measured.
-    """
+    """Return the rules that a result of a repository breaks, each with what to do."""
     if result.suite not in suite_names():
         return ["no suite of that name: publish results of suites that there are"]
     return [*_load(result), *_code(result, root), *_gold(result), *_headlines(result)]
@@ -123,21 +113,15 @@ def _code(result: SuiteResult, root: Path) -> Iterator[str]:
     if changed is None:
         yield f"git does not know the commit {commit}: measure a commit of this repository"
     elif changed:
-        more = f" and {len(changed) - _SHOWN} more" * (len(changed) > _SHOWN)
         yield (
-            f"the product has changed since {str(commit)[:10]} "
-            f"({', '.join(changed[:_SHOWN])}{more}): measure again"
+            f"{len(changed)} files of the product have changed since {str(commit)[:10]}, such as "
+            f"{changed[0]}: measure again"
         )
 
 
 @cache
 def changed_since(root: Path, commit: str) -> tuple[str, ...] | None:
-    """Return the Python files of the product that HEAD has otherwise; None without such a commit.
-
-    Args:
-        root: of the repository.
-        commit: its hash, whole or the first 7 digits or more.
-    """
+    """Return the product's Python files that HEAD has otherwise; None without such a commit."""
     if not re.fullmatch("[0-9a-f]{7,40}", commit):
         return None
     globs = [f":(glob){package}/**/*.py" for package in PRODUCT]
@@ -147,20 +131,15 @@ def changed_since(root: Path, commit: str) -> tuple[str, ...] | None:
 
 
 def _gold(result: SuiteResult) -> Iterator[str]:
-    # Processes ask the same questions again, so that their rows count one process's.
-    least = {row.metric: row.n // result.num_processes for row in _rarest(result)}
-    if few := {metric: n for metric, n in least.items() if n < MIN_GOLD}:
-        told = ", ".join(f"{metric} of {n}" for metric, n in few.items())
+    # Processes ask the same questions again: these are no further answers.
+    rows = ((row.metric, row.n // result.num_processes) for row in result.rows)
+    few = {(metric, n) for metric, n in rows if metric in GOLD_SCORES and n < MIN_GOLD}
+    if few:
+        told = ", ".join(f"{metric} of {n}" for metric, n in sorted(few))
         yield (
             f"a score against gold answers needs {MIN_GOLD} of them ({told}): "
             "measure more of them, or leave the row out"
         )
-
-
-def _rarest(result: SuiteResult) -> Iterable[Row]:
-    """Return the row of each gold score that rests on the fewest answers."""
-    gold = sorted((row for row in result.rows if row.metric in GOLD_SCORES), key=lambda row: -row.n)
-    return {row.metric: row for row in gold}.values()
 
 
 def _headlines(result: SuiteResult) -> Iterator[str]:

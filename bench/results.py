@@ -250,14 +250,11 @@ def _estimates(ratios: Mapping[str, float], intervals: Any, where: str) -> dict[
     found = dict[str, float]()
     for name, ends in intervals.items():
         check_keys({name: ends}, {name} & ratios.keys(), where)
-        each = _numbers(ends, f"{where}: {name}")
+        here = f"{where}: {name}"
+        each = _numbers(ends, here)
         if len(each) != 2 or each[0] > each[1]:
             raise ConfigError(
-                "no interval",
-                where=f"{where}: {name}",
-                found=ends,
-                valid="[lowest, highest]",
-                hint=RERUN,
+                "no interval", where=here, found=ends, valid="[low, high]", hint=RERUN
             )
         found[name] = Estimate(ratios[name], Interval(*each))
     return found
