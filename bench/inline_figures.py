@@ -2,7 +2,7 @@
 
 ``<!-- kv_ttft.reuse_vs_full:.0f -->43<!-- / -->`` is the ratio ``reuse_vs_full`` of the suite
 ``kv_ttft``, written as Python's format ``.0f``. Readers see the figure alone;
-``python -m bench.table`` fills it.
+``python -m bench.table`` fills it. It stands behind a word of its line.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from bench.results import SuiteResult
 from rag_accel.errors import ConfigError
 
 FIGURE = re.compile(r"(<!-- (\w+)\.(\w+):(\S+) -->)([^\n]*?)<!-- / -->")
+#: A page's line that begins with a comment is HTML up to its end, of which nothing else is read.
+_FIRST = re.compile(r"^[\s>*-]*<!-- \w+\.\w+:[^\n]*?-->", re.MULTILINE)
 #: What is left of a mark that is not whole.
 _PART = re.compile(r"<!-- \w+\.\w+:[^\n]*?-->|<!-- / -->")
 
@@ -54,11 +56,11 @@ def _filled(page: Path, ratios: Mapping[str, Mapping[str, float]]) -> str:
             ) from error
 
     text = page.read_text(encoding="utf-8")
-    if part := _PART.search(FIGURE.sub("", text)):
+    if part := _PART.search(FIGURE.sub("", text)) or _FIRST.search(text):
         raise ConfigError(
-            "a mark that is not whole",
+            "a mark that is not whole, or begins its line",
             where=str(page),
             found=part.group(),
-            valid="<!-- suite.ratio:format -->figure<!-- / --> on one line",
+            valid="<!-- suite.ratio:format -->figure<!-- / --> on one line, behind a word",
         )
     return FIGURE.sub(figure, text)

@@ -71,19 +71,21 @@ def test_a_mark_is_filled_with_its_ratio_and_the_rest_stays(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "text",
     [
-        "<!-- kv_ttft.none:.0f -->1<!-- / -->",
-        "<!-- none.reuse_vs_full:.0f -->1<!-- / -->",
-        "<!-- kv_ttft.reuse_vs_full:q -->1<!-- / -->",
-        "<!-- kv_ttft.reuse_vs_full:.0f -->1",
+        "A <!-- kv_ttft.none:.0f -->1<!-- / -->",
+        "A <!-- none.reuse_vs_full:.0f -->1<!-- / -->",
+        "A <!-- kv_ttft.reuse_vs_full:q -->1<!-- / -->",
+        "A <!-- kv_ttft.reuse_vs_full:.0f -->1",
         "1<!-- / -->",
-        "<!-- kv_ttft.reuse_vs_full:.0f -->1\n<!-- / -->",
+        "A <!-- kv_ttft.reuse_vs_full:.0f -->1\n<!-- / -->",
+        "A\n<!-- kv_ttft.reuse_vs_full:.0f -->1<!-- / -->",
+        "A\n- <!-- kv_ttft.reuse_vs_full:.0f -->1<!-- / -->",
     ],
 )
 def test_a_mark_without_figure_or_end_is_refused_and_no_page_written(
     tmp_path: Path, text: str
 ) -> None:
     good = tmp_path / "good.md"
-    good.write_text("<!-- demo.x:.0% -->7%<!-- / -->")
+    good.write_text("A <!-- demo.x:.0% -->7%<!-- / -->")
     with pytest.raises(ConfigError, match="mark"):
         fill_pages([good, _page(tmp_path, text)], RESULTS)
     assert "7%" in good.read_text()

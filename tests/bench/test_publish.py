@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
         "README.md": "\n".join([*GAINS_MARKS, *DEMO_MARKS]),
         "docs/results.md": "\n".join([BEGIN, END, *HEADLINES]),
         "docs/demo_run.json": json.dumps({"findings": []}),
-        "docs/page.md": "<!-- overhead.hosted_300ms:.2f -->0<!-- / --> of the time",
+        "docs/page.md": "takes <!-- overhead.hosted_300ms:.2f -->0<!-- / --> of the time",
     }
     for name, text in files.items():
         _change(root, name, text)

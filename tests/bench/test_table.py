@@ -83,7 +83,7 @@ def test_the_command_reads_the_folder_and_writes_the_file(
     index, run = docs / "results.md", docs / "demo_run.json"
     index.write_text("\n".join([BEGIN, END, *HEADLINES]))
     figure = "<!-- sample.sample_throughput_64:.1f -->"
-    readme.write_text("\n".join([*GAINS_MARKS, *DEMO_MARKS, f"{figure}9<!-- / --> times"]))
+    readme.write_text("\n".join([*GAINS_MARKS, *DEMO_MARKS, f"It is {figure}9<!-- / --> times"]))
     run.write_text(json.dumps({"findings": ["7 of 7 answers identical.", "Why: \u2026"]}))
     save(tmp_path / "bench" / "results" / "sample.json", [result])
     assert main(["--root", str(tmp_path)]) == 0
