@@ -147,7 +147,7 @@ conformance:
 # What was measured of this commit on this machine is not measured again: a run that was interrupted
 # goes on. Published results are never overwritten.
 bench: install
-	$(BIN)/python -m bench all --quick --json .bench-results --resume
+	$(BIN)/python -m bench all --quick --json .bench-results --resume --when-quiet
 
 # Opponents of the benchmarks whose versions are not ours, each in an environment of its own; the
 # benchmarks name one that is missing. Lists are complete: what else packages require is not used

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,8 @@ PACKAGES = (
 SAME_PLACE = ("cpu", "cores", "python", "versions", "variables", "quick")
 #: What is not measured; a new result or a sentence of the README makes no other code.
 _NOT_MEASURED = ("bench/results", "tests", "changes", "*.md")
+#: The load average at which a machine is quiet, and how long ``wait_until_quiet`` waits for that.
+MAX_LOAD, QUIET_LIMIT_S = 1.0, 600.0
 _ROOT = Path(__file__).resolve().parent.parent
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
@@ -53,6 +56,13 @@ def cards() -> list[str]:
     """Return the names of the GPUs that the driver of NVIDIA's cards lists; none without it."""
     told = _said(None, "nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return (told or "").splitlines()
+
+
+def wait_until_quiet() -> None:
+    """Wait until little else runs, such as the suite before; not longer than ``QUIET_LIMIT_S``."""
+    limit = time.monotonic() + QUIET_LIMIT_S
+    while os.getloadavg()[0] > MAX_LOAD and time.monotonic() < limit:
+        time.sleep(5.0)
 
 
 def measured_code(root: Path = _ROOT) -> dict[str, Any]:
