@@ -135,9 +135,10 @@ check: install
 changelog: install
 	$(BIN)/python .ci/release.py fold
 
-# The sdist and the wheel of a clean tree, checked, in dist/. It uploads nothing.
+# The sdist and the wheel of a clean tree, checked, in dist/. It uploads nothing. It refuses published
+# results that break a rule, unless ARGS=--with-broken-results.
 release: install
-	$(BIN)/python .ci/release.py build
+	$(BIN)/python .ci/release.py build $(ARGS)
 
 # Its environment is its own, without torch; it needs the network only to make it.
 conformance:
@@ -146,7 +147,7 @@ conformance:
 # What was measured of this commit on this machine is not measured again: a run that was interrupted
 # goes on. Published results are never overwritten.
 bench: install
-	$(BIN)/python -m bench all --quick --json .bench-results --resume
+	$(BIN)/python -m bench all --quick --json .bench-results --resume --when-quiet
 
 # Opponents of the benchmarks whose versions are not ours, each in an environment of its own; the
 # benchmarks name one that is missing. Lists are complete: what else packages require is not used

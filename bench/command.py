@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.all_suites import INTERRUPTED_CODE, is_folder, run_all
-from bench.environment import read_environment
+from bench.environment import read_environment, wait_until_quiet
 from bench.processes import appendable, combined
 from bench.report import report
 from bench.results import SuiteResult
@@ -119,6 +119,12 @@ def _parser() -> argparse.ArgumentParser:
         "this is a folder or has no .json at its end",
     )
     parser.add_argument(
+        "--when-quiet",
+        action="store_true",
+        help="begin each suite at a load average of at most 1.0, as published results must; wait "
+        "for that at most ten minutes",
+    )
+    parser.add_argument(
         "--resume",
         action="store_true",
         help="with all and a folder: do not run what is there of the same code, place and form",
@@ -146,6 +152,8 @@ def _count(text: str) -> int:
 
 def _run_one(arguments: argparse.Namespace, old: SuiteResult | None = None) -> int:
     suite = load_suite(arguments.suite)
+    if arguments.when_quiet:
+        wait_until_quiet()
     environment = read_environment(arguments.quick)
     started = time.monotonic()
     found = _found(suite, arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -23,13 +24,15 @@ PACKAGES = (
 SAME_PLACE = ("cpu", "cores", "python", "versions", "variables", "quick")
 #: What is not measured; a new result or a sentence of the README makes no other code.
 _NOT_MEASURED = ("bench/results", "tests", "changes", "*.md")
+#: The load average at which a machine is quiet, and how long ``wait_until_quiet`` waits for that.
+MAX_LOAD, QUIET_LIMIT_S = 1.0, 600.0
 _ROOT = Path(__file__).resolve().parent.parent
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
 
 
 def read_environment(quick: bool) -> dict[str, Any]:
-    """Return Python, versions, processor, cores, load average now, date (UTC), settings and code.
+    """Return Python, versions, processor, cores, cards, load average, date (UTC), settings, code.
 
     ``commit`` and ``is_dirty`` are those of ``measured_code``, ``num_processes`` is 1.
     """
@@ -39,6 +42,7 @@ def read_environment(quick: bool) -> dict[str, Any]:
         "versions": installed_versions(),
         "cpu": cpu_model(),
         "cores": usable_cores(),
+        "cards": cards(),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "variables": settings(os.environ),
@@ -46,6 +50,19 @@ def read_environment(quick: bool) -> dict[str, Any]:
         **measured_code(),
         "num_processes": 1,
     }
+
+
+def cards() -> list[str]:
+    """Return the names of the GPUs that the driver of NVIDIA's cards lists; none without it."""
+    told = _said(None, "nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return (told or "").splitlines()
+
+
+def wait_until_quiet() -> None:
+    """Wait until little else runs, such as the suite before; not longer than ``QUIET_LIMIT_S``."""
+    limit = time.monotonic() + QUIET_LIMIT_S
+    while os.getloadavg()[0] > MAX_LOAD and time.monotonic() < limit:
+        time.sleep(5.0)
 
 
 def measured_code(root: Path = _ROOT) -> dict[str, Any]:
@@ -63,10 +80,12 @@ def measured_code(root: Path = _ROOT) -> dict[str, Any]:
 
 def _git(root: Path, *words: str) -> str | None:
     """Return what git says; None if it is missing or fails."""
+    return _said(root, "git", *words)
+
+
+def _said(root: Path | None, *words: str) -> str | None:
     try:
-        ended = subprocess.run(
-            ["git", *words], cwd=root, check=False, capture_output=True, text=True
-        )
+        ended = subprocess.run(words, cwd=root, check=False, capture_output=True, text=True)
     except OSError:
         return None
     return ended.stdout.strip() if ended.returncode == 0 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from bench.measure import Pairs, median, percentile, ratios
+from bench.measure import Pairs, estimate, median, percentile, ratios
 from bench.results import Row, median_row, row_of
 from rag_accel.accelerator import Accelerator
 from rag_accel_demo.load import Load
@@ -43,7 +43,7 @@ def system_rows(
 
 def throughput_ratio(pairs: Pairs[Load]) -> float:
     """Return accelerated / plain throughput: the median over pairs of runs."""
-    return median(ratios(pairs.map(lambda load: load.throughput_rps)))
+    return estimate(ratios(pairs.map(lambda load: load.throughput_rps)))
 
 
 def p99_ratio(pairs: Pairs[Load]) -> float:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 CONFIDENCE = 0.95
+#: The fewest values whose median has an interval: even the lowest and the highest of n values hold
+#: the median between them with a probability of no more than 1 - 2 / 2 ** n.
+MIN_FOR_INTERVAL = 6
 _RESAMPLES = 2000
 _SEED = 20_240
 
@@ -30,6 +33,22 @@ class Interval:
 
     low: float
     high: float
+
+
+class Estimate(float):
+    """A number with its 95 % interval within this process.
+
+    It is a float like any other: ``min`` and ``max`` return it with its interval, and arithmetic
+    returns a float without one.
+    """
+
+    interval: Interval
+
+    def __new__(cls, value: float, interval: Interval) -> Estimate:
+        """Make the number."""
+        made = super().__new__(cls, value)
+        made.interval = interval
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +192,34 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     Raises:
         ConfigError: if there are no values.
     """
-    _require(values)
-    data = np.asarray(values, dtype=np.float64)
+    return _interval([values], confidence)
+
+
+def estimate(*groups: Sequence[float]) -> float:
+    """Return the mean of the groups' medians; the median, where there is one group.
+
+    It is an ``Estimate``, with a bootstrap interval (percentile method, fixed seed), if each group
+    has at least ``MIN_FOR_INTERVAL`` values.
+
+    Raises:
+        ConfigError: if there are no values.
+    """
+    middle = statistics.fmean(map(median, groups))
+    if min(map(len, groups)) < MIN_FOR_INTERVAL:
+        return middle
+    return Estimate(middle, _interval(groups, CONFIDENCE))
+
+
+def _interval(groups: Sequence[Sequence[float]], confidence: float) -> Interval:
+    """Return the bootstrap interval of the mean of the groups' medians, each group resampled."""
+    for values in groups:
+        _require(values)
+    data = [np.asarray(values, dtype=np.float64) for values in groups]
     random = np.random.default_rng(_SEED)
     # One resample at a time: all of them at once would be hundreds of megabytes.
     medians = [
-        float(np.median(data[random.integers(0, len(data), len(data))])) for _ in range(_RESAMPLES)
+        np.mean([np.median(one[random.integers(0, len(one), len(one))]) for one in data])
+        for _ in range(_RESAMPLES)
     ]
     tail = 100 * (1 - confidence) / 2
     low, high = np.percentile(medians, [tail, 100 - tail])

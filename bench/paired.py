@@ -17,6 +17,7 @@ from bench.measure import (
     alternate,
     alternate_async,
     differences,
+    estimate,
     median,
     median_interval,
     ratios,
@@ -63,6 +64,10 @@ class PairedTimes:
     def extra_ms(self) -> float:
         """Return accelerated - plain: the median over pairs."""
         return median(differences(self.times_ms))
+
+    def extra_each_ms(self, calls: int) -> float:
+        """Return ``extra_ms`` of one of the calls of each time."""
+        return estimate([extra / calls for extra in differences(self.times_ms)])
 
     @property
     def share_of_limit(self) -> float:

@@ -18,6 +18,7 @@ from rag_accel.errors import RagAccelError
 
 EMULATED = f"with an emulated accelerator ({MODELLED})"
 SCRIPTED = "with engines and models that sleep as a script says"
+PARTLY = "in part as a script says:"
 _HEAD = ("workload", "metric", "system", "median", "p99", "n")
 
 
@@ -51,7 +52,8 @@ def report(result: SuiteResult) -> str:
 
 def labels(result: SuiteResult) -> list[str]:
     """Return what a reader must know of a result before its figures: what was no real machine."""
-    return [EMULATED] * result.emulated + [SCRIPTED] * result.scripted
+    told = f"{PARTLY} {result.scripted}" if isinstance(result.scripted, str) else SCRIPTED
+    return [EMULATED] * result.emulated + [told] * bool(result.scripted)
 
 
 def surroundings(result: SuiteResult) -> str:
@@ -62,6 +64,7 @@ def surroundings(result: SuiteResult) -> str:
         str(found.get("date", "no date")),
         str(found.get("cpu", "unknown processor")),
         f"{found.get('cores', '?')} cores",
+        *map(str, found.get("cards", [])),
         f"Python {found.get('python', '?')}",
         f"load average at start {(found.get('load_average') or ['?'])[0]}",
     ]
@@ -78,9 +81,12 @@ def medians(result: SuiteResult) -> str:
 
 
 def spread(result: SuiteResult, ratio: str) -> str:
-    """Return the range of a ratio over several processes, in brackets; nothing for one process."""
-    found = result.range_of(ratio)
-    return f" ({figure(found.low)} to {figure(found.high)})" if found else ""
+    """Return the range of a ratio over processes, or its interval within one, in brackets."""
+    if found := result.range_of(ratio):
+        return f" ({figure(found.low)} to {figure(found.high)})"
+    if found := result.interval_of(ratio):
+        return f" (95 %: {figure(found.low)} to {figure(found.high)})"
+    return ""
 
 
 def range_text(row: Row) -> str:

@@ -3,6 +3,7 @@
 A file holds one result or a list of them. One result is
 ``{"suite", "environment", "emulated", "scripted", "sizes", "rows", "ratios"}``, a row is
 ``{"system", "workload", "metric", "median", "n", "p99"}``, without ``p99`` where it means nothing.
+``"intervals"`` has the 95 % interval, within this process, of each ratio that is an ``Estimate``.
 
 Where several processes ran (``num_processes`` of the environment), every median is that of the
 processes' medians, ``"ranges"`` has the lowest and the highest value of each ratio,
@@ -21,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.json_values import RERUN, check, check_keys
-from bench.measure import Interval, median, percentile
+from bench.measure import Estimate, Interval, median, percentile
 from rag_accel.errors import ConfigError
 
 _BY_PROCESS, _RANGES, _WRONG = "by_process", "ranges", "wrong"
+_INTERVALS = "intervals"
 _ROW, _DERIVED = ("system", "workload", "metric", "median", "n"), ("low", "high")
 
 Key = tuple[str, str, str]
@@ -73,11 +75,13 @@ class SuiteResult:
     Args:
         suite: its name.
         rows: every figure.
-        ratios: the figures that claims rest on; the suite's docstring defines them.
+        ratios: the figures that claims rest on; the suite's docstring defines them. Where one
+            process ran, those that are an ``Estimate`` have an interval.
         emulated: whether an emulated accelerator took part.
         environment: where and when it ran; filled by the command that runs the suite.
         by_process: the value of each ratio in every process, where several ran.
-        scripted: whether engines or models were sleeps of a scripted length.
+        scripted: whether engines and models were sleeps of a scripted length; where that is so of a
+            part only, which.
         sizes: how much was measured, as JSON values; see ``sizes_of``.
         wrong: answers that are not what they must be (``bench.answers``); such a result is never
             written.
@@ -89,7 +93,7 @@ class SuiteResult:
     emulated: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict)
     by_process: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    scripted: bool = False
+    scripted: bool | str = False
     sizes: Mapping[str, Any] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
 
@@ -101,6 +105,11 @@ class SuiteResult:
     def range_of(self, ratio: str) -> Interval | None:
         """Return the lowest and the highest value of a ratio; None where one process ran."""
         return _range(self.by_process.get(ratio, ()))
+
+    def interval_of(self, ratio: str) -> Interval | None:
+        """Return the 95 % interval of a ratio within one process; None if it has none."""
+        value = self.ratios[ratio]
+        return value.interval if isinstance(value, Estimate) and not self.by_process else None
 
 
 def _range(values: Sequence[float]) -> Interval | None:
@@ -136,7 +145,9 @@ def over_processes(results: Sequence[SuiteResult]) -> SuiteResult:
         check_keys(one.ratios, first.ratios, f"{first.suite}: process {number}: ratios")
     values = {
         name: tuple(
-            value for one in results for value in one.by_process.get(name, (one.ratios[name],))
+            float(value)
+            for one in results
+            for value in one.by_process.get(name, (one.ratios[name],))
         )
         for name in first.ratios
     }
@@ -150,7 +161,8 @@ def over_processes(results: Sequence[SuiteResult]) -> SuiteResult:
     return replace(
         first,
         rows=rows,
-        ratios={name: median(each) for name, each in values.items()},
+        # Of an odd number of estimates the median is one of them, whose interval is not of all.
+        ratios={name: float(median(each)) for name, each in values.items()},
         by_process=values,
         environment={**first.environment, "num_processes": num_processes},
     )
@@ -178,8 +190,11 @@ def as_json(result: SuiteResult) -> dict[str, Any]:
         "scripted": result.scripted,
         "sizes": dict(result.sizes),
         "rows": [_row_as_json(row) for row in result.rows],
-        "ratios": dict(result.ratios),
+        "ratios": {name: float(value) for name, value in result.ratios.items()},
     }
+    intervals = ((name, result.interval_of(name)) for name in result.ratios)
+    if found := {name: [one.low, one.high] for name, one in intervals if one}:
+        data[_INTERVALS] = found
     if result.by_process:
         ranges = ((name, result.range_of(name)) for name in result.ratios)
         data[_RANGES] = {name: [found.low, found.high] for name, found in ranges if found}
@@ -208,8 +223,10 @@ def from_json(data: Any, where: str) -> SuiteResult:
     # One process alone leaves both out; the ranges follow from the values.
     data = {_BY_PROCESS: {}, **data}
     data.pop(_RANGES, None)
+    intervals = data.pop(_INTERVALS, {})
     check_keys(data, {one.name for one in fields(SuiteResult)} - {_WRONG}, where)
-    for name, kind in (("suite", str), ("emulated", bool), ("scripted", bool), ("rows", list)):
+    scripted = str if isinstance(data["scripted"], str) else bool
+    for name, kind in (("suite", str), ("emulated", bool), ("scripted", scripted), ("rows", list)):
         check(data[name], kind, f"{where}: {name}")
     for name in ("environment", "sizes", "ratios", _BY_PROCESS):
         check(data[name], dict, f"{where}: {name}")
@@ -223,7 +240,24 @@ def from_json(data: Any, where: str) -> SuiteResult:
         for name, each in data[_BY_PROCESS].items()
     }
     rows = tuple(_row(one, f"{where}: row {index}") for index, one in enumerate(data["rows"]))
-    return SuiteResult(**{**data, "rows": rows, _BY_PROCESS: values})
+    ratios = data["ratios"] | _estimates(data["ratios"], intervals, f"{where}: {_INTERVALS}")
+    return SuiteResult(**{**data, "rows": rows, "ratios": ratios, _BY_PROCESS: values})
+
+
+def _estimates(ratios: Mapping[str, float], intervals: Any, where: str) -> dict[str, float]:
+    """Return the ratios that have an interval, with it."""
+    check(intervals, dict, where)
+    found = dict[str, float]()
+    for name, ends in intervals.items():
+        check_keys({name: ends}, {name} & ratios.keys(), where)
+        here = f"{where}: {name}"
+        each = _numbers(ends, here)
+        if len(each) != 2 or each[0] > each[1]:
+            raise ConfigError(
+                "no interval", where=here, found=ends, valid="[low, high]", hint=RERUN
+            )
+        found[name] = Estimate(ratios[name], Interval(*each))
+    return found
 
 
 def save(path: Path, results: Sequence[SuiteResult]) -> None:

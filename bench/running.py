@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.environment import wait_until_quiet
 from bench.process_tree import run_tree
 from bench.processes import combined
 from bench.report import report
@@ -20,6 +21,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 def run_suite(name: str, arguments: argparse.Namespace) -> SuiteResult | None:
     """Run one suite in as many processes as wanted; None as soon as one of them fails."""
+    if arguments.when_quiet:
+        wait_until_quiet()
     found: list[SuiteResult] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.json"

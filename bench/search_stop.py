@@ -111,7 +111,7 @@ def stop_and_order_rows(material: Material, sizes: Sizes) -> tuple[Row, ...]:
     system, followed = f"stop={STOP}", f"{len(measured)} second searches of a request"
     rows = [
         row_of(system, workload, "stop_scanned", scanned),
-        row_of(system, workload, "stop_equal", equal),
+        Row(system, workload, "stop_equal", float(np.mean(equal)), None, len(equal)),
     ]
     searches = follow_searches(index, measured, material.followed, K)
     for order in get_args(Order):
@@ -122,8 +122,8 @@ def stop_and_order_rows(material: Material, sizes: Sizes) -> tuple[Row, ...]:
 
 def _stopped(
     index: IvfVectors, learned: Vectors, measured: Vectors
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the share of all vectors that were read, and of equal sets."""
+) -> tuple[Sequence[float], Sequence[bool]]:
+    """Return the share of all vectors that were read, and whether each set is equal."""
     scope, ks = SearchScope(len(index)), [K] * len(measured)
     stop = EarlyStop(STOP)
     stop.calibrate(index, learned, [K] * len(learned), scope)
@@ -139,7 +139,7 @@ def _stopped(
         set(ours.labels.tolist()) == set(theirs.labels.tolist())
         for ours, theirs in zip(found, full, strict=True)
     ]
-    return [sum(scan.num_read for scan in scans) / of_all], [float(np.mean(same))]
+    return [sum(scan.num_read for scan in scans) / of_all], same
 
 
 def _passages(documents: Sequence[Document], sizes: Sizes) -> list[str]:

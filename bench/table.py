@@ -4,7 +4,8 @@ Each suite has a page of its own in ``docs/results``. ``docs/results.md`` lists 
 ``<!-- results -->`` and ``<!-- /results -->``, and has the claims between ``<!-- headlines -->``
 and ``<!-- /headlines -->``; the README has the gains between ``<!-- gains -->`` and
 ``<!-- /gains -->``, and between ``<!-- demo -->`` and ``<!-- /demo -->`` what a run of the demo
-found (``rag-accel demo --json > docs/demo_run.json``). The rest of both files stays.
+found (``rag-accel demo --json > docs/demo_run.json``). Pages for users have figures in sentences
+(``bench.inline_figures``). The rest of all files stays.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.claims import draw_demo, gains, headlines
+from bench.inline_figures import documents, fill_pages
 from bench.report import figure, labels, medians, range_text, spread, surroundings
 from bench.results import Row, SuiteResult, load_folder
 from bench.suites import ratio_definitions, suite_summary
@@ -31,27 +33,35 @@ DEMO_MARKS = ("<!-- demo -->", "<!-- /demo -->")
 MAX_LINES = 40
 
 _PICTURE, _DEMO = f"{plot.SUITE}.svg", "demo"
-_ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Rewrite the pages, their list, the claims and the gains."""
+    """Rewrite the pages, their list, the claims, the gains and the figures in sentences."""
     parser = argparse.ArgumentParser(prog="python -m bench.table", description=__doc__)
-    parser.add_argument("index", type=Path, nargs="?", default=_ROOT / "docs" / "results.md")
-    parser.add_argument("--readme", type=Path, default=_ROOT / "README.md")
-    parser.add_argument("--demo", type=Path, default=_ROOT / "docs" / "demo_run.json")
-    parser.add_argument("--results", type=Path, default=_ROOT / "bench" / "results")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of the repository")
     arguments = parser.parse_args(argv)
     try:
-        results = load_folder(arguments.results)
-        write_pages(arguments.index, results)
-        write_between(arguments.index, HEADLINES, headlines(results))
-        write_between(arguments.readme, GAINS_MARKS, gains(results))
-        write_between(arguments.readme, DEMO_MARKS, demo_lines(arguments.demo))
+        write_documents(arguments.root)
     except (RagAccelError, ImportError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def write_documents(root: Path) -> None:
+    """Write what ``bench/results`` and ``docs/demo_run.json`` of a repository hold into its pages.
+
+    Raises:
+        ConfigError: if there are no results, or a page has no place for them or names others.
+    """
+    results = load_folder(root / "bench" / "results")
+    index, readme = root / "docs" / "results.md", root / "README.md"
+    write_pages(index, results)
+    write_between(index, HEADLINES, headlines(results))
+    write_between(readme, GAINS_MARKS, gains(results))
+    write_between(readme, DEMO_MARKS, demo_lines(root / "docs" / "demo_run.json"))
+    fill_pages(documents(root), results)
 
 
 def demo_lines(run: Path) -> str:
@@ -132,8 +142,9 @@ def page(result: SuiteResult) -> str:
 
 def _ratios(result: SuiteResult) -> list[str]:
     meanings = ratio_definitions(result.suite)
+    interval = "value (95 % interval)" if any(map(result.interval_of, result.ratios)) else "value"
     return [
-        f"| ratio | {medians(result) if result.num_processes > 1 else 'value'} | what it is |",
+        f"| ratio | {medians(result) if result.num_processes > 1 else interval} | what it is |",
         "| --- | ---: | --- |",
         *(
             f"| `{name}` | {figure(value)}{spread(result, name)} | {_cell(meaning)} |"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import runpy
 import subprocess
@@ -111,6 +113,28 @@ def test_nothing_is_built_while_something_stands_in_the_way(root: Path) -> None:
     with pytest.raises(SystemExit, match="3 fragments"):
         RELEASE["build"](root)
     assert not (root / "dist").exists()
+
+
+RESULT = {
+    **{"suite": "overhead", "rows": [], "ratios": {}, "sizes": {}},
+    **{"emulated": False, "scripted": False, "environment": {"load_average": [3.0]}},
+}
+
+
+def test_results_that_break_a_rule_are_named_until_told_otherwise(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    (root / "bench" / "results").mkdir(parents=True)
+    (root / "bench" / "results" / "overhead.json").write_text(json.dumps(RESULT))
+    RELEASE["fold"](root, "2030-01-02")
+    _commit(root)
+    with pytest.raises(
+        SystemExit, match=r"overhead: load average 3\.0(.|\n)*--with-broken-results"
+    ):
+        RELEASE["build"](root)
+    with pytest.raises(SystemExit, match=r"^failed: python -m build "):
+        RELEASE["build"](root, with_broken_results=True)
 
 
 def test_the_version_stands_once() -> None:

@@ -15,7 +15,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 
 from bench.arms import bench_accelerator
 from bench.baselines.cacheblend import CacheBlend
-from bench.measure import median, rotate
+from bench.measure import estimate, median, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from langchain_rag_accel import ChatRagAccel
@@ -184,7 +184,7 @@ class FirstTokens:
     def ratio(self, other: str, name: str) -> float:
         """Return another arm's time / an arm's: the median over turns."""
         pairs = zip(self.found[other], self.found[name], strict=True)
-        return median([one.seconds / ours.seconds for one, ours in pairs])
+        return estimate([one.seconds / ours.seconds for one, ours in pairs])
 
     @property
     def opponent(self) -> str:

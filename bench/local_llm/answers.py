@@ -13,7 +13,7 @@ from bench.arms import thread_candidates
 from bench.loads import counted
 from bench.local_llm.chains import Chain, PlainModel
 from bench.local_llm.prompts import Asked, Prompts
-from bench.measure import Pairs, median, ratios, rotate
+from bench.measure import Pairs, estimate, ratios, rotate
 from bench.results import Row, median_row, row_of
 from rag_accel.system.processor import usable_cores
 from rag_accel_demo.load import Load, run_load, torch_threads
@@ -119,7 +119,7 @@ class Compared:
     def gain(self, other: str) -> float:
         """Return our tokens per second / another arm's: the median over turns."""
         pairs = Pairs(tuple(self.loads[other]), tuple(self.loads[OURS]))
-        return median(ratios(pairs.map(self._tokens_per_s)))
+        return estimate(ratios(pairs.map(self._tokens_per_s)))
 
     def rows(self) -> list[Row]:
         """Return each arm's rate, latencies, length of answers, and equal answers."""

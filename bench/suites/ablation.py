@@ -219,10 +219,11 @@ def run(
     with little_garbage():
         ablations = [one for group in groups for one in bench.measure(group)]
     rows = tuple(row for one in ablations for row in one.rows())
+    slept = [group for group in groups if group in ("order", "interception")]
     return SuiteResult(
         *("ablation", rows, {one.key: one.gain for one in ablations}),
         emulated="requests" in groups,
-        scripted=not {"order", "interception"}.isdisjoint(groups),
+        scripted=f"the engines of {' and '.join(slept)} sleep" if slept else False,
         sizes=sizes_of(chosen) | {"table": table.name},
         wrong=too_many(rows, "different_answers"),
     )

@@ -96,7 +96,7 @@ class Sizes:
     answer: int = 10
 
 
-QUICK = Sizes(graphs=24, engine_graphs=4, prompts=10)
+QUICK = Sizes(graphs=24, engine_graphs=4, prompts=12)
 FULL_SIZES = Sizes()
 
 

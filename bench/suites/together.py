@@ -28,14 +28,14 @@ Ratios:
 from __future__ import annotations
 
 import logging
-import statistics
 from dataclasses import dataclass
 
 from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
+from bench.measure import estimate
 from bench.results import Row, SuiteResult, sizes_of
-from bench.together.load import best_setting, compare, warm_up
+from bench.together.load import Compared, best_setting, compare, warm_up
 from bench.together.material import Material, real_material
 from bench.together.programs import LCEL, programs
 from bench.together.reuse import first_texts
@@ -113,16 +113,16 @@ def _programs(
     many = [questions[turn * sizes.users :][: sizes.users] for turn in range(sizes.turns)]
     rest = questions[sizes.turns * sizes.users :]
     alone = [rest[turn * sizes.alone :][: sizes.alone] for turn in range(sizes.alone_turns)]
-    rows, gains, lone = list[Row](), list[float](), list[float]()
+    rows, found, lone = list[Row](), list[Compared](), list[float]()
     for name, program in made.items():
         together = compare(name, program, many, sizes.users, setting)
         single = compare(name, program, alone, 1, setting)
-        gains.append(together.gain)
+        found.append(together)
         lone.append(single.gain)
         rows += [*together.rows, *single.rows]
         _logger.info("%s: %.2f, one user %.2f", name, together.gain, single.gain)
     return rows, {
-        "all_on_vs_off": statistics.mean(gains),
-        "all_on_vs_off_worst": min(gains),
+        "all_on_vs_off": estimate(*(one.gains for one in found)),
+        "all_on_vs_off_worst": min(one.gain for one in found),
         "all_on_vs_off_1": min(lone),
     }

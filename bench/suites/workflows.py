@@ -242,7 +242,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
             rows, found = [*rows, *more], limits | found
     return SuiteResult(
         *("workflows", tuple(rows), found),
-        scripted=True,
+        scripted="the language model under load sleeps; the rest is real",
         sizes=sizes_of(chosen),
         wrong=too_many([row for row in rows if _is_exact(row, chosen)], DIFFERENT),
     )

@@ -22,9 +22,14 @@ PLAIN, OURS = "all off", "all on"
 class Compared:
     """A program's runs, turn by turn, and how many answers differ."""
 
-    gain: float
+    gains: list[float]
     different: int
     rows: list[Row]
+
+    @property
+    def gain(self) -> float:
+        """Return answers a second on / off: the median over turns."""
+        return median(self.gains)
 
 
 def best_setting(plain: Ask, asked: Sequence[Asked], users: int) -> Setting:
@@ -66,11 +71,11 @@ def compare(
         *_rows(OURS, workload, pairs.other),
         Row(OURS, workload, "different_answers", different, None, total),
     ]
-    return Compared(_gain(pairs), different, rows)
+    return Compared(_gains(pairs), different, rows)
 
 
-def _gain(pairs: Pairs[Load]) -> float:
-    return median(ratios(pairs.map(lambda load: load.throughput_rps)))
+def _gains(pairs: Pairs[Load]) -> list[float]:
+    return ratios(pairs.map(lambda load: load.throughput_rps))
 
 
 def _rows(system: str, workload: str, loads: Sequence[Load]) -> list[Row]:

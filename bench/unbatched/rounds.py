@@ -82,7 +82,7 @@ class Rounds:
     @property
     def leaf_ms(self) -> float:
         """Return the wall time a leaf call costs: the median over pairs, the worse of both ways."""
-        return max(way.wall.extra_ms for way in self.ways) / self.leaf_calls
+        return max(way.wall.extra_each_ms(self.leaf_calls) for way in self.ways)
 
     def rows(self) -> list[Row]:
         """Return the times of all arms, and ratios, leaf calls' costs and answers of both ways."""

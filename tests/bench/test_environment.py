@@ -4,6 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from bench import environment
 from bench.environment import measured_code, read_environment, settings
 
 
@@ -50,6 +53,18 @@ def test_results_tests_and_documents_are_no_other_code(tmp_path: Path) -> None:
     assert measured_code(tmp_path)["commit"] != first["commit"]
     _write(tmp_path, "new_engine.py", "three")
     assert measured_code(tmp_path)["is_dirty"] is True
+
+
+@pytest.mark.parametrize(("loads", "waits"), [([1.0], 0), ([3.0, 1.1, 0.9], 2), ([3.0] * 200, 120)])
+def test_a_suite_waits_until_the_machine_is_quiet_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, loads: list[float], waits: int
+) -> None:
+    slept, told = list[float](), iter(loads)
+    monkeypatch.setattr(environment.os, "getloadavg", lambda: (next(told), 0.0, 0.0))
+    monkeypatch.setattr(environment.time, "sleep", slept.append)
+    monkeypatch.setattr(environment.time, "monotonic", lambda: sum(slept))
+    environment.wait_until_quiet()
+    assert slept == [5.0] * waits
 
 
 def test_where_git_knows_nothing_the_code_has_no_name(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fake_runner import tokenizer
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from tokenizers import processors
 
+from bench.claims import CLAIMS
 from bench.depth_program import Sizes as ProgramSizes
 from bench.kv.first_token import Shape
 from bench.kv.reader import SHAPE as CONTEXT
@@ -103,7 +104,7 @@ READER = Recipe(stages=(CONTEXT,), course=Course((2.0,), 1, 0), tokens=900)
 
 
 def _overhead(given: Given) -> SuiteResult:
-    sizes = overhead.Sizes(3, 3, 2, 2, 1, 1, 4, 2, 2, 2, 1, 0, 2, 1)
+    sizes = overhead.Sizes(3, 3, 2, 2, 1, 1, 4, 2, 2, 2, 6, 0, 2, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overhead, "BUILDERS", overhead.BUILDERS[-2:])
         return overhead.run(True, sizes, given.material)
@@ -128,7 +129,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
         True, default_stores.Sizes(documents=200, dimension=16, turns=2, callers=4, searches=12)
     ),
     "demo": lambda given: demo.run(
-        True, demo.Sizes((1, 16, 64), 4, 2, 2, model_call_s=0.001), given.material
+        True, demo.Sizes((1, 16, 64), 4, 2, 6, model_call_s=0.001), given.material
     ),
     "early": lambda given: early.run(
         True,
@@ -166,13 +167,13 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     ),
     "kv_ttft": lambda given: kv_ttft.run(
         True,
-        kv_ttft.Sizes(SHAPE, 3, 40, 1, 1, 2, (40, 80), 1, 3, 20, 1, 30, 1),
+        kv_ttft.Sizes(SHAPE, 3, 40, 6, 1, 2, (40, 80), 1, 3, 20, 1, 30, 1),
         kv_ttft.Material(given.folder, TEXTS),
     ),
     "langgraph_depth": lambda _: langgraph_depth.run(
         True, ProgramSizes(turns=2, wide=4, batch=2, answer_s=0.0)
     ),
-    "llama_index": lambda _: llama_index.run(True, llama_index.Sizes(1, 24, 12, 1, 300, 16, 2, 1)),
+    "llama_index": lambda _: llama_index.run(True, llama_index.Sizes(1, 24, 12, 6, 300, 16, 2, 1)),
     "profile": lambda _: profile.run(True, profile.Sizes(2, 3, 0.01)),
     "retrieval": lambda given: retrieval.run(
         True,
@@ -207,7 +208,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
         True, tiers.Sizes(IndexSize(3_000, 24, 4, 16), 12, 4, 3, 2, asked=40), Path(given.folder)
     ),
     "together": lambda given: together.run(
-        True, together.Sizes(3, 9, 18, 4, 1, 1, 1, 2, 3, 24, 1), given.of_programs(8)
+        True, together.Sizes(3, 9, 18, 4, 6, 1, 1, 2, 3, 24, 1), given.of_programs(19)
     ),
 }
 
@@ -239,6 +240,9 @@ def test_the_result_of_a_suite_is_whole(
     assert len({row.key for row in found.rows}) == len(found.rows)
     assert set(found.ratios) == set(ratio_definitions(name)) - LACKED.get(name, set())
     assert found.wrong == ()
+    # Those of CLAIMS have the six turns that an interval takes.
+    claimed = [one.ratio for one in CLAIMS if one.suite == name and one.ratio in found.ratios]
+    assert all(found.interval_of(ratio) for ratio in claimed)
 
 
 @pytest.mark.parametrize(

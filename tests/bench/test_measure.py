@@ -5,10 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from bench.measure import (
+    MIN_FOR_INTERVAL,
+    Estimate,
+    Interval,
     Pairs,
     alternate,
     alternate_async,
     differences,
+    estimate,
     median,
     median_interval,
     percentile,
@@ -112,7 +116,31 @@ def test_the_interval_agrees_with_the_order_statistics_of_the_median() -> None:
     assert interval.high == pytest.approx(61, abs=2)
 
 
-@pytest.mark.parametrize("statistic", [median, median_interval, lambda v: percentile(v, 0.99)])
+def test_an_estimate_is_the_median_with_its_interval_and_min_keeps_it() -> None:
+    found = estimate([float(value) for value in range(1, 102)])
+    assert isinstance(found, Estimate)
+    assert found == 51.0
+    assert found.interval == median_interval([float(value) for value in range(1, 102)])
+    assert min(found, 90.0) is found
+    assert not isinstance(found / 2, Estimate)
+
+
+def test_too_few_values_give_a_number_without_an_interval() -> None:
+    enough = [1.0] * MIN_FOR_INTERVAL
+    assert isinstance(estimate(enough), Estimate)
+    assert not isinstance(estimate(enough[:-1]), Estimate)
+    assert not isinstance(estimate(enough, enough[:-1]), Estimate)
+
+
+def test_the_estimate_of_groups_is_the_mean_of_their_medians() -> None:
+    found = estimate([1.0] * 6, [3.0] * 6)
+    assert isinstance(found, Estimate)
+    assert (found, found.interval) == (2.0, Interval(2.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    "statistic", [median, median_interval, estimate, lambda v: percentile(v, 0.99)]
+)
 def test_no_values_are_an_error_that_says_so(statistic) -> None:
     with pytest.raises(ConfigError, match="nothing was measured"):
         statistic([])

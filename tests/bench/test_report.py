@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import EMULATED, SCRIPTED, figure, main, report, surroundings
+from bench.measure import Estimate, Interval
+from bench.report import (
+    EMULATED,
+    PARTLY,
+    SCRIPTED,
+    figure,
+    labels,
+    main,
+    report,
+    spread,
+    surroundings,
+)
 from bench.results import SuiteResult, save
 
 
@@ -25,6 +36,22 @@ def test_a_report_of_an_emulated_accelerator_says_so(result: SuiteResult) -> Non
     title = report(replace(result, scripted=True)).splitlines()[0]
     assert SCRIPTED in title
     assert "emulated" not in title
+
+
+def test_the_part_that_is_scripted_is_told_in_words(result: SuiteResult) -> None:
+    (label,) = labels(replace(result, scripted="the search sleeps"))
+    assert label == f"{PARTLY} the search sleeps"
+
+
+def test_the_cards_of_the_machine_are_told(result: SuiteResult) -> None:
+    environment = {**result.environment, "cards": ["A card"]}
+    assert "2 cores, A card, " in surroundings(replace(result, environment=environment))
+
+
+def test_the_ratio_of_one_process_stands_with_its_interval(result: SuiteResult) -> None:
+    ratios = {"sample_throughput_64": Estimate(2.0, Interval(1.5, 2.5))}
+    assert spread(replace(result, ratios=ratios), "sample_throughput_64") == " (95 %: 1.5 to 2.5)"
+    assert spread(result, "sample_throughput_64") == ""
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.measure import Interval
+from bench.measure import Estimate, Interval
 from bench.results import (
     Row,
     SuiteResult,
@@ -34,6 +34,28 @@ def test_a_row_summarises_its_values() -> None:
     row = row_of("plain", "1 user", "latency_ms", values)
     assert row == Row("plain", "1 user", "latency_ms", 100.5, 198.0, 200)
     assert row.range is None
+
+
+def test_an_interval_within_a_process_survives_a_file(result: SuiteResult, tmp_path: Path) -> None:
+    gains = {"sample_p99_64": 0.5, "sample_throughput_64": Estimate(2.0, Interval(1.5, 2.5))}
+    save(tmp_path / "sample.json", [replace(result, ratios=gains)])
+    (found,) = load(tmp_path / "sample.json")
+    assert found.interval_of("sample_throughput_64") == Interval(1.5, 2.5)
+    assert found.interval_of("sample_p99_64") is None
+    assert as_json(found)["intervals"] == {"sample_throughput_64": [1.5, 2.5]}
+
+
+def test_the_range_of_processes_replaces_their_intervals(result: SuiteResult) -> None:
+    gains = [Estimate(value, Interval(value - 1, value + 1)) for value in (3.0, 2.0, 4.0)]
+    found = over_processes([replace(result, ratios={"gain": gain}) for gain in gains])
+    assert found.range_of("gain") == Interval(2.0, 4.0)
+    assert found.interval_of("gain") is None
+    assert "intervals" not in as_json(found)
+
+
+def test_the_part_that_is_scripted_survives_a_file(result: SuiteResult, tmp_path: Path) -> None:
+    save(tmp_path / "sample.json", [replace(result, scripted="the search sleeps")])
+    assert load(tmp_path / "sample.json")[0].scripted == "the search sleeps"
 
 
 def test_a_row_stands_on_one_line_in_ten_digits_and_a_ratio_is_whole(tmp_path: Path) -> None:
@@ -80,6 +102,11 @@ def test_a_result_with_a_wrong_answer_is_never_written(result: SuiteResult, tmp_
         ({"ratios": {"speed": True}}, "ratio speed"),
         ({"rows": [{"system": "plain"}]}, "row 0"),
         ({"more": 1}, "here"),
+        ({"intervals": [1, 2]}, "intervals"),
+        ({"intervals": {"none": [1, 2]}}, "intervals"),
+        ({"intervals": {"sample_p99_64": [2, 1]}}, "intervals: sample_p99_64"),
+        ({"intervals": {"sample_p99_64": [1]}}, "intervals: sample_p99_64"),
+        ({"intervals": {"sample_p99_64": [1, "2"]}}, "intervals: sample_p99_64"),
     ],
 )
 def test_a_bad_result_is_refused_and_named(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from string import Formatter
@@ -9,6 +10,7 @@ from string import Formatter
 import pytest
 
 from bench.claims import CLAIMS, GAINS, draw_demo, gains, headlines
+from bench.inline_figures import documents
 from bench.report import EMULATED
 from bench.results import Row, SuiteResult, save
 from bench.suites import ratio_definitions
@@ -76,19 +78,20 @@ def test_a_result_of_an_emulated_accelerator_says_so(result: SuiteResult) -> Non
 def test_the_command_reads_the_folder_and_writes_the_file(
     result: SuiteResult, tmp_path: Path
 ) -> None:
-    index, readme = tmp_path / "results.md", tmp_path / "README.md"
+    docs, readme = tmp_path / "docs", tmp_path / "README.md"
+    docs.mkdir()
+    index, run = docs / "results.md", docs / "demo_run.json"
     index.write_text("\n".join([BEGIN, END, *HEADLINES]))
-    readme.write_text("\n".join([*GAINS_MARKS, *DEMO_MARKS]))
-    run = tmp_path / "run.json"
+    figure = "<!-- sample.sample_throughput_64:.1f -->"
+    readme.write_text("\n".join([*GAINS_MARKS, *DEMO_MARKS, f"It is {figure}9<!-- / --> times"]))
     run.write_text(json.dumps({"findings": ["7 of 7 answers identical.", "Why: \u2026"]}))
-    save(tmp_path / "kept" / "sample.json", [result])
-    arguments = [str(index), "--readme", str(readme), "--results", str(tmp_path / "kept")]
-    arguments += ["--demo", str(run)]
-    assert main(arguments) == 0
+    save(tmp_path / "bench" / "results" / "sample.json", [result])
+    assert main(["--root", str(tmp_path)]) == 0
     assert "sample.md" in index.read_text()
-    assert "sample_throughput_64" in (tmp_path / "results" / "sample.md").read_text()
+    assert "sample_throughput_64" in (docs / "results" / "sample.md").read_text()
     assert "| claim |" in index.read_text()
     assert "| your stack |" in readme.read_text()
+    assert f"{figure}2.0<!-- / --> times" in readme.read_text()
     assert "\n- 7 of 7 answers identical.\n- Why: \u2026\n" in readme.read_text()
 
 
@@ -96,17 +99,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_documents_hold_the_results_there_are(tmp_path: Path) -> None:
-    index, readme = tmp_path / "results.md", tmp_path / "README.md"
-    index.write_text((ROOT / "docs" / "results.md").read_text())
-    readme.write_text((ROOT / "README.md").read_text())
-    assert main([str(index), "--readme", str(readme)]) == 0
-    assert readme.read_text() == (ROOT / "README.md").read_text()
-    assert _pages(tmp_path) == _pages(ROOT / "docs")
+    read = [*documents(ROOT), ROOT / "docs" / "demo_run.json"]
+    for path in (*read, *(ROOT / "bench" / "results").glob("*.json")):
+        copied = tmp_path / path.relative_to(ROOT)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copied)
+    assert main(["--root", str(tmp_path)]) == 0
+    assert _pages(tmp_path) == _pages(ROOT)
 
 
-def _pages(folder: Path) -> dict[str, str]:
-    written = [*(folder / "results").glob("*.md"), folder / "results" / "demo.svg"]
-    return {path.name: path.read_text() for path in (folder / "results.md", *written)}
+def _pages(root: Path) -> dict[str, str]:
+    results = root / "docs" / "results"
+    written = [*documents(root), *results.glob("*.md"), results / "demo.svg"]
+    return {str(path.relative_to(root)): path.read_text() for path in written}
 
 
 def test_every_claim_has_a_ratio_that_says_its_opponent() -> None:
