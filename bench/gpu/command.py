@@ -54,14 +54,14 @@ import importlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.environment import read_environment
-from bench.gpu.device import MeasuredDevice, PartFound, PartTime
+from bench.gpu.device import MeasuredDevice, PartRun
 from bench.report import report
-from bench.results import Row, SuiteResult, save
+from bench.results import SuiteResult, save
 from rag_accel.errors import ConfigError, RagAccelError
 
 NAME = "gpu"
@@ -70,8 +70,6 @@ QUICK_S, FULL_S = 540.0, 1800.0
 SHARES: Mapping[str, float] = {"embedding": 0.2, "search": 0.15, "kv_reuse": 0.45, "decoding": 0.2}
 #: For the start of Python, and the end of a turn that took longer than the one before.
 RESERVE = 0.08
-
-MeasurePart = Callable[[MeasuredDevice, PartTime, PartFound], None]
 
 _logger = logging.getLogger("bench.gpu")
 
@@ -122,41 +120,36 @@ def _run(
     names = [name for name in SHARES if not arguments.part or name in arguments.part]
     environment = read_environment(arguments.quick)
     environment |= {"card": device.card, "tiny": device.is_tiny}
-    kept, wrong, failed = PartFound(), list[str](), list[str]()
+    kept, wrong, failed = PartRun(device, until), list[str](), list[str]()
     for at, name in enumerate(names):
-        share = SHARES[name] / sum(SHARES[one] for one in names[at:])
-        found = PartFound()
+        run = PartRun(device, until).within(SHARES[name] / sum(SHARES[one] for one in names[at:]))
         try:
-            part: MeasurePart = importlib.import_module(f"bench.gpu.{name}").measure
-            part(device, PartTime(until).share(share), found)
+            importlib.import_module(f"bench.gpu.{name}").measure(run)
         except ImportError as error:
-            found.lacks(name, error.name or str(error))
+            run.note(name, error.name or str(error), "missing")
         except Exception as error:
             _logger.exception("%s", name)
             failed.append(f"{name}: {type(error).__name__}: {error}")
-            found.rows.append(Row(name, type(error).__name__, "failed", 1, None, 1))
-        environment["duration_s"] = round(time.monotonic() - started, 1)
-        part_result = _result(found, environment, device)
-        print(report(part_result), "", sep="\n", flush=True)
-        if found.wrong:  # its figures are of no use
-            wrong += found.wrong
-        else:
-            kept.rows += found.rows
-            kept.ratios |= found.ratios
-            _keep(_result(kept, environment, device), arguments.json)
+            run.note(name, type(error).__name__, "failed")
         device.free()
+        environment["duration_s"] = round(time.monotonic() - started, 1)
+        print(report(_result(run, environment)), "", sep="\n", flush=True)
+        if run.wrong:  # its figures are of no use
+            wrong += run.wrong
+            continue
+        kept.rows.extend(run.rows)
+        kept.ratios.update(run.ratios)
+        _keep(_result(kept, environment), arguments.json)
     for title, lines in (("wrong answers", wrong), ("failed", failed)):
         if lines:
             print("\n  ".join([f"bench: {title} in gpu:", *lines]), file=sys.stderr)
     return int(bool(wrong or failed))
 
 
-def _result(
-    found: PartFound, environment: Mapping[str, Any], device: MeasuredDevice
-) -> SuiteResult:
+def _result(run: PartRun, environment: Mapping[str, Any]) -> SuiteResult:
     """Return what was found; ratios of tiny shapes stand for nothing, and are left out."""
-    ratios = {} if device.is_tiny else dict(found.ratios)
-    return SuiteResult(NAME, tuple(found.rows), ratios, environment=dict(environment))
+    ratios = {} if run.device.is_tiny else dict(run.ratios)
+    return SuiteResult(NAME, tuple(run.rows), ratios, environment=dict(environment))
 
 
 def _keep(result: SuiteResult, path: Path | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.arms import bench_accelerator
-from bench.gpu.device import MeasuredDevice, PartFound, PartTime, need
+from bench.gpu.device import PartRun, is_out_of_memory, need
 from bench.gpu.models import (
     LLAMA_1B,
     TINY_LLAMA,
@@ -26,7 +26,7 @@ from rag_accel.adoption.local_calls import LocalCalls
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.text.prompting import Prompting
 
-OURS, CONTINUOUS = "accelerated", "transformers generate_batch"
+OURS, CONTINUOUS, FAILED = "accelerated", "transformers generate_batch", "failed"
 #: How far below the best logit that of a token may lie by rounding alone, of the largest one. Wrong
 #: states give other tokens: of 128,256 random logits few lie so near the largest.
 NEAR = {"bfloat16": 2**-3, "float32": 1e-4}
@@ -67,28 +67,22 @@ class UsersAnswers:
         return sum(map(len, self.tokens)) / self.seconds
 
 
-def measure(device: MeasuredDevice, time: PartTime, found: PartFound) -> None:
+def measure(run: PartRun) -> None:
     """Let users ask both in turn, and compare every token with the model's own logits."""
-    sizes = TINY if device.is_tiny else DecodingSizes()
+    sizes = TINY if run.device.is_tiny else DecodingSizes()
     workload = f"{sizes.shape.name}, {sizes.users} users, {sizes.words} and {sizes.tokens} tokens"
-    found.within_memory(
-        device, OURS, workload, lambda: _measure(device, sizes, workload, time, found)
-    )
+    run.attempt(OURS, workload, lambda: _measure(sizes, workload, run))
 
 
-def _measure(
-    device: MeasuredDevice, sizes: DecodingSizes, workload: str, time: PartTime, found: PartFound
-) -> None:
-    model = make_decoder(sizes.shape, device)
+def _measure(sizes: DecodingSizes, workload: str, run: PartRun) -> None:
+    model = make_decoder(sizes.shape, run.device)
     tokenizer = make_tokenizer(sizes.shape.vocabulary)
-    prompting = Prompting(tokenizer)
     texts = texts_of(sizes.users, sizes.words, sizes.shape.vocabulary, 4)
     prompts = [prompt_of((text,), at) for at, text in enumerate(texts)]
-    ids = [list(prompting.whole(one.messages)) for one in prompts]
-    most = max(map(len, ids)) + sizes.tokens
-    pool_bytes = 4 * sizes.users * most * sizes.shape.token_bytes
+    ids = [list(Prompting(tokenizer).whole(one.messages)) for one in prompts]
+    room = 4 * sizes.users * (max(map(len, ids)) + sizes.tokens) * sizes.shape.token_bytes
     with bench_accelerator() as accelerator, ThreadPoolExecutor(sizes.users) as pool:
-        llm = LocalLLM(model, tokenizer, pool_bytes=pool_bytes, runner="torch", prefix_lanes=0)
+        llm = LocalLLM(model, tokenizer, pool_bytes=room, runner="torch", prefix_lanes=0)
         calls = LocalCalls(llm, llm, accelerator)
 
         def ours(_: int) -> UsersAnswers:
@@ -96,7 +90,8 @@ def _measure(
             started = clock.perf_counter()
             said = list(pool.map(calls.generate, asked))
             seconds = clock.perf_counter() - started
-            return UsersAnswers(tuple(_ids(tokenizer, one.text) for one in said), seconds)
+            each = (tokenizer(one.text, add_special_tokens=False)["input_ids"] for one in said)
+            return UsersAnswers(tuple(map(tuple, each)), seconds)
 
         def others(_: int) -> UsersAnswers:
             started = clock.perf_counter()
@@ -104,36 +99,40 @@ def _measure(
             seconds = clock.perf_counter() - started
             return UsersAnswers(tuple(map(tuple, said)), seconds)
 
+        arms: dict[str, Callable[[int], UsersAnswers]] = {OURS: ours, CONTINUOUS: others}
         try:
-            arms: dict[str, Callable[[int], UsersAnswers]] = {OURS: ours, CONTINUOUS: others}
-            turns = time.turns(arms, sizes.turns)
+            ours(0)  # first: a model that holds the other's manager cannot be copied
+            try:
+                others(0)
+            except Exception as error:  # of any kind: what it lacks here says nothing about ours
+                if is_out_of_memory(error):
+                    raise
+                run.note(CONTINUOUS, " ".join(f"{type(error).__name__}: {error}".split()), FAILED)
+                del arms[CONTINUOUS]
+            turns = run.turns(arms, sizes.turns)
         finally:
             model.destroy_cached_continuous_batching_manager()
     if not turns[OURS]:
-        found.no_time(OURS, workload)
+        run.note(OURS, workload, "no time")
         return
-    dtype = str(model.dtype).removeprefix("torch.")
-    far = sum(
-        far_tokens(model, prompt, said, NEAR[dtype])
-        for prompt, said in zip(ids, turns[OURS][0].tokens, strict=True)
-    )
-    found.check(not far, OURS, workload, "tokens_far_from_the_best", far)
-    pairs = list(zip(turns[OURS], turns[CONTINUOUS], strict=True))
-    # Its answers have the tokens that end them, which a text has not.
-    different = sum(
-        mine != other[: len(mine)]
-        for ours_, theirs in pairs
-        for mine, other in zip(ours_.tokens, theirs.tokens, strict=True)
-    )
-    count = len(pairs) * sizes.users
-    found.rows.append(Row(CONTINUOUS, workload, "other_answers_than_ours", different, None, count))
+    answers = zip(ids, turns[OURS][-1].tokens, strict=True)
+    far = sum(far_tokens(model, prompt, said) for prompt, said in answers)
+    run.check(not far, OURS, workload, "tokens_far_from_the_best", far)
     for name, each in turns.items():
-        found.rows.append(median_row(name, workload, "tokens_per_s", [one.rate for one in each]))
-    ratios = [ours_.rate / theirs.rate for ours_, theirs in pairs]
-    found.ratios["decoding_vs_continuous"] = median(ratios)
+        run.rows.append(median_row(name, workload, "tokens_per_s", [one.rate for one in each]))
+    if pairs := list(zip(turns[OURS], turns.get(CONTINUOUS, ()), strict=False)):
+        different = sum(
+            mine != other
+            for ours_, theirs in pairs
+            for mine, other in zip(ours_.tokens, theirs.tokens, strict=True)
+        )
+        count = len(pairs) * sizes.users
+        run.rows.append(Row(CONTINUOUS, workload, "other_answers", different, None, count))
+        ratios = [ours_.rate / theirs.rate for ours_, theirs in pairs]
+        run.ratios["decoding_vs_continuous"] = median(ratios)
 
 
-def far_tokens(model: Any, prompt: Sequence[int], said: Sequence[int], near: float) -> int:
+def far_tokens(model: Any, prompt: Sequence[int], said: Sequence[int]) -> int:
     """Count tokens of an answer that a model's own forward does not give, but for rounding.
 
     Each is compared where the answer stood, so that one other choice of two that are nearly as good
@@ -143,18 +142,16 @@ def far_tokens(model: Any, prompt: Sequence[int], said: Sequence[int], near: flo
         model: of transformers.
         prompt: its tokens.
         said: those of the answer.
-        near: how far below the best a logit may lie, of the largest one.
     """
-    if not said:
-        return 0
     torch = need("torch")
     ids = torch.tensor([[*prompt, *said]], device=model.device)
     with torch.inference_mode():
         logits = model(ids, use_cache=False, logits_to_keep=len(said) + 1).logits[0, :-1].float()
-    best = logits.max(dim=1).values
-    chosen = logits.gather(1, ids[0, len(prompt) :, None])[:, 0]
-    return int((best - chosen > near * logits.abs().amax(dim=1).clamp(min=1)).sum())
+    pairs = zip(logits, said, strict=True)
+    return sum(is_far(each, token, model.dtype) for each, token in pairs)
 
 
-def _ids(tokenizer: Any, text: str) -> tuple[int, ...]:
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+def is_far(logits: Any, token: int, dtype: Any) -> bool:
+    """Tell whether a token is none of those that ``logits: [vocabulary]`` make the best."""
+    most = NEAR[str(dtype).removeprefix("torch.")] * max(1.0, float(logits.abs().max()))
+    return float(logits.max() - logits[token]) > most

@@ -1,10 +1,9 @@
-"""The device that is measured, its memory, the time of a part, and what a part found."""
+"""The device that is measured, and what a part of the command finds there in its time."""
 
 from __future__ import annotations
 
 import gc
 import importlib
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,6 @@ FoundValue = TypeVar("FoundValue")
 #: The next turn may take longer than the last by this factor.
 _LONGER = 1.25
 _OUT_OF_MEMORY = "out of memory"
-
-_logger = logging.getLogger("bench.gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,8 @@ class MeasuredDevice:
             ) from error
         if device.type != "cuda":
             return cls(str(device), "", True)
-        place = torch.device("cuda", device.index or 0)
-        return cls(str(place), torch.cuda.get_device_name(place), False)
+        place = f"cuda:{device.index or 0}"
+        return cls(place, torch.cuda.get_device_name(place), False)
 
     def free(self) -> None:
         """Give memory back that no object holds any more."""
@@ -81,28 +78,38 @@ class MeasuredDevice:
             importlib.import_module("torch").cuda.empty_cache()
 
 
-@dataclass(slots=True)
-class PartTime:
-    """The time that a part has; it begins no turn that would end later.
+@dataclass(frozen=True, slots=True)
+class PartRun:
+    """A run of a part: its device, its time, and what it has found so far.
 
     Args:
-        until: its end, of ``time.monotonic()``.
+        device: that is measured.
+        until: when no turn begins any more, of ``time.monotonic()``.
+        rows: figures.
+        ratios: of them.
+        wrong: answers that are not what they must be.
     """
 
+    device: MeasuredDevice
     until: float
+    rows: list[Row] = field(default_factory=list[Row])
+    ratios: dict[str, float] = field(default_factory=dict[str, float])
+    wrong: list[str] = field(default_factory=list[str])
 
     @property
     def left_s(self) -> float:
-        return self.until - time.monotonic()
+        return max(0.0, self.until - time.monotonic())
 
-    def share(self, share: float) -> PartTime:
-        """Return the time of a share of what is left."""
-        return PartTime(time.monotonic() + share * max(0.0, self.left_s))
+    def within(self, share: float) -> PartRun:
+        """Return the same run with a share of the time that is left; what is found is shared."""
+        return replace(self, until=time.monotonic() + share * self.left_s)
 
     def turns(
         self, arms: Mapping[str, Callable[[int], FoundValue]], most: int, warm_up: int = 1
     ) -> dict[str, list[FoundValue]]:
         """Call arms in turn, each turn another first, until time or turns are spent.
+
+        A turn that would end later, if it took a little longer than the last, does not begin.
 
         Returns:
             what each arm gave, turn by turn, without the warm-up; nothing if time was too short.
@@ -112,7 +119,7 @@ class PartTime:
         taken_s = 0.0
         for turn in range(most + warm_up):
             started = time.monotonic()
-            if self.left_s < _LONGER * taken_s or self.left_s <= 0:
+            if self.left_s <= _LONGER * taken_s:
                 break
             first = turn % len(names)
             each = {name: arms[name](turn) for name in (*names[first:], *names[:first])}
@@ -122,49 +129,28 @@ class PartTime:
             taken_s = time.monotonic() - started
         return found
 
-
-@dataclass(slots=True)
-class PartFound:
-    """The figures of a part so far.
-
-    Args:
-        rows: of it.
-        ratios: of it.
-        wrong: answers that are not what they must be.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    ratios: dict[str, float] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
-
     def check(self, is_right: bool, system: str, workload: str, metric: str, figure: float) -> None:
         """Add the row of a comparison, and name it if it went wrong."""
         self.rows.append(Row(system, workload, metric, figure, None, 1))
         if not is_right:
             self.wrong.append(f"{system}, {workload}: {metric} is {figure:g}")
 
-    def lacks(self, system: str, package: str) -> None:
-        """Add the row of what cannot be measured without a package."""
-        self.rows.append(Row(system, package, "missing", 1, None, 1))
+    def note(self, system: str, workload: str, what: str) -> None:
+        """Add the row of something that was not measured, and why."""
+        self.rows.append(Row(system, workload, what, 1, None, 1))
 
-    def no_time(self, system: str, workload: str) -> None:
-        """Add the row of what was not measured because the time was spent."""
-        self.rows.append(Row(system, workload, "no time", 1, None, 1))
-
-    def within_memory(
-        self, device: MeasuredDevice, system: str, workload: str, measure: Callable[[], None]
-    ) -> None:
-        """Measure a size; one that does not fit into memory is a row, and frees what it had."""
-        kept = replace(self, rows=[*self.rows], ratios={**self.ratios}, wrong=[*self.wrong])
+    def attempt(self, system: str, workload: str, measure: Callable[[], None]) -> None:
+        """Measure a size if there is time; one that does not fit into memory is a row."""
+        if not self.left_s:
+            self.note(system, workload, "no time")
+            return
         try:
             measure()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            _logger.info("%s, %s: %s", system, workload, _OUT_OF_MEMORY)
-            kept.rows.append(Row(system, workload, _OUT_OF_MEMORY, 1, None, 1))
-            self.rows, self.ratios, self.wrong = kept.rows, kept.ratios, kept.wrong
-        device.free()
+            self.note(system, workload, _OUT_OF_MEMORY)
+        self.device.free()
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -178,10 +164,10 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def need(package: str) -> Any:
-    """Return a module.
+    """Return a module that may be missing.
 
     Raises:
-        ImportError: it is missing; ``name`` is its package.
+        ImportError: it is; ``name`` is its package.
     """
     try:
         return importlib.import_module(package)

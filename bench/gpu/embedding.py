@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bench.devices.real_time import ask_at_once, embed_all
-from bench.gpu.device import MeasuredDevice, PartFound, PartTime, need
+from bench.gpu.device import PartRun, need
 from bench.gpu.models import (
     MINILM,
     TINY_ENCODER,
@@ -46,7 +46,7 @@ class EmbeddingSizes:
         halvings: levels between the last that was kept and the first that was not.
         texts: of one call.
         turns: of it.
-        batch: texts that the card computes at a time.
+        batch: texts that a member computes at a time.
     """
 
     encoder: EncoderShape = MINILM
@@ -63,56 +63,53 @@ class EmbeddingSizes:
 TINY = EmbeddingSizes(TINY_ENCODER, 8, 0.5, 4, 16, 1, 16, 2, 8)
 
 
-def measure(device: MeasuredDevice, time: PartTime, found: PartFound) -> None:
+def measure(run: PartRun) -> None:
     """Compare the vectors of card, processor and both, then measure both ways."""
-    sizes = TINY if device.is_tiny else EmbeddingSizes()
+    sizes = TINY if run.device.is_tiny else EmbeddingSizes()
     encoder = make_encoder(sizes.encoder)
-    on_card = copy.deepcopy(encoder).to(device.name)
-    embed, vocabulary = partial(_embed, sizes=sizes), sizes.encoder.vocabulary
-    texts = texts_of(sizes.most, sizes.words, vocabulary, 1)
-    probes = texts[: min(sizes.most, 512)]
-    expected, there = embed(encoder, probes), embed(on_card, probes)
-    workload = f"{len(probes)} texts of {sizes.words} tokens"
-    difference = float(np.abs(expected - there).max())
-    metric = "max_vector_difference"
-    found.check(difference <= TOLERANCE, device.name, workload, metric, difference)
-    if found.wrong:
-        return
-    right = np.concatenate(
-        [embed(on_card, texts[at : at + sizes.batch]) for at in range(0, len(texts), sizes.batch)]
-    )
+    on_card = copy.deepcopy(encoder).to(run.device.name)
+    texts = texts_of(sizes.most, sizes.words, sizes.encoder.vocabulary, 1)
+    groups = [texts[at : at + sizes.batch] for at in range(0, len(texts), sizes.batch)]
+    right = np.concatenate([embed(on_card, group) for group in groups])
+    difference = float(np.abs(embed(encoder, groups[0]) - right[: len(groups[0])]).max())
+    workload = f"{len(groups[0])} texts of {sizes.words} tokens"
+    is_near = difference <= TOLERANCE
+    run.check(is_near, run.device.name, workload, "max_vector_difference", difference)
+    by_processor = [0]
 
-    def member(model: Any, name: str, threads: int) -> EngineMember:
-        engine = CallableEmbeddingEngine(
-            lambda batch: embed(model, batch), max_batch=sizes.batch, max_threads=threads
-        )
+    def there(batch: Sequence[str]) -> Any:
+        return embed(on_card, batch)
+
+    def here(batch: Sequence[str]) -> Any:
+        by_processor[0] += len(batch)
+        return embed(encoder, batch)
+
+    def member(compute: Callable[[Sequence[str]], Any], name: str, threads: int) -> EngineMember:
+        engine = CallableEmbeddingEngine(compute, max_batch=sizes.batch, max_threads=threads)
         return EngineMember(engine, name=name)
 
     with ExitStack() as stack:
         arms: dict[str, Accelerator] = {}
-        for name in (ALONE, BOTH):
-            members = [member(on_card, "card", 0)]
+        for name in (ALONE, BOTH) if is_near else ():
+            members = [member(there, "card", 0)]
             if name == BOTH:
-                members.append(member(encoder, "processor", usable_cores()))
-            arms[name] = stack.enter_context(
-                Accelerator(
-                    embedder=members,
-                    embedding_slo_s=sizes.slo_s,
-                    member_tolerance=TOLERANCE,
-                    single_flight=False,
-                )
+                members.append(member(here, "processor", usable_cores()))
+            accelerator = Accelerator(
+                embedder=members,
+                embedding_slo_s=sizes.slo_s,
+                member_tolerance=TOLERANCE,
+                single_flight=False,
             )
-        _throughput(arms, texts[: sizes.texts], right, sizes, time.share(0.4), found)
-        _capacity(arms, texts, right, sizes, time, found)
+            arms[name] = stack.enter_context(accelerator)
+        if arms:
+            _throughput(arms, texts[: sizes.texts], sizes, run.within(0.4))
+            _capacity(arms, texts, right, sizes, run)
+            # The texts of probes and of the trial that decides about a member are among them.
+            run.rows.append(Row(BOTH, "all calls", "texts_on_processor", by_processor[0], None, 1))
 
 
 def _throughput(
-    arms: dict[str, Accelerator],
-    texts: Sequence[str],
-    right: Any,
-    sizes: EmbeddingSizes,
-    time: PartTime,
-    found: PartFound,
+    arms: dict[str, Accelerator], texts: Sequence[str], sizes: EmbeddingSizes, run: PartRun
 ) -> None:
     """Measure texts a second of one call with all texts."""
     workload = f"one call of {len(texts)} texts of {sizes.words} tokens"
@@ -120,14 +117,13 @@ def _throughput(
         name: partial(lambda arm, _: len(texts) / embed_all(arm, texts), arm)
         for name, arm in arms.items()
     }
-    rates = time.turns(calls, sizes.turns, warm_up=2)
+    rates = run.turns(calls, sizes.turns, warm_up=2)
     if not rates[ALONE]:
-        found.no_time(BOTH, workload)
+        run.note(BOTH, workload, "no time")
         return
-    for name, each in rates.items():
-        found.rows.append(median_row(name, workload, "texts_per_s", each))
+    run.rows.extend(median_row(name, workload, "texts_per_s", each) for name, each in rates.items())
     pairs = zip(rates[BOTH], rates[ALONE], strict=True)
-    found.ratios["embedding_texts_per_s"] = median([both / alone for both, alone in pairs])
+    run.ratios["embedding_texts_per_s"] = median([both / alone for both, alone in pairs])
 
 
 def _capacity(
@@ -135,67 +131,54 @@ def _capacity(
     texts: Sequence[str],
     right: Any,
     sizes: EmbeddingSizes,
-    time: PartTime,
-    found: PartFound,
+    run: PartRun,
 ) -> None:
     """Let ever more callers come at once, and find how many are answered within the bound."""
+    workload = f"callers at once, answered within {sizes.slo_s:g} s"
     kept: dict[str, int] = {}
     for at, (name, arm) in enumerate(arms.items()):
-        own = time.share(1 / (len(arms) - at))
-        far = list[float]()
+        far = [0.0]
 
         def share(callers: int, arm: Accelerator = arm, far: list[float] = far) -> float:
             answers = ask_at_once(arm, texts[:callers])
             far.append(float(np.abs(answers.vectors - right[:callers]).max()))
             return sum(one <= sizes.slo_s for one in answers.seconds) / callers
 
-        kept[name] = most_callers(share, sizes, own)
-        workload = f"callers at once, answered within {sizes.slo_s:g} s"
-        if not far:
-            found.no_time(name, workload)
-            return
-        difference = max(far)
-        found.check(
-            difference <= TOLERANCE, name, workload, "max_vector_difference", difference
-        )
-        found.rows.append(Row(name, workload, "callers", kept[name], None, len(far)))
+        kept[name] = most_callers(share, sizes, run.within(1 / (len(arms) - at)))
+        run.check(max(far) <= TOLERANCE, name, workload, "max_vector_difference", max(far))
+        run.rows.append(Row(name, workload, "callers", kept[name], None, len(far) - 1))
     if all(kept.values()):
-        found.ratios["embedding_capacity"] = kept[BOTH] / kept[ALONE]
+        run.ratios["embedding_capacity"] = kept[BOTH] / kept[ALONE]
 
 
-def most_callers(
-    share: Callable[[int], float], sizes: EmbeddingSizes, time: PartTime
-) -> int:
+def most_callers(share: Callable[[int], float], sizes: EmbeddingSizes, run: PartRun) -> int:
     """Return the most callers of whom ``IN_TIME`` are answered in time; 0 if there are none.
 
     Args:
         share: those answered in time, of so many callers; the better of two tries counts.
         sizes: say which numbers are tried.
-        time: no further number is tried when it is spent.
+        run: no further number is tried when its time is spent.
     """
     share(sizes.first)  # warms up
 
     def keeps(callers: int) -> bool:
-        return any(share(callers) >= IN_TIME for _ in range(2))
+        has_time = run.left_s > 4 * sizes.slo_s
+        return has_time and any(share(callers) >= IN_TIME for _ in range(2))
 
     low, high = 0, sizes.first
-    while high <= sizes.most and time.left_s > 4 * sizes.slo_s and keeps(high):
+    while high <= sizes.most and keeps(high):
         low, high = high, 2 * high
-    for _ in range(sizes.halvings):
-        middle = (low + high) // 2
-        if high > sizes.most or middle in (0, low) or time.left_s <= 4 * sizes.slo_s:
-            break
-        if keeps(middle):
-            low = middle
-        else:
-            high = middle
+    if high <= sizes.most:
+        for _ in range(sizes.halvings):
+            middle = (low + high) // 2
+            low, high = (middle, high) if keeps(middle) else (low, middle)
     return low
 
 
-def _embed(model: Any, texts: Sequence[str], sizes: EmbeddingSizes) -> Any:
+def embed(model: Any, texts: Sequence[str]) -> Any:
     """Return ``[texts, hidden], float32``: the mean over tokens, of length 1."""
     torch = need("torch")
-    encoded = make_tokenizer(sizes.encoder.vocabulary)(
+    encoded = make_tokenizer(model.config.vocab_size)(
         list(texts), padding=True, return_tensors="pt", return_token_type_ids=False
     ).to(model.device)
     with torch.inference_mode():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
 from bench.arms import bench_accelerator
-from bench.gpu.decoding import NEAR
-from bench.gpu.device import MeasuredDevice, PartFound, PartTime, need
+from bench.gpu.decoding import is_far
+from bench.gpu.device import PartRun, need
 from bench.gpu.models import (
     LLAMA_1B,
     LLAMA_8B,
@@ -27,7 +28,6 @@ from bench.measure import median
 from bench.paired import in_ms
 from bench.results import median_row, row_of
 from rag_accel.adoption.local_calls import LocalCalls
-from rag_accel.engine_api import GenerationOutput
 from rag_accel.engines.llm.local.local_llm import LocalLLM
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.fidelity.prompts import TextPrompt
@@ -62,6 +62,27 @@ TINY = ReuseSizes((TINY_LLAMA,), 32, (("4k", 4),), 4, 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
+class AskedAgain:
+    """Texts or paths that are asked about again and again.
+
+    Args:
+        key: the ratio's name.
+        way: of reuse.
+        workload: in rows.
+        texts: of each prompt.
+    """
+
+    key: str
+    way: str
+    workload: str
+    texts: tuple[str, ...]
+
+    def prompt(self, turn: int) -> TextPrompt:
+        """Return a prompt with a question and an order of its own."""
+        return prompt_of(Random(turn).sample(self.texts, len(self.texts)), turn)
+
+
+@dataclass(frozen=True, slots=True)
 class FirstOfAnswer:
     """A first token and what it took.
 
@@ -78,73 +99,46 @@ class FirstOfAnswer:
     reused: float = 0.0
 
 
-def measure(device: MeasuredDevice, time: PartTime, found: PartFound) -> None:
+def measure(run: PartRun) -> None:
     """Compare reused states with computed ones, then measure each shape and size of prompts."""
-    sizes = TINY if device.is_tiny else ReuseSizes()
+    sizes = TINY if run.device.is_tiny else ReuseSizes()
     for shape in sizes.shapes:
-        check_reuse(shape, device, found)
-    if found.wrong:
-        return
-    for at, shape in enumerate(sizes.shapes):
-        own = time.share(1 / (len(sizes.shapes) - at))
-        found.within_memory(
-            device,
-            REUSED,
-            shape.name,
-            lambda shape=shape, own=own: _measure_shape(shape, sizes, device, own, found),
-        )
+        check_reuse(shape, run)
+    for at, shape in enumerate(() if run.wrong else sizes.shapes):
+        own = run.within(1 / (len(sizes.shapes) - at))
+        own.attempt(REUSED, shape.name, partial(_measure_shape, shape, sizes, own))
 
 
-def _measure_shape(
-    shape: DecoderShape,
-    sizes: ReuseSizes,
-    device: MeasuredDevice,
-    time: PartTime,
-    found: PartFound,
-) -> None:
-    model, vocabulary = make_decoder(shape, device), shape.vocabulary
+def _measure_shape(shape: DecoderShape, sizes: ReuseSizes, run: PartRun) -> None:
+    model, vocabulary = make_decoder(shape, run.device), shape.vocabulary
     paths = paths_of(sizes.entities, sizes.paths, vocabulary, 6)
-    given: list[tuple[str, str, str, tuple[str, ...]]] = [
-        (
+    asked = [
+        AskedAgain(
             f"reuse_{shape.key}_{key}",
             "full",
-            f"{count} texts of {sizes.words} tokens",
+            f"{shape.name}, {count} texts of {sizes.words} tokens",
             texts_of(count, sizes.words, vocabulary, 5),
         )
         for key, count in sizes.texts
     ]
-    given.append((f"trees_{shape.key}", "dependency", f"{len(paths)} relation paths", paths))
-    for at, (key, way, workload, texts) in enumerate(given):
-        own = time.share(1 / (len(given) - at))
-        named = f"{shape.name}, {workload}"
-        found.within_memory(
-            device,
-            REUSED,
-            named,
-            lambda key=key, way=way, named=named, texts=texts, own=own: _measure_prompts(
-                model, shape, key, way, named, texts, sizes.turns, own, found
-            ),
+    asked.append(
+        AskedAgain(
+            f"trees_{shape.key}", "dependency", f"{shape.name}, {len(paths)} relation paths", paths
+        )
+    )
+    for at, one in enumerate(asked):
+        own = run.within(1 / (len(asked) - at))
+        own.attempt(
+            REUSED, one.workload, partial(_measure_prompts, model, shape, one, sizes.turns, own)
         )
 
 
 def _measure_prompts(
-    model: Any,
-    shape: DecoderShape,
-    key: str,
-    way: str,
-    workload: str,
-    texts: tuple[str, ...],
-    turns: int,
-    time: PartTime,
-    found: PartFound,
+    model: Any, shape: DecoderShape, asked: AskedAgain, turns: int, run: PartRun
 ) -> None:
     """Ask about the same texts, in another order each turn."""
     tokenizer = make_tokenizer(shape.vocabulary)
-
-    def prompt(turn: int) -> TextPrompt:
-        return prompt_of(Random(turn).sample(texts, len(texts)), turn)
-
-    tokens = len(Prompting(tokenizer).whole(prompt(0).messages))
+    tokens = len(Prompting(tokenizer).whole(asked.prompt(0).messages))
     room = _ROOM * tokens * shape.token_bytes
     bounds: dict[str, Any] = {"runner": "torch", "pool_bytes": room, "chunk_bytes": room}
     with bench_accelerator() as accelerator:
@@ -152,42 +146,41 @@ def _measure_prompts(
         def ours(kv_reuse: str) -> Callable[[int], FirstOfAnswer]:
             llm = LocalLLM(model, tokenizer, kv_reuse=kv_reuse, **bounds)
             calls = LocalCalls(llm, llm, accelerator)
-            paths_first = kv_reuse == "dependency"
 
             def answer(turn: int) -> FirstOfAnswer:
-                asked = prompt(turn).generation_input(1, paths_first=paths_first)
+                prompt = asked.prompt(turn)
+                payload = prompt.generation_input(1, paths_first=kv_reuse == "dependency")
                 started = clock.perf_counter()
-                said: GenerationOutput = calls.generate(asked)
+                said = calls.generate(payload)
                 seconds = clock.perf_counter() - started
                 reused = said.use.from_chunks / said.prompt_tokens if said.use else 0.0
                 return FirstOfAnswer(seconds, said.text, reused=reused)
 
             return answer
 
-        arms = {
-            PLAIN: lambda turn: _own_first(model, tokenizer, prompt(turn)),
+        arms: dict[str, Callable[[int], FirstOfAnswer]] = {
+            PLAIN: lambda turn: _own_first(model, tokenizer, asked.prompt(turn)),
             EXACT: ours("exact"),
-            REUSED: ours(way),
+            REUSED: ours(asked.way),
         }
-        each = time.turns(arms, turns, warm_up=2)
-    named = f"{workload}, prompts of {tokens} tokens"
+        each = run.turns(arms, turns, warm_up=2)
+    workload = f"{asked.workload}, prompts of {tokens}"
     if not each[PLAIN]:
-        found.no_time(REUSED, named)
+        run.note(REUSED, workload, "no time")
         return
-    near = NEAR[str(model.dtype).removeprefix("torch.")]
     far = sum(
-        _is_far(tokenizer, exact, plain, near)
+        is_far(plain.logits, tokenizer.convert_tokens_to_ids(exact.text.strip()), model.dtype)
         for exact, plain in zip(each[EXACT], each[PLAIN], strict=True)
     )
-    found.check(not far, EXACT, named, "tokens_far_from_the_best", far)
+    run.check(not far, EXACT, workload, "tokens_far_from_the_best", far)
     for name, answers in each.items():
         times = [in_ms(one.seconds) for one in answers]
-        found.rows.append(row_of(name, named, "first_token_ms", times))
+        run.rows.append(row_of(name, workload, "first_token_ms", times))
     shares = [100 * one.reused for one in each[REUSED]]
-    found.rows.append(median_row(REUSED, named, "reused_percent", shares))
+    run.rows.append(median_row(REUSED, workload, "reused_percent", shares))
     best = min((PLAIN, EXACT), key=lambda name: median([one.seconds for one in each[name]]))
     pairs = zip(each[best], each[REUSED], strict=True)
-    found.ratios[key] = median([full.seconds / reused.seconds for full, reused in pairs])
+    run.ratios[asked.key] = median([full.seconds / reused.seconds for full, reused in pairs])
 
 
 def _own_first(model: Any, tokenizer: Any, prompt: TextPrompt) -> FirstOfAnswer:
@@ -200,10 +193,3 @@ def _own_first(model: Any, tokenizer: Any, prompt: TextPrompt) -> FirstOfAnswer:
         text = tokenizer.decode([int(output.logits[0, -1].argmax())])
     seconds = clock.perf_counter() - started
     return FirstOfAnswer(seconds, text, output.logits[0, -1].float().cpu())
-
-
-def _is_far(tokenizer: Any, ours: FirstOfAnswer, plain: FirstOfAnswer, near: float) -> bool:
-    """Tell whether a token is none of those that a model's own logits make the best."""
-    chosen = plain.logits[tokenizer.convert_tokens_to_ids(ours.text.strip() or "<unk>")]
-    most = near * max(1.0, float(plain.logits.abs().max()))
-    return float(plain.logits.max() - chosen) > most

@@ -13,8 +13,8 @@ from rag_accel.fidelity.prompts import TextPrompt
 
 _SPECIAL = ("<unk>", "<s>", "</s>", "<|turn|>", "->", "Facts:", "system", "user", "assistant")
 _TEMPLATE = (
-    "{% for m in messages %}<|turn|> {{ m.role }} {{ m.content }} </s> {% endfor %}"
-    "{% if add_generation_prompt %}<|turn|> assistant {% endif %}"
+    "{% for m in messages %}<|turn|> {{ m.role }}\n{{ m.content }} </s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|> assistant\n{% endif %}"
 )
 _SYSTEM = "w1 w2 w3 w4 w5 w6 w7 w8"
 
@@ -142,9 +142,7 @@ def make_tokenizer(vocabulary: int) -> Any:
 def texts_of(count: int, words: int, vocabulary: int, seed: int) -> tuple[str, ...]:
     """Return so many texts of so many words, which are tokens, drawn with a seed."""
     draw, most = Random(seed), vocabulary - len(_SPECIAL)
-    return tuple(
-        " ".join(f"w{draw.randrange(most)}" for _ in range(words)) for _ in range(count)
-    )
+    return tuple(" ".join(f"w{draw.randrange(most)}" for _ in range(words)) for _ in range(count))
 
 
 def prompt_of(texts: Sequence[str], question: int) -> TextPrompt:

@@ -5,13 +5,14 @@ In float32, on two layers of a shape's width: rounding then hides no wrong state
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from bench.gpu.device import MeasuredDevice, PartFound, need
+from bench.gpu.device import PartRun, need
 from bench.gpu.models import (
     DecoderShape,
     make_decoder,
@@ -21,7 +22,7 @@ from bench.gpu.models import (
     texts_of,
 )
 from rag_accel.engines.llm.local.model.loading import load
-from rag_accel.engines.llm.local.options import LocalOptions
+from rag_accel.engines.llm.local.options import KvReuse, LocalOptions
 from rag_accel.engines.llm.local.text.prompting import Prompting
 from rag_accel.fidelity.forced import ForcedEngine
 from rag_accel.fidelity.prompts import TextPrompt
@@ -31,56 +32,60 @@ from rag_accel.system.processor import usable_cores
 
 #: Of the largest logit, at least 1.
 TOLERANCE = 1e-3
-_WORDS, _TEXTS = 48, 4
+SYSTEM_NAME = "reused states"
+#: How many texts, and how many tokens each.
+_TEXTS = (4, 48)
 _LAYERS = 2
 _POOL_BYTES = 1 << 28
 
 
-def check_reuse(shape: DecoderShape, device: MeasuredDevice, found: PartFound) -> None:
+def check_reuse(shape: DecoderShape, run: PartRun) -> None:
     """Compare the logits behind texts and behind trees that were all seen before."""
     small = replace(shape, layers=_LAYERS, context=4096)
     workload = f"{shape.name}, {_LAYERS} layers in float32"
-    found.within_memory(
-        device, "reused states", workload, lambda: _check(small, workload, device, found)
+
+    def check() -> None:
+        model = make_decoder(small, run.device, "float32")
+        for way in ("full", "dependency"):
+            _check(model, way, workload, run)
+
+    run.attempt(SYSTEM_NAME, workload, check)
+
+
+def _check(model: Any, way: KvReuse, workload: str, run: PartRun) -> None:
+    is_tree, vocabulary = way == "dependency", model.config.vocab_size
+    tokenizer = make_tokenizer(vocabulary)
+    texts = paths_of(2, 4, vocabulary, 3) if is_tree else texts_of(*_TEXTS, vocabulary, 3)
+    options = LocalOptions(
+        kv_reuse=way,
+        kv_recipe="alone",
+        reuse_always=True,
+        runner="torch",
+        pool_bytes=_POOL_BYTES,
+        chunk_bytes=_POOL_BYTES,
     )
+    first, second = prompt_of(texts, 0), prompt_of([*texts[2:], *texts[:2]], 1)
+    engine = ForcedEngine(load(model, tokenizer, options=options), options, usable_cores())
 
+    def asked(prompt: TextPrompt) -> tuple[SegmentedPrompt, Any, Any]:
+        found = Prompting(tokenizer)
+        placed = _tree(found, prompt) if is_tree else prompt.segments(found)
+        whole = prompt.generation_input(1, paths_first=is_tree)
+        return placed, *engine.answer(whole, len(placed.ids))
 
-def _check(shape: DecoderShape, workload: str, device: MeasuredDevice, found: PartFound) -> None:
-    model, tokenizer = make_decoder(shape, device, "float32"), make_tokenizer(shape.vocabulary)
-    prompting = Prompting(tokenizer)
-    for way in ("full", "dependency"):
-        is_tree = way == "dependency"
-        texts = (
-            paths_of(2, 4, shape.vocabulary, 3)
-            if is_tree
-            else texts_of(_TEXTS, _WORDS, shape.vocabulary, 3)
-        )
-        prompts = [prompt_of(texts, 0), prompt_of([*texts[2:], *texts[:2]], 1)]
-        placed = [_tree(prompting, one) if is_tree else one.segments(prompting) for one in prompts]
-        options = LocalOptions(
-            kv_reuse=way,  # type: ignore[arg-type]
-            kv_recipe="alone",
-            reuse_always=True,
-            runner="torch",
-            pool_bytes=_POOL_BYTES,
-            chunk_bytes=_POOL_BYTES,
-        )
-        engine = ForcedEngine(load(model, tokenizer, options=options), options, usable_cores())
-        try:
-            for asked, one in zip(prompts, placed, strict=True):
-                whole = asked.generation_input(1, paths_first=is_tree)
-                said, logits = engine.answer(whole, len(one.ids))
-        finally:
-            engine.close()
-        last = placed[-1]
-        expected = tree_logits(model, last) if is_tree else text_logits(model, last)
-        most = TOLERANCE * max(1.0, float(expected.abs().max()))
-        difference = float((logits[0].to(expected.device).float() - expected).abs().max())
-        named = f"{workload}, {'trees' if is_tree else 'texts'}"
-        metric = "max_logit_difference"
-        found.check(difference <= most, "reused states", named, metric, difference)
-        left = len(last.ids) - len(last.head) - len(last.task) - said.use.from_chunks
-        found.check(not left, "reused states", named, "tokens_not_reused", left)
+    try:
+        asked(first)
+        placed, said, logits = asked(second)
+    finally:
+        engine.close()
+    expected = tree_logits(model, placed) if is_tree else text_logits(model, placed)
+    most = TOLERANCE * max(1.0, float(expected.abs().max()))
+    difference = float((logits[0].to(expected.device).float() - expected).abs().max())
+    named = f"{workload}, {'trees' if is_tree else 'texts'}"
+    run.check(difference <= most, SYSTEM_NAME, named, "max_logit_difference", difference)
+    kept = len(placed.tree.ids) if is_tree else sum(len(one.ids) for one in placed.chunks)
+    left = kept - said.use.from_chunks
+    run.check(not left, SYSTEM_NAME, named, "tokens_not_reused", left)
 
 
 def _tree(prompting: Prompting, prompt: TextPrompt) -> SegmentedPrompt:
@@ -116,39 +121,34 @@ def text_logits(model: Any, prompt: SegmentedPrompt) -> Any:
     Their keys are turned from the place behind the head to that in the prompt; the last tokens see
     all of them.
     """
-    torch, transformers = need("torch"), need("transformers")
-    head, task = list(prompt.head), list(prompt.task)
-    parts: list[list[tuple[Any, Any]]] = []
-    with torch.inference_mode():
-        for chunk in prompt.chunks:
-            alone = _states(model, [*head, *chunk.ids])
-            moved = chunk.start - len(head)
-            parts.append(
-                [
-                    (_turned(model, keys[:, :, len(head) :], moved), values[:, :, len(head) :])
-                    for keys, values in alone
-                ]
-            )
-        cache = transformers.DynamicCache()
-        for layer, own in enumerate(_states(model, head)):
-            each = [own, *(part[layer] for part in parts)]
-            keys, values = (torch.cat(states, dim=2) for states in zip(*each, strict=True))
-            cache.update(keys, values, layer)
-        start = len(prompt.ids) - len(task)
-        output = model(
-            torch.tensor([task], device=model.device),
-            past_key_values=cache,
-            position_ids=torch.arange(start, len(prompt.ids), device=model.device)[None],
-            use_cache=True,
-        )
-    return output.logits[0, -1].float()
+    head = list(prompt.head)
+    cache, logits = _grown(model, None, head)
+    for part in prompt.segments[1:]:
+        if part.kind != "chunk":
+            cache, logits = _grown(model, cache, part.ids)
+            continue
+        alone, _ = _grown(model, None, [*head, *part.ids])
+        for at, layer in enumerate(alone.layers):
+            keys, values = (states[:, :, len(head) :] for states in (layer.keys, layer.values))
+            cache.update(_turned(model, keys, part.start - len(head)), values, at)
+    return logits
 
 
-def _states(model: Any, ids: Sequence[int]) -> list[tuple[Any, Any]]:
-    """Return the keys and values ``[1, heads, tokens, dim]`` of each layer."""
+def _grown(model: Any, cache: Any, ids: Sequence[int]) -> tuple[Any, Any]:
+    """Return a cache, a new one for None, with these tokens at its end, and the last logits."""
     torch = need("torch")
-    made = model(torch.tensor([list(ids)], device=model.device), use_cache=True).past_key_values
-    return [(layer.keys, layer.values) for layer in made.layers]
+    cache = need("transformers").DynamicCache() if cache is None else cache
+    start = cache.get_seq_length()
+    parameters = inspect.signature(model.forward).parameters
+    name = "cache" if "cache" in parameters else "past_key_values"
+    with torch.inference_mode():
+        output = model(
+            torch.tensor([list(ids)], device=model.device),
+            position_ids=torch.arange(start, start + len(ids), device=model.device)[None],
+            use_cache=True,
+            **{name: cache},
+        )
+    return cache, output.logits[0, -1].float()
 
 
 def _turned(model: Any, keys: Any, by: int) -> Any:

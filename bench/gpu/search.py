@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import threading
-import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bench.gpu.device import MeasuredDevice, PartFound, PartTime
-from bench.measure import median
+from bench.gpu.device import PartRun
+from bench.measure import median, timed
 from bench.paired import in_ms
 from bench.results import row_of
 from bench.vectors import make_mixture
 from rag_accel.engine_api import Document
-from rag_accel.engines.retrieval import DocumentIndex, IndexSpec
+from rag_accel.engines.retrieval import DocumentIndex, IndexKind, IndexSpec, Metric
 from rag_accel.engines.retrieval.vectors.device_lists import DeviceLists
 from rag_accel.engines.retrieval.vectors.hot_clusters import EXCHANGED_EVERY
-from rag_accel.engines.retrieval.vectors.spec import Metric
+from rag_accel.errors import EngineError
 
 CARD, PROCESSOR = "card", "processor"
 #: Of float32 products of unit vectors, summed in another order.
@@ -52,44 +52,49 @@ class SearchSizes:
 
 TINY = SearchSizes(2000, 16, 8, 4, k=5, turns=3)
 
-#: Returns ids of ``[queries, dimension]``, best first.
 SearchIds = Callable[[Any], list[list[int]]]
+"""Returns the ids that ``[queries, dimension]`` find, best first."""
 
 
-def measure(device: MeasuredDevice, time: PartTime, found: PartFound) -> None:
+def measure(run: PartRun) -> None:
     """Scan all vectors on both, then search indexes with and without copies on the card."""
-    sizes = TINY if device.is_tiny else SearchSizes()
+    sizes = TINY if run.device.is_tiny else SearchSizes()
     mixture = make_mixture(sizes.dimension)
     vectors, queries = mixture.draw(sizes.vectors, 1), mixture.draw(max(sizes.together), 2)
-    workload = f"scan of {sizes.vectors} vectors of {sizes.dimension}"
+    of = f"{sizes.vectors} vectors of {sizes.dimension}"
 
-    def scan() -> None:
-        arms = {CARD: _scan_there(device.name, vectors, sizes.k), PROCESSOR: _scan_here(vectors, sizes.k)}
-        _compare(arms, workload, vectors, queries, found)
-        if not found.wrong:
-            _times(arms, workload, "gpu_vs_cpu", queries, sizes, time.share(0.3), found)
+    def scans() -> Mapping[str, SearchIds]:
+        lists = DeviceLists(run.device.name, Metric.INNER_PRODUCT, 1, sizes.dimension)
+        return {CARD: _scan_there(lists, vectors, sizes.k), PROCESSOR: _scan_here(vectors, sizes.k)}
 
-    found.within_memory(device, CARD, workload, scan)
-    if found.wrong:
-        return
-    try:
-        for share, kind, key in ((0.4, "flat", "flat_hot_vs_cpu"), (1.0, "ivf", "hot_vs_cpu")):
-            _index(device, kind, key, vectors, queries, sizes, time.share(share), found)
-    except ImportError:
-        found.lacks("indexes with copies on the card", "faiss")
+    def indexes(kind: IndexKind) -> Callable[[], Mapping[str, SearchIds]]:
+        return lambda: _indexes(kind, run.device.name, vectors, queries, sizes)
+
+    each: list[tuple[str, str, Callable[[], Mapping[str, SearchIds]]]] = [
+        ("gpu_vs_cpu", f"scan of {of}", scans),
+        ("flat_hot_vs_cpu", f"flat index of {of}", indexes(IndexKind.FLAT)),
+        ("hot_vs_cpu", f"clustered index of {of}", indexes(IndexKind.IVF)),
+    ]
+    for at, (key, workload, make) in enumerate(each):
+        own = run.within(1 / (len(each) - at))
+        try:
+            own.attempt(
+                CARD,
+                workload,
+                partial(_measure, make, key, workload, vectors, queries, sizes, own),
+            )
+        except ImportError:
+            run.note(workload, "faiss", "missing")
 
 
-def _scan_there(device: str, vectors: Any, k: int) -> SearchIds:
+def _scan_there(lists: DeviceLists, vectors: Any, k: int) -> SearchIds:
     """Return the scan of copies that indexes have on a device."""
-    lists = DeviceLists(device, Metric.INNER_PRODUCT, 1, vectors.shape[1])
     copies = lists.extended(0, vectors, np.arange(len(vectors)))
-    if copies is None:
-        raise RuntimeError(lists.fault)
 
     def search(queries: Any) -> list[list[int]]:
-        ended = lists.end(lists.begin(copies, queries, k, None, None))
+        ended = copies and lists.end(lists.begin(copies, queries, k, None, None))
         if ended is None:
-            raise RuntimeError(lists.fault)
+            raise EngineError("a scan of the device failed", found=lists.fault)
         return ended[1].tolist()
 
     return search
@@ -107,37 +112,28 @@ def _scan_here(vectors: Any, k: int) -> SearchIds:
     return search
 
 
-def _index(
-    device: MeasuredDevice,
-    kind: str,
-    key: str,
-    vectors: Any,
-    queries: Any,
-    sizes: SearchSizes,
-    time: PartTime,
-    found: PartFound,
-) -> None:
-    """Search an index with copies of all its vectors on the card, and one without."""
-    workload = f"{kind} index of {sizes.vectors} vectors"
-    spec = IndexSpec(sizes.dimension, kind=kind, train_size=sizes.vectors)  # type: ignore[arg-type]
-    if kind == "ivf":
+def _indexes(
+    kind: IndexKind, device: str, vectors: Any, queries: Any, sizes: SearchSizes
+) -> Mapping[str, SearchIds]:
+    """Return the searches of an index with copies of all its vectors on the card, and without."""
+    spec = IndexSpec(sizes.dimension, kind=kind, train_size=sizes.vectors)
+    if kind is IndexKind.IVF:
         spec = replace(spec, num_clusters=sizes.clusters, nprobe=sizes.nprobe)
     hot_bytes = 2 * (vectors.nbytes + 8 * len(vectors))
-    specs = {PROCESSOR: spec, CARD: replace(spec, hot=device.name, hot_bytes=hot_bytes)}
-
-    def search() -> None:
-        arms: dict[str, SearchIds] = {}
-        documents = [Document(str(at), "") for at in range(sizes.vectors)]
-        for name, one in specs.items():
-            index = DocumentIndex(one)
-            index.add(documents, vectors)
-            arms[name] = _ids_of(index, sizes.k)
-        _warm(arms[CARD], queries)
-        _compare(arms, workload, vectors, queries, found)
-        if not found.wrong:
-            _times(arms, workload, key, queries, sizes, time, found)
-
-    found.within_memory(device, CARD, workload, search)
+    documents = [Document(str(at), "") for at in range(sizes.vectors)]
+    arms: dict[str, SearchIds] = {}
+    specs = {PROCESSOR: spec, CARD: replace(spec, hot=device, hot_bytes=hot_bytes)}
+    for name, one in specs.items():
+        index = DocumentIndex(one)
+        index.add(documents, vectors)
+        arms[name] = _ids_of(index, sizes.k)
+    for turn in range(4 * EXCHANGED_EVERY):  # until clusters have moved to the card
+        at = turn % len(queries)
+        arms[CARD](queries[at : at + 1])
+    for thread in threading.enumerate():
+        if thread.name == _EXCHANGING:
+            thread.join()
+    return arms
 
 
 def _ids_of(index: DocumentIndex, k: int) -> SearchIds:
@@ -146,58 +142,42 @@ def _ids_of(index: DocumentIndex, k: int) -> SearchIds:
     ]
 
 
-def _warm(search: SearchIds, queries: Any) -> None:
-    """Search until clusters have moved to the card."""
-    for turn in range(4 * EXCHANGED_EVERY):
-        at = turn % len(queries)
-        search(queries[at : at + 1])
-    for thread in threading.enumerate():
-        if thread.name == _EXCHANGING:
-            thread.join()
-
-
-def _compare(
-    arms: dict[str, SearchIds], workload: str, vectors: Any, queries: Any, found: PartFound
-) -> None:
-    """Count queries whose ids differ by more than ties of scores."""
-    there, here = (arms[name](queries) for name in (CARD, PROCESSOR))
-    exact = queries.astype(np.float64) @ vectors.T.astype(np.float64)
-    different = 0
-    for row, (ours, plain) in enumerate(zip(there, here, strict=True)):
-        scores = [exact[row, each] for each in (ours, plain)]
-        is_same = len(set(ours)) == len(plain) and np.abs(scores[0] - scores[1]).max() <= TOLERANCE
-        different += not is_same
-    found.check(not different, CARD, workload, "different_answers", different)
-
-
-def _times(
-    arms: dict[str, SearchIds],
-    workload: str,
+def _measure(
+    make: Callable[[], Mapping[str, SearchIds]],
     key: str,
+    workload: str,
+    vectors: Any,
     queries: Any,
     sizes: SearchSizes,
-    time: PartTime,
-    found: PartFound,
+    run: PartRun,
 ) -> None:
-    for at, count in enumerate(sizes.together):
+    arms = make()
+    different = different_answers(arms, vectors, queries)
+    run.check(not different, CARD, workload, "different_answers", different)
+    for at, count in enumerate(() if different else sizes.together):
         asked = queries[:count]
-
-        def seconds(search: SearchIds, asked: Any = asked) -> Callable[[int], float]:
-            def call(_: int) -> float:
-                started = clock.perf_counter()
-                search(asked)
-                return clock.perf_counter() - started
-
-            return call
-
-        own = time.share(1 / (len(sizes.together) - at))
-        calls = {name: seconds(search) for name, search in arms.items()}
+        calls = {
+            name: timed(lambda _, search=search, asked=asked: search(asked))
+            for name, search in arms.items()
+        }
+        own = run.within(1 / (len(sizes.together) - at))
         times = own.turns(calls, sizes.turns, warm_up=3)
-        named = f"{workload}, {count} queries at once"
+        named = f"{workload}, {count} at once"
         if not times[CARD]:
-            found.no_time(CARD, named)
+            run.note(CARD, named, "no time")
             continue
         for name, each in times.items():
-            found.rows.append(row_of(name, named, "latency_ms", [in_ms(one) for one in each]))
+            run.rows.append(row_of(name, named, "latency_ms", [in_ms(one) for one in each]))
         pairs = zip(times[PROCESSOR], times[CARD], strict=True)
-        found.ratios[f"{key}_{count}"] = median([here / there for here, there in pairs])
+        run.ratios[f"{key}_{count}"] = median([here / there for here, there in pairs])
+
+
+def different_answers(arms: Mapping[str, SearchIds], vectors: Any, queries: Any) -> int:
+    """Count queries whose ids on card and processor differ by more than ties of scores."""
+    different = 0
+    found = (arms[name](queries) for name in (CARD, PROCESSOR))
+    for query, ours, plain in zip(queries.astype(np.float64), *found, strict=True):
+        scores = [vectors[ids].astype(np.float64) @ query for ids in (ours, plain)]
+        is_whole = len(set(ours)) == len(plain) == len(ours)
+        different += not is_whole or bool(np.abs(scores[0] - scores[1]).max() > TOLERANCE)
+    return different
