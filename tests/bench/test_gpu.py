@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,7 +31,6 @@ from bench.suites import ratio_definitions, suite_names
 
 ROOT = Path(__file__).parents[2]
 CPU = MeasuredDevice("cpu", "", True)
-#: What users of a bare machine do not have; transformers itself needs httpx.
 ABSENT = ("langchain_core", "faiss", "psutil", "sentence_transformers", "llama_index", "openvino")
 BLOCK = "import sys\nfor one in {absent}: sys.modules[one] = None\n"
 RUN = "from bench.command import main\nsys.exit(main({words}))\n"
@@ -39,10 +39,6 @@ Part = Callable[[PartRun], None]
 
 def run_of(seconds: float = 60.0) -> PartRun:
     return PartRun(CPU, time.monotonic() + seconds)
-
-
-def metrics(run: PartRun) -> set[str]:
-    return {row.metric for row in run.rows}
 
 
 def started(code: str) -> subprocess.Popen[str]:
@@ -87,18 +83,13 @@ def test_embedding_measures_both_ways_on_equal_vectors() -> None:
     run = run_of()
     embedding.measure(run)
     assert run.wrong == []
-    assert metrics(run) >= {"texts_per_s", "callers", "max_vector_difference"}
+    assert {row.metric for row in run.rows} >= {"texts_per_s", "callers", "max_vector_difference"}
     assert run.ratios.keys() == {"embedding_texts_per_s", "embedding_capacity"}
 
 
 def test_a_processor_with_other_vectors_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, calls = embedding.embed, list[int]()
-
-    def embed(model: Any, texts: Any) -> Any:
-        calls.append(len(texts))
-        return own(model, texts) + 1e-3 * (len(calls) > 2)  # after those of the card
-
-    monkeypatch.setattr(embedding, "embed", embed)
+    own, calls = embedding.embed, iter([0.0, 0.0, 1e-3])  # two of the card, then of the processor
+    monkeypatch.setattr(embedding, "embed", lambda *given: own(*given) + next(calls))
     run = run_of()
     embedding.measure(run)
     assert len(run.wrong) == 1
@@ -159,23 +150,18 @@ def test_reuse_is_compared_and_measured() -> None:
     assert min(reused) > 50
 
 
-@pytest.mark.parametrize("reference", ["text_logits", "tree_logits"])
+@pytest.mark.parametrize(
+    ("what", "other"),
+    [("_turned", lambda model, keys, by: keys), ("tree_logits", lambda model, _: torch.zeros(1))],
+)
 def test_reused_states_that_give_other_logits_end_the_part(
-    reference: str, monkeypatch: pytest.MonkeyPatch
+    what: str, other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = getattr(recomputed, reference)
-    monkeypatch.setattr(recomputed, reference, lambda *given: own(*given) + 0.1)
+    monkeypatch.setattr(recomputed, what, other)
     run = run_of()
     kv_reuse.measure(run)
     assert ["max_logit_difference" in one for one in run.wrong] == [True]
     assert run.ratios == {}
-
-
-def test_keys_that_are_not_moved_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recomputed, "_turned", lambda model, keys, by: keys)
-    run = run_of()
-    recomputed.check_reuse(TINY_LLAMA, run)
-    assert ["texts: max_logit_difference" in one for one in run.wrong] == [True]
 
 
 def test_decoding_measures_both() -> None:
@@ -188,15 +174,13 @@ def test_decoding_measures_both() -> None:
 
 
 def test_an_opponent_that_fails_leaves_our_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise AttributeError("no such manager")
-
-    monkeypatch.setattr(decoding, "generate_together", fails)
+    missing = Mock(side_effect=AttributeError("no such manager"))
+    monkeypatch.setattr(decoding, "generate_together", missing)
     run = run_of()
     decoding.measure(run)
     failed = [row.workload for row in run.rows if row.metric == decoding.FAILED]
     assert failed == ["AttributeError: no such manager"]
-    assert "tokens_per_s" in metrics(run)
+    assert "tokens_per_s" in {row.metric for row in run.rows}
     assert run.ratios == {}
 
 
@@ -229,16 +213,11 @@ def test_a_turn_that_would_end_late_does_not_begin(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_a_part_leaves_is_the_next_ones(parts: Callable[..., None]) -> None:
-    left: dict[str, float] = {}
-
-    def notes(name: str) -> Part:
-        return lambda run: left.update({name: run.left_s})
-
-    parts(**{name: notes(name) for name in SHARES})
+    left: list[float] = []
+    parts(**dict.fromkeys(SHARES, lambda run: left.append(run.left_s)))
     assert command.main(["gpu", "--device", "cpu", "--budget-s", "1000"]) == 0
-    assert list(left) == list(SHARES)
-    assert left["embedding"] == pytest.approx(0.2 * 920, abs=20)
-    assert left["decoding"] == pytest.approx(920, abs=20)
+    assert len(left) == len(SHARES)
+    assert [left[0], left[-1]] == pytest.approx([0.2 * 920, 920], abs=20)
 
 
 def test_without_time_all_parts_end_soon(tmp_path: Path) -> None:
@@ -252,46 +231,33 @@ def test_without_time_all_parts_end_soon(tmp_path: Path) -> None:
 
 
 def test_a_size_without_room_is_a_row() -> None:
-    run = run_of()
-
-    def wrapped() -> None:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        except RuntimeError as error:
-            raise ValueError("a step failed") from error
-
-    run.attempt("ours", "8B", wrapped)
+    run, wrapped = run_of(), ValueError("a step failed")
+    wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    run.attempt("ours", "8B", Mock(side_effect=wrapped))
     assert [row.key for row in run.rows] == [("ours", "8B", "out of memory")]
-
-    def other() -> None:
-        raise ValueError("another fault")
-
-    with pytest.raises(ValueError, match="another fault"):
-        run.attempt("ours", "1B", other)
+    with pytest.raises(KeyError):
+        run.attempt("ours", "1B", Mock(side_effect=KeyError))
 
 
 # The command.
 
 
-def test_a_wrong_answer_is_named_and_its_part_not_kept(
+def test_a_part_that_is_wrong_or_fails_leaves_the_others(
     parts: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "gpu.json"
-    parts(search=lambda run: run.check(False, "card", "scan", "different_answers", 3))
-    assert command.main(["gpu", "--device", "cpu", "--json", str(path)]) == 1
-    assert "card, scan: different_answers is 3" in capsys.readouterr().err
-    assert systems(path) == ["embedding", "kv_reuse", "decoding"]
-
-
-def test_a_part_that_fails_leaves_the_others(parts: Callable[..., None], tmp_path: Path) -> None:
     def fails(run: PartRun) -> None:
         run.rows.append(Row("before", "work", "ms", 1, None, 1))
         raise RuntimeError("no kernel image")
 
     path = tmp_path / "gpu.json"
-    parts(kv_reuse=fails)
+    parts(
+        search=lambda run: run.check(False, "card", "scan", "different_answers", 3), kv_reuse=fails
+    )
     assert command.main(["gpu", "--device", "cpu", "--json", str(path)]) == 1
-    assert systems(path) == ["embedding", "search", "before", "kv_reuse", "decoding"]
+    said = capsys.readouterr().err
+    assert "card, scan: different_answers is 3" in said
+    assert "kv_reuse: RuntimeError: no kernel image" in said
+    assert systems(path) == ["embedding", "before", "kv_reuse", "decoding"]
 
 
 def test_a_kill_leaves_earlier_parts(tmp_path: Path) -> None:
@@ -304,13 +270,11 @@ def test_a_kill_leaves_earlier_parts(tmp_path: Path) -> None:
         + RUN.format(words=["gpu", "--device", "cpu", "--json", str(path)])
     )
     process = started(code)
-    try:
-        until = time.monotonic() + 60
-        while not path.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-    finally:
-        process.kill()
-        process.communicate()
+    until = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
     assert systems(path) == ["kept"]
 
 
@@ -319,7 +283,7 @@ def test_without_faiss_and_all_frameworks_scans_are_measured(tmp_path: Path) -> 
     modules = ("command", "device", "decoding", "embedding", "kv_reuse", "models", "recomputed")
     imports = "".join(f"import bench.gpu.{name}\n" for name in modules)
     words = ["gpu", "--device", "cpu", "--part", "search", "--json", str(path)]
-    block = BLOCK.format(absent=(*ABSENT, "httpx"))
+    block = BLOCK.format(absent=(*ABSENT, "httpx"))  # which transformers needs
     process = started(block + imports + RUN.format(words=words))
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
