@@ -24,6 +24,8 @@ from bench.suites import Suite, load_suite, suite_names
 from rag_accel.errors import ConfigError, RagAccelError
 
 ALL = "all"
+#: Measures a device, with options of its own: no suite, and no part of ``all``.
+GPU = "gpu"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,14 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 1 if an answer was wrong or a process of a suite failed; 2 on an error; 130 if it was
         interrupted.
     """
-    arguments = _parse(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_gpu = words[:1] == [GPU]
+    arguments = argparse.Namespace() if is_gpu else _parse(words)
     # Nothing is fetched, and both arms run under the same settings: those the environment records.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.WARNING, format="  %(message)s", stream=sys.stderr)
     logging.getLogger("bench").setLevel(logging.INFO)
     with _interruptible():
-        return _run(arguments)
+        return _run_gpu(words[1:]) if is_gpu else _run(arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -55,6 +59,16 @@ def _run(arguments: argparse.Namespace) -> int:
     except (RagAccelError, ImportError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return INTERRUPTED_CODE
+
+
+def _run_gpu(words: Sequence[str]) -> int:
+    from bench.gpu.command import main as measure_device
+
+    try:
+        return measure_device(words)
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)
         return INTERRUPTED_CODE
@@ -88,7 +102,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmark suites.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Run benchmark suites.",
+        epilog="gpu measures a device: python -m bench gpu --help",
+    )
     parser.add_argument("suite", metavar="SUITE", choices=[*suite_names(), ALL], help=_choices())
     parser.add_argument("--quick", action="store_true", help="at most 10 minutes a suite")
     parser.add_argument(

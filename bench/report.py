@@ -17,6 +17,7 @@ from bench.suites import ratio_definitions
 from rag_accel.errors import RagAccelError
 
 EMULATED = f"with an emulated accelerator ({MODELLED})"
+TINY = "on a processor, tiny shapes: proves the command, no figures"
 SCRIPTED = "with engines and models that sleep as a script says"
 PARTLY = "in part as a script says:"
 _HEAD = ("workload", "metric", "system", "median", "p99", "n")
@@ -52,8 +53,9 @@ def report(result: SuiteResult) -> str:
 
 def labels(result: SuiteResult) -> list[str]:
     """Return what a reader must know of a result before its figures: what was no real machine."""
+    is_tiny = bool(result.environment.get("tiny"))
     told = f"{PARTLY} {result.scripted}" if isinstance(result.scripted, str) else SCRIPTED
-    return [EMULATED] * result.emulated + [told] * bool(result.scripted)
+    return [EMULATED] * result.emulated + [told] * bool(result.scripted) + [TINY] * is_tiny
 
 
 def surroundings(result: SuiteResult) -> str:
@@ -62,6 +64,7 @@ def surroundings(result: SuiteResult) -> str:
     parts = [
         "quick run" if found.get("quick") else "full run",
         str(found.get("date", "no date")),
+        *([str(found["card"])] if found.get("card") else []),
         str(found.get("cpu", "unknown processor")),
         f"{found.get('cores', '?')} cores",
         *map(str, found.get("cards", [])),

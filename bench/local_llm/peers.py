@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,14 +11,12 @@ from bench.baselines import token_peers
 from bench.baselines.token_peers import PRECISIONS, TokenProcess
 from bench.local_llm.answers import Arm
 from bench.local_llm.chains import PlainModel
+from bench.local_llm.continuous import generate_together
 from bench.local_llm.prompts import Asked
-from rag_accel.errors import EngineError
 from rag_accel_demo.load import Load, torch_threads
 
 CONTINUOUS, GENAI = "transformers generate_batch", "openvino-genai"
 GENAI_INT8, LLAMA_CPP = "openvino-genai, int8", "llama.cpp, Q8_0"
-#: Tokens of a page of generate_batch's cache.
-PAGE = 256
 
 PeerArm = Callable[..., Load]
 """An arm; engines that have a process of their own also take other most tokens of an answer."""
@@ -62,42 +59,17 @@ def opened(open_peer: Opened, model: PlainModel, tokens: int, threads: int) -> I
 
 @contextmanager
 def continuous_batching(model: PlainModel, tokens: int, threads: int) -> Iterator[Arm]:
-    """Give transformers' own continuous batching; its manager and cache are made once.
-
-    Made in each call, as is its default, they take 15 seconds of it: the cache takes most of the
-    memory there is. This one has a page a prompt more than eight of the longest would fill.
-    """
+    """Give transformers' own continuous batching; its manager and cache are made once."""
     causal: Any = model.pipeline.pipeline.model
     tokenizer = model.tokenizer
-    configuration: Any = importlib.import_module("transformers.generation.configuration_utils")
-    greedy = configuration.GenerationConfig(
-        max_new_tokens=tokens,
-        do_sample=False,
-        eos_token_id=causal.generation_config.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
 
     def answer(asked: Sequence[Asked]) -> Load:
         ids = [model.ids(one) for one in asked]
-        pages = sum((len(each) + tokens) // PAGE + 2 for each in ids)
-        bounds = configuration.ContinuousBatchingConfig(num_blocks=pages, page_size=PAGE)
         with torch_threads(threads):
             started = time.perf_counter()
-            found = causal.generate_batch(
-                ids,
-                generation_config=greedy,
-                continuous_batching_config=bounds,
-                persistent_manager=True,
-            )
+            found = generate_together(causal, ids, tokens, tokenizer.pad_token_id)
             wall_s = time.perf_counter() - started
-        if len(found) != len(ids) or any(one.error for one in found.values()):
-            raise EngineError(
-                "prompts without an answer", where="generate_batch", found=[*found.values()]
-            )
-        made = [
-            tokenizer.decode(one.generated_tokens, skip_special_tokens=True)
-            for one in found.values()
-        ]
+        made = [tokenizer.decode(one, skip_special_tokens=True) for one in found]
         return Load(tuple(made), (wall_s,) * len(made), wall_s)
 
     try:

@@ -13,6 +13,8 @@ from rag_accel.errors import ConfigError
 
 _HEADING = "Ratios:"
 _FOLDER = Path(__file__).resolve().parent
+#: What has results as a suite has, and is run by a command of its own.
+_COMMANDS = {"gpu": _FOLDER.parent / "gpu" / "command.py"}
 
 
 class Suite(Protocol):
@@ -64,9 +66,12 @@ def suite_summary(name: str) -> str:
 
 
 def _docstring(name: str) -> str:
-    if name not in suite_names():
-        return ""
-    text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    path = _COMMANDS.get(name)
+    if path is None:
+        if name not in suite_names():
+            return ""
+        path = _FOLDER / f"{name}.py"
+    text = path.read_text(encoding="utf-8")
     return ast.get_docstring(ast.parse(text)) or ""
 
 
