@@ -36,12 +36,21 @@ def cgroup_quota(cgroup: Path = CGROUP) -> float | None:
 
 def cpu_model(info: Path = CPU_INFO) -> str:
     """Return the processor's name, or its architecture where the system does not tell."""
+    return _told(info, "model name") or platform.processor() or platform.machine()
+
+
+def has_feature(name: str, info: Path = CPU_INFO) -> bool:
+    """Tell whether the processor has a feature, such as ``amx_bf16``, where Linux says so."""
+    return name in _told(info, "flags").split()
+
+
+def _told(info: Path, key: str) -> str:
+    """Return the first value of a key; "" where there is none."""
     try:
         lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
 def _quota_v1(cgroup: Path) -> float | None:

@@ -27,6 +27,7 @@ from rag_accel.engines.llm.local.paged.int8_weights import Int8Rows, Int8Weights
 from rag_accel.engines.llm.local.paged.runner import PagedForm, PagedRunner
 from rag_accel.engines.llm.local.paged.sequences import MASK_INPUTS
 from rag_accel.kv.rotation import rotation_of
+from rag_accel.system.processor import has_feature
 
 logger = logging.getLogger("rag_accel.llm")
 
@@ -50,6 +51,15 @@ PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 #: By 64 and 128 together nothing is faster, and KL is 0.009 and 0.014. Not rounded, prompts would
 #: take longer than with the model's own weights.
 INT8_SETTINGS = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
+
+
+def fewest_threads(dtype: torch.dtype) -> int:
+    """Return the fewest threads for which a model of a dtype is compiled here.
+
+    In a stream of one thread, the attention of OpenVINO 2026.4 in bfloat16 divides by zero on a
+    processor with AMX, which ends the process.
+    """
+    return 2 if dtype == torch.bfloat16 and has_feature("amx_bf16") else 1
 
 
 class WeightCopies:
@@ -87,7 +97,8 @@ class Compilation:
         is_same: tells whether the model has not changed since; from any thread.
 
     Raises:
-        CompileError: in a forked child, where OpenVINO has no threads, or of a changed model.
+        CompileError: in a forked child, where OpenVINO has no threads, of a changed model, or for
+            fewer threads than it runs on.
         PagedGraphError: the trace does not fit, or the operator is another one.
     """
 
@@ -128,6 +139,8 @@ class Compilation:
         #: what the forms hold besides the model
         self.copies = WeightCopies(sum(weight.nbytes for weight in self._weights.values()))
         self._compiled: dict[int, Any] = {}
+        #: the fewest threads of a form
+        self.fewest = fewest_threads(self._dtype)
         keep_past_fork(self)
         self.compile(threads)
 
@@ -181,6 +194,8 @@ class Compilation:
         note_start()
         require_time()
         self._require_same()
+        if threads < self.fewest:
+            raise CompileError("OpenVINO fails in bfloat16 with one thread on this processor")
         precision = PRECISIONS[self._dtype]
         settings = {
             "INFERENCE_PRECISION_HINT": precision,
@@ -228,10 +243,12 @@ class GraphForms:
         most = self._compilation.threads
         if threads >= most:
             return self._made[most]
-        wanted = 1 << (max(1, threads).bit_length() - 1)
+        wanted = max(1 << (max(1, threads).bit_length() - 1), self._compilation.fewest)
+        if wanted >= most:
+            return self._made[most]
         if wanted in self._tasks and wanted not in self._made:
             self._take(wanted)
-        elif wanted not in self._tasks and (wanted == 1 or self._has_room):
+        elif wanted not in self._tasks and (wanted == self._compilation.fewest or self._has_room):
             self._start(wanted)
         fewer = [number for number in self._made if number <= wanted]
         return self._made[max(fewer, default=most)]
@@ -243,7 +260,7 @@ class GraphForms:
 
     @property
     def _has_room(self) -> bool:
-        return len(self._tasks.keys() - {1}) < MOST_BETWEEN
+        return len(self._tasks.keys() - {self._compilation.fewest}) < MOST_BETWEEN
 
     def _take(self, threads: int) -> None:
         form = self._compilation.form(threads, self._pool)

@@ -27,6 +27,8 @@ T = TypeVar("T")
 _FORGET = "rag-accel cache purge --traces forgets it"
 #: For how long a trace that failed is not tried again: what was wrong with it may have gone.
 REFUSED_S = 7 * 86400.0
+#: Raised whenever models are tried in another way, so that what failed before is tried again.
+_TRIAL = 2
 
 
 def kept_folder() -> Path:
@@ -47,7 +49,7 @@ def is_kept(spec: Mapping[str, Any]) -> bool:
         OSError: it cannot be read.
     """
     key = _key(spec)
-    return TRACES.read(key) is not None or REFUSALS.read(key, REFUSED_S) is not None
+    return TRACES.read(key) is not None or _refused(spec) is not None
 
 
 def read_trace(spec: Mapping[str, Any], read: Callable[[bytes], T]) -> T:
@@ -88,7 +90,7 @@ def traced(spec: Mapping[str, Any]) -> bytes:
         ConfigError: the cache is not this user's alone.
         OSError: the cache cannot be written.
     """
-    refused = REFUSALS.read(_key(spec), REFUSED_S)
+    refused = _refused(spec)
     if refused is not None:
         raise CompileError(f"{refused.decode()} (found before; {_FORGET})")
     try:
@@ -159,9 +161,13 @@ def _key(spec: Mapping[str, Any]) -> str:
     return json.dumps(spec, sort_keys=True, default=str)
 
 
+def _refused(spec: Mapping[str, Any]) -> bytes | None:
+    return REFUSALS.read(_key({**spec, "trial": _TRIAL}), REFUSED_S)
+
+
 def _refuse(spec: Mapping[str, Any], reason: str) -> None:
     with suppress(ConfigError, OSError):
-        REFUSALS.write(_key(spec), reason.encode())
+        REFUSALS.write(_key({**spec, "trial": _TRIAL}), reason.encode())
 
 
 def _make(spec: Mapping[str, Any]) -> bytes:

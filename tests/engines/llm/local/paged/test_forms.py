@@ -27,8 +27,9 @@ CLOSE = 1e-5
 class FakeCompilation:
     """Forms that are their numbers of threads."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, fewest: int = 1) -> None:
         self.threads = threads
+        self.fewest = fewest
         self.made = {threads}
         self.fails = False
 
@@ -59,6 +60,39 @@ def test_no_form_takes_more_threads_than_were_granted() -> None:
         *(1, 16, 8, 8, 8, 1, 1, 1),
     ]
     assert found(forms, 40) == 16
+
+
+def test_where_one_thread_is_too_few_a_step_of_one_runs_on_the_fewest_that_work() -> None:
+    compilation = FakeCompilation(16, fewest=2)
+    forms = forms_of(compilation)
+    assert [found(forms, threads) for threads in (1, 2, 3, 8)] == [2, 2, 2, 8]
+    assert forms_of(FakeCompilation(2, fewest=2)).find(1) == 2
+    assert 1 not in compilation.made
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype", "fewest"),
+    [
+        ("avx2 amx_bf16", torch.bfloat16, 2),
+        ("avx2 amx_bf16", torch.float32, 1),
+        ("avx2", torch.bfloat16, 1),
+    ],
+)
+def test_a_form_of_one_thread_that_would_end_the_process_is_never_made(
+    features: str, dtype: torch.dtype, fewest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "has_feature", lambda name: name in features.split())
+    assert making.fewest_threads(dtype) == fewest
+
+
+def test_a_model_that_may_have_one_thread_alone_is_refused_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(making, "fewest_threads", lambda _: 2)
+    model = shared("qwen3")
+    with pytest.raises(compile_process.CompileError, match="one thread on this processor"):
+        Compilation(model, traced(trace_spec(model)), threads=1)
 
 
 def test_a_copy_of_the_weights_for_every_number_is_not_made() -> None:
