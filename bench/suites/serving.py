@@ -55,6 +55,9 @@ Ratios:
         median over turns; wanted 1.0.
     sampled_first_llama_index: against HuggingFaceLLM with 8 callers at its best torch threads: the
         same.
+    one_user: against langchain_huggingface's pipeline at its best torch threads: time of one user's
+        stream accelerated / plain (lower is better; accepted: at most 1.03); median over
+        streams, prompts of 200 to 300 tokens.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ from bench.local_llm.choices import PAGED, TORCH, missing_row, runner_option, we
 from bench.local_llm.prompts import Prompts, spread
 from bench.local_llm.sampled import FRAMEWORKS, Sampled
 from bench.local_llm.streams import StreamArm, compare_streams, our_stream, plain_stream
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError, RagAccelError
@@ -227,8 +231,9 @@ class _Bench:
                 self.rows.append(missing_row(INT8, str(error)))
                 del arms[INT8]
         found = compare_streams("1 user", arms, self._prompts, self._alone, sizes.alone_turns)
-        self.rows += [*answers.setting_rows("1 user", setting), *found.rows()]
-        self.found["ttft_1"] = found.first_text()
+        more, lone = one_user({"1 user, a stream": found.whole_ms()})
+        self.rows += [*answers.setting_rows("1 user", setting), *found.rows(), *more]
+        self.found |= {"ttft_1": found.first_text(), **lone}
         for name, arm in (("tokens_1", OURS), ("int8_tokens_1", INT8)):
             if arm not in arms:
                 continue

@@ -19,6 +19,9 @@ Ratios:
         it is lowest.
     all_on_vs_off_1: against the same programs with all of it off, at their best torch threads:
         answers/s of one user; median over turns, the lowest of the four programs.
+    one_user: against the same programs with all of it off, at their best torch threads: time of one
+        user's answer, on / off (lower is better; accepted: at most 1.03); median over
+        questions, the worst of the four programs.
     reuse_ttft_graph: against the same graph that computes every prompt: its time to the first text
         / that of full reuse; median over turns.
     fused_ttft_graph: against the same graph that computes every prompt: its time to the first text
@@ -34,6 +37,8 @@ from dataclasses import dataclass
 from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
+from bench.measure import Pairs
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 from bench.together.load import best_setting, compare, warm_up
 from bench.together.material import Material, real_material
@@ -114,14 +119,18 @@ def _programs(
     rest = questions[sizes.turns * sizes.users :]
     alone = [rest[turn * sizes.alone :][: sizes.alone] for turn in range(sizes.alone_turns)]
     rows, gains, lone = list[Row](), list[float](), list[float]()
+    times = dict[str, Pairs[float]]()
     for name, program in made.items():
         together = compare(name, program, many, sizes.users, setting)
         single = compare(name, program, alone, 1, setting)
         gains.append(together.gain)
         lone.append(single.gain)
+        times[f"{name}, 1 user"] = single.lone_ms
         rows += [*together.rows, *single.rows]
         _logger.info("%s: %.2f, one user %.2f", name, together.gain, single.gain)
-    return rows, {
+    more, worst = one_user(times)
+    return [*rows, *more], {
+        **worst,
         "all_on_vs_off": statistics.mean(gains),
         "all_on_vs_off_worst": min(gains),
         "all_on_vs_off_1": min(lone),

@@ -11,6 +11,10 @@ from bench.together.shares import WORTH
 
 SUITE = "mechanisms"
 _WIDTH = 0.38
+_NOTES = {
+    Mechanism.DEVICES: "off by default; on the same cores here",
+    Mechanism.REUSE: "approximate; alone: over local engine",
+}
 
 
 def draw_worth(result: SuiteResult, path: Path) -> None:
@@ -49,7 +53,7 @@ def _labels(result: SuiteResult, many: str) -> list[str]:
     return [
         f"{one}\n{share[one]:.0%} of the gain, {many}"
         if one in EXACT
-        else f"{one}\n(approximate; alone: over local engine)"
+        else f"{one}\n({_NOTES[one]})"
         for one in Mechanism
     ]
 
