@@ -90,7 +90,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmark suites.")
     parser.add_argument("suite", metavar="SUITE", choices=[*suite_names(), ALL], help=_choices())
-    parser.add_argument("--quick", action="store_true", help="at most 10 minutes a suite")
+    parser.add_argument("--quick", action="store_true", help="at most 9 minutes a suite")
     parser.add_argument(
         "--processes",
         type=_count,

@@ -85,7 +85,7 @@ class Sizes:
     repeats: int = 5
 
 
-QUICK = Sizes(questions=192, tuning_questions=96, alone=40, repeats=3)
+QUICK = Sizes(questions=128, tuning_questions=64, alone=32, repeats=3)
 FULL = Sizes()
 
 

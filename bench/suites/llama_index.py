@@ -103,7 +103,7 @@ class Sizes:
     lone_pairs: int = 31
 
 
-QUICK = Sizes(rounds=3, ingestions=1, searches=5, lone_pairs=11)
+QUICK = Sizes(rounds=3, nodes=600, searches=5, lone_pairs=11)
 FULL = Sizes()
 
 

@@ -131,10 +131,8 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     chosen = sizes or (QUICK if quick else FULL)
     asked = (chosen.users + chosen.alone) * chosen.turns + len(PROGRAMS) + 1
     made = material or real_material(chosen.chunks, 1_000, asked)
-    if chosen.words:
-        made = replace(made, texts=[" ".join(one.split()[: chosen.words]) for one in made.texts])
     with little_garbage():
-        found = _measured(made, chosen)
+        found = _measured(made.of_words(chosen.words), chosen)
     times = {
         users: {arm: [load.wall_s / len(load.answers) for load in each] for arm, each in by.items()}
         for users, by in found.items()

@@ -118,7 +118,7 @@ class Sizes:
     local_tokens: int = 12
 
 
-QUICK = Sizes()
+QUICK = Sizes(tokens=(40,), loads={0.1: 16, 0.9: 60}, pairs=8)
 FULL = Sizes(loads={0.1: 60, 0.5: 200, 0.9: 300})
 
 

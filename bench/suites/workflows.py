@@ -181,12 +181,13 @@ class Sizes:
 FULL = Sizes()
 QUICK = Sizes(
     loaded=("one_shot", "multistep"),
-    turns=2,
+    turns=3,
     chunks=300,
     tokens=4,
+    shares=(30,),
     unloaded=12,
     seconds=2.0,
-    window=20.0,
+    window=10.0,
     probes=4,
 )
 _WHOLE = ("turns", "vectors", "nprobe", "probes")

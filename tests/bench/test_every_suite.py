@@ -119,7 +119,7 @@ def _kv_fidelity(given: Given) -> SuiteResult:
         (*load_source(trained_folder(document_task(READER), Path(given.folder).parent)), READER),
     )
     lengths = (kv_fidelity.Length(60, 2, 3),)
-    sizes = kv_fidelity.Sizes(*(lengths, 2, 2, 4), seeds=2, contexts=1, questions=20)
+    sizes = kv_fidelity.Sizes(*(lengths, lengths[0], 2, 4), seeds=2, contexts=1, questions=20)
     return kv_fidelity.run(True, sizes, material)
 
 
@@ -202,9 +202,7 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     ),
     "serving": lambda given: serving.run(
         True,
-        serving.Sizes(
-            *(2, (40, 60), 6, 1, 1, 1, 1, 3, (70, 100), (1, 1), 1, 2, 80, 0.02, 1, 100, 1, 2, 1)
-        ),
+        serving.Sizes(*(2, (40, 60), 6, 1, 1, 1, 1, 3, (70, 100), (1, 1), 1, 2, 100, 1, 2, 1)),
         serving.Material(given.folder, TEXTS),
     ),
     "stacks": lambda given: stacks.run(True, stacks.Sizes(2, 2, 1, 1, 2), given.folder),

@@ -14,7 +14,7 @@ from rag_accel_demo.load import Load
 #: suite -> why it has no ratio of one caller's requests to a program
 WITHOUT = {
     "ablation": "both arms are ours, with a mechanism on and off",
-    "embedding_concurrency": "calls of an embeddings object alone; one caller's are embedding_p99_1",
+    "embedding_concurrency": "calls of an embeddings object; one caller's are embedding_p99_1",
     "embedding_devices": "an embedder of several devices, a part of programs",
     "graph_cache": "a cache of vectors, by counts",
     "graph_fidelity": "how near approximate answers are; nothing is timed",
