@@ -170,7 +170,7 @@ def _ratios(many: Times, one: Times) -> dict[str, float]:
         "all_on_vs_best_single": gain(many, best_single(many), "all"),
         "all_on_vs_none": gain(many, "none", "all"),
         "all_on_vs_none_1": gain(one, "none", "all"),
-        "leave_one_out_worst": max(cost(each) for each in EXACT if each is not Mechanism.DEVICES),
+        "leave_one_out_worst": max(map(cost, EXACT)),
         "leave_one_out_devices": cost(Mechanism.DEVICES),
         "leave_one_out_reuse": cost(Mechanism.REUSE),
         **{share_name(each): share for each, share in shares(worth[0]).items()},

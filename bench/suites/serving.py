@@ -5,8 +5,8 @@ The chain is an ordinary LangChain chain, prompt, model and parser, over passage
 ``generate`` of transformers, given the prompt by the model's own chat template, with the number of
 callers at once and of torch threads at which it is fastest; ours is ``ChatRagAccel``, as the
 process is by itself. Arms take turns over the same prompts, each turn others; answers are greedy,
-64 tokens at most (32 in the quick form). Rates are in tokens of answers per second, so that an answer that ends early
-counts as what it is.
+64 tokens at most (32 in the quick form). Rates are in tokens of answers per second, so that an
+answer that ends early counts as what it is.
 
 No prompt begins as another does, so nothing is read from the prefix cache. Greedy texts in bfloat16
 depend on what else is in a forward, in plain's own batches too: how many are equal is a row, and
@@ -14,8 +14,8 @@ not demanded. An option that ``LocalLLM`` does not have, or that cannot run here
 row ``missing``, and its ratio is left out.
 
 Sampled answers (temperature 0.7, top_p 0.9) are those of the frameworks' own models, as programs
-have them: plain, and unchanged but for ``accelerate`` with ``adopt_llm="batched"``; the quick form has
-LangChain's alone. A first text is the first piece of a short stream, where all 8 users begin at
+have them: plain, and unchanged but for ``accelerate`` with ``adopt_llm="batched"``; the quick form
+has LangChain's alone. A first text is the first piece of a short stream, where all 8 users begin at
 once.
 
 Rows without a ratio, in the full sizes only: 8 users with prompts of 1500 tokens, and milliseconds

@@ -1,7 +1,7 @@
 """Measure whole programs in which every mechanism takes part: all of it on, and all of it off.
 
-Four programs over one language model (SmolLM2 135M Instruct, in float32), one embedder (MiniLM)
-and the same passages: a LangChain chain and a LangGraph agent that searches and answers twice, both
+Four programs over one language model (SmolLM2 135M Instruct, in float32), one embedder (MiniLM) and
+the same passages: a LangChain chain and a LangGraph agent that searches and answers twice, both
 over langchain_huggingface, a LlamaIndex query engine over HuggingFaceLLM, and a ``RAGraph`` of two
 retrievals (vectors, a knowledge graph), a reranking and an answer. Answers have 8 tokens at most
 and are greedy. Off, a program is the frameworks' own, a ``RAGraph`` the function it stands for;

@@ -20,6 +20,8 @@ _NOTES = {
 def draw_worth(result: SuiteResult, path: Path) -> None:
     """Write a picture: by mechanism its speed-up alone and on top of all others, and its share.
 
+    Nothing is drawn of a result of other mechanisms.
+
     Raises:
         ImportError: if matplotlib is missing; names the extra.
     """
@@ -28,6 +30,8 @@ def draw_worth(result: SuiteResult, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'rag-accel[bench]'") from error
+    if not result.ratios.keys() >= set(map(share_name, EXACT)):
+        return
     # Equal results give equal files.
     with rc_context({"svg.hashsalt": SUITE}):
         picture = Figure(figsize=(9, 5), layout="constrained")
