@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="gpu measures a device: python -m bench gpu --help",
     )
     parser.add_argument("suite", metavar="SUITE", choices=[*suite_names(), ALL], help=_choices())
-    parser.add_argument("--quick", action="store_true", help="at most 10 minutes a suite")
+    parser.add_argument("--quick", action="store_true", help="at most 9 minutes a suite")
     parser.add_argument(
         "--processes",
         type=_count,

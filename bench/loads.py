@@ -65,6 +65,15 @@ def pooled_ratio(pairs: Pairs[Load], share: float) -> float:
     return next(tails) / next(tails)
 
 
+def lone_ms(pairs: Pairs[Load]) -> Pairs[float]:
+    """Return the latencies of one user's requests in ms, those to the same question as pairs."""
+    plain, other = (
+        tuple(1000 * seconds for load in loads for seconds in load.latencies_s)
+        for loads in (pairs.plain, pairs.other)
+    )
+    return Pairs(plain, other)
+
+
 def ratio_rows(pairs: Pairs[Load], workload: str) -> list[Row]:
     """Return what each pair of runs says of throughput and of p99 latency."""
     found = {

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +100,36 @@ class PairedTimes:
             return []
         n, metric = len(self.times_ms.plain), "different_answers"
         return [Row("accelerated", self.workload, metric, self.num_different, None, n)]
+
+
+def one_user(
+    times_ms: Mapping[str, Pairs[float]], short: Collection[str] = ()
+) -> tuple[list[Row], dict[str, float]]:
+    """Return what one caller's requests take, accelerated against plain, by program.
+
+    Args:
+        times_ms: of the requests of each program, pair by pair.
+        short: the programs that take less than 2 ms plainly, of which a ratio says little.
+
+    Returns:
+        a row with the ratio and one with the difference for each program, medians over pairs; and
+        the ratios ``one_user``, the worst of the programs that are not short (accepted: 1.03), and
+        ``one_user_ms``, the worst of the short ones (accepted: 0.06), as far as there are any.
+    """
+    found = {name: PairedTimes(name, pairs) for name, pairs in times_ms.items()}
+    rows = [
+        median_row(system, one.workload, metric, values(one.times_ms))
+        for one in found.values()
+        for system, metric, values in (
+            ("accelerated / plain", "one_user", ratios),
+            ("accelerated - plain", "one_user_ms", differences),
+        )
+    ]
+    worst = {
+        "one_user": [one.ratio for name, one in found.items() if name not in short],
+        "one_user_ms": [one.extra_ms for name, one in found.items() if name in short],
+    }
+    return rows, {name: max(each) for name, each in worst.items() if each}
 
 
 def time_pairs(

@@ -15,7 +15,7 @@ from bench.report import report
 from bench.results import SuiteResult, load, save
 from rag_accel.errors import ConfigError
 
-QUICK_LIMIT_S, FULL_LIMIT_S = 600, 3600
+QUICK_LIMIT_S, FULL_LIMIT_S = 540, 3600
 _ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -97,6 +97,11 @@ RAISES = (
         {"bench": 1_400, "tests": 400},
     ),
     *_raises(
+        "each suite of programs says what one user's request takes against plain, by one function",
+        "one user in shapes of some suites' own, and a measure of early prompts beside another",
+        {"bench": 100, "tests": 150},
+    ),
+    *_raises(
         "a site of the pages with a search and a reference, and what has run, in explanations",
         "docstrings that only readers of the code found",
         {"tests": 100},

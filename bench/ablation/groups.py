@@ -54,10 +54,10 @@ def _index(vectors: int) -> IndexSize:
 
 QUICK = Sizes(
     turns=3,
-    each=3,
-    requests=requests.Sizes(documents=200, upload_words=1000, turns=3, together=3),
+    each=2,
+    requests=requests.Sizes(documents=200, upload_words=600, turns=3, together=3),
     program=ProgramSizes(turns=3, wide=48, answer_s=0.03),
-    searching=searching.Sizes(_index(400_000)),
+    searching=searching.Sizes(_index(200_000)),
 )
 FULL = Sizes(
     turns=15,

@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from bench.graph.bolt_waves import LABEL, written
+from bench.measure import Pairs, alternate
 from bench.neo4j_process import BoltServer
+from bench.paired import in_ms
 from rag_accel.accelerator import Accelerator
 from rag_accel.engines import BoltGraph
 from rag_accel.graph import END, START, RAGraph
@@ -28,13 +31,26 @@ ORDER BY relation, other LIMIT $limit"""
 Ask = Callable[[str], set[str]]
 
 
-def hub_median(server: BoltServer, quick: bool) -> float:
-    """Return the median time of quick questions through us, in medians of the plain driver's.
+@dataclass(frozen=True, slots=True)
+class HubTimes:
+    """What quick questions take through us and by the plain driver.
+
+    Args:
+        median: beside users at the hub, ours in medians of the driver's.
+        alone_ms: of one user's questions, with nobody else.
+    """
+
+    median: float
+    alone_ms: Pairs[float]
+
+
+def hub_times(server: BoltServer, quick: bool) -> HubTimes:
+    """Return the times of quick questions through us and by the plain driver.
 
     Four users ask for entities of five edges, one question after the other, while two ask for a hub
     of 100,000 edges again and again; each query ends after a second at the latest. The plain
     driver is called from as many threads, with one query for each question, over the same data and
-    in turns with us. Both find the same.
+    in turns with us. Both find the same. Then one user asks, with nobody else.
 
     Args:
         server: a Neo4j, where nodes with the label of the benchmark are written and deleted.
@@ -53,7 +69,14 @@ def hub_median(server: BoltServer, quick: bool) -> float:
         for _ in range(rounds):
             for way, times in ways:
                 times += _beside_hub(way, questions)
-    return statistics.median(ours) / statistics.median(plain)
+        directly = _plainly(driver)
+        alone = alternate(
+            lambda turn: _ask_quickly(directly, turn, 1)[0],
+            lambda turn: _ask_quickly(ask, turn, 1)[0],
+            rounds * questions,
+            warm_up=5,
+        )
+    return HubTimes(statistics.median(ours) / statistics.median(plain), alone.map(in_ms))
 
 
 def _triples() -> list[Triple]:

@@ -122,10 +122,10 @@ def rerank(model: Any, texts: Sequence[str], sizes: Sizes) -> tuple[float, list[
     with bench_accelerator() as accelerator:
         accelerator.add_engine("reranker", RerankEngine(scorer))
         plain, fast = LateInteraction(model, passages), OurReranker(accelerator, passages)
-        run_load(fast, questions, sizes.callers, "threads")
-        wait_until_compiled(_PATIENCE_S)
         load = partial(run_load, users=sizes.callers, shape="threads")
-        run_load(fast, questions, sizes.callers, "threads")
+        load(fast, questions[:_TUNING])
+        wait_until_compiled(_PATIENCE_S)
+        load(fast, questions[:_TUNING])
         best = best_torch_threads(lambda: load(plain, questions[:_TUNING]).throughput_rps)
         pairs = alternate(
             lambda _: _on(best, lambda: load(plain, questions)),

@@ -10,11 +10,13 @@ import asyncio
 import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from bench.graph.bolt_waves import CountingDriver
-from bench.graph.programs import OURS, PLAIN, Asked, asked_programs, program_rows
+from bench.graph.programs import OURS, PLAIN, Asked, Wave, asked_programs, program_rows
 from bench.graph.property_graph import entity_names, fill
+from bench.measure import Pairs
 from bench.neo4j_process import BoltServer
 from bench.results import Row, median_row
 from rag_accel.sample.source_triples import Triple
@@ -76,8 +78,24 @@ def _schema(driver: Any) -> list[tuple[str, str]]:
     ]
 
 
-def bolt_program_rows(store: Any, asked: Asked) -> list[Row]:
-    """Return what programs over a store take in both arms, and how many queries each sends."""
+@dataclass(frozen=True, slots=True)
+class OverBolt:
+    """What programs over a store on a server took in both arms, and the queries they sent."""
+
+    workload: str
+    waves: Pairs[Wave]
+
+    def rows(self) -> list[Row]:
+        """Return the times of both arms, and how many queries each sent."""
+        return [
+            *program_rows(self.workload, self.waves),
+            median_row(PLAIN, self.workload, "round_trips", [one.sent for one in self.waves.plain]),
+            median_row(OURS, self.workload, "round_trips", [one.sent for one in self.waves.other]),
+        ]
+
+
+def asked_over_bolt(store: Any, asked: Asked) -> OverBolt:
+    """Ask programs over a store on a server, and count the queries that its driver sends."""
     counting = CountingDriver(store._driver)
     store._driver = counting
     try:
@@ -86,9 +104,4 @@ def bolt_program_rows(store: Any, asked: Asked) -> list[Row]:
         store._driver = counting.driver
     at_once = "one program" if asked.programs == 1 else f"{asked.programs} programs at once"
     by = "" if asked.vectors else " by names alone"
-    workload = f"{at_once}{by}, {len(asked.triples)} triples, Neo4j"
-    return [
-        *program_rows(workload, pairs),
-        median_row(PLAIN, workload, "round_trips", [wave.sent for wave in pairs.plain]),
-        median_row(OURS, workload, "round_trips", [wave.sent for wave in pairs.other]),
-    ]
+    return OverBolt(f"{at_once}{by}, {len(asked.triples)} triples, Neo4j", pairs)

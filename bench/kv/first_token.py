@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from langchain_core.messages import HumanMessage, SystemMessage
@@ -27,6 +27,8 @@ from rag_accel_demo.load import torch_threads
 PLAIN = "plain"
 METRIC = "first_token_ms"
 EXACT, FUSED, REUSE = "exact", "fused", "full"
+#: Further ways reuse relation paths, of which no prompt has any here.
+WAYS: tuple[KvReuse, ...] = ("exact", "fused", "full")
 CACHEBLEND, SHARE = "CacheBlend 15 %", 0.15
 QUESTION = "{number}. What do all of these passages say?"
 
@@ -216,10 +218,10 @@ def measure(
     prompts = Turns(TextCutter(tokenizer, texts), count, tokens)
     with ExitStack() as stack:
         # Folders are removed once the accelerator, which writes them, is closed.
-        folders = {way: stack.enter_context(TemporaryDirectory()) for way in get_args(KvReuse)}
+        folders = {way: stack.enter_context(TemporaryDirectory()) for way in WAYS}
         accelerator = stack.enter_context(bench_accelerator(threads=1))
         arms = {PLAIN: _asked(plain_arm(model, tokenizer), prompts.again)}
-        for way in get_args(KvReuse):
+        for way in WAYS:
             arm = our_arm(model, tokenizer, way, accelerator)
             arms[ours(way)] = _asked(arm, prompts.again)
             if way != EXACT:

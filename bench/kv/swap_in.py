@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
@@ -20,13 +20,12 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 import langchain_rag_accel
 import llama_index_rag_accel
-from bench.kv.first_token import PLAIN, First, FirstTokens, ours
+from bench.kv.first_token import PLAIN, WAYS, First, FirstTokens, ours
 from bench.local_llm.chains import PlainModel
 from bench.measure import rotate
 from langchain_rag_accel import ChatRagAccel
 from llama_index_rag_accel import RagAccelLLM
 from rag_accel.accelerator import Accelerator
-from rag_accel.engines.llm.local.options import KvReuse
 from rag_accel.fidelity.prompts import BETWEEN, SYSTEM
 
 PROMPT = ChatPromptTemplate.from_messages(
@@ -66,7 +65,7 @@ def langchain_arms(folder: str, texts: Sequence[str], accelerator: Accelerator) 
             _chain(texts) | RunnableLambda(plain.rendered) | pipeline | StrOutputParser()
         ).invoke
     }
-    for way in get_args(KvReuse):
+    for way in WAYS:
         model = ChatRagAccel(model=folder, max_tokens=1, kv_reuse=way, accelerator=accelerator)
         chain = _chain(texts) | model | StrOutputParser()
         arms[ours(way)] = langchain_rag_accel.accelerate(chain, accelerator=accelerator).invoke
@@ -102,7 +101,7 @@ class Nodes(BaseNodeRetriever):
 def llama_index_arms(folder: str, texts: Sequence[str], accelerator: Accelerator) -> dict[str, Ask]:
     """Return a query engine over LlamaIndex's HuggingFaceLLM, and over each way of ours."""
     arms = {PLAIN: _asking(_query_engine(_hugging_face(folder), texts))}
-    for way in get_args(KvReuse):
+    for way in WAYS:
         llm = RagAccelLLM(folder, max_tokens=1, kv_reuse=way, accelerator=accelerator)
         engine = _query_engine(llm, texts)
         arms[ours(way)] = _asking(llama_index_rag_accel.accelerate(engine, accelerator=accelerator))

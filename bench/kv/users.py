@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, get_args
+from typing import Any
 
 from bench.arms import bench_accelerator
-from bench.kv.first_token import Turns, our_arm, ours
+from bench.kv.first_token import WAYS, Turns, our_arm, ours
 from bench.measure import rotate
 from bench.results import Row, median_row
-from rag_accel.engines.llm.local.options import KvReuse
 from rag_accel.fidelity.prompts import TextCutter
 
 
@@ -49,6 +48,6 @@ def measure(
 
             return asked
 
-        found = rotate({ours(way): rate(way) for way in get_args(KvReuse)}, turns + 1)
+        found = rotate({ours(way): rate(way) for way in WAYS}, turns + 1)
     workload = f"{users} users, {count} texts of {tokens} tokens"
     return [median_row(name, workload, "requests_per_s", each[1:]) for name, each in found.items()]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.local_llm.answers import OURS, PLAIN
 from bench.local_llm.chains import Chain, Streamed, streamed
 from bench.local_llm.prompts import Asked, Prompts
-from bench.measure import median, rotate
+from bench.measure import Pairs, median, rotate
 from bench.paired import in_ms
 from bench.results import Row, median_row, row_of
 from rag_accel_demo.load import torch_threads
@@ -55,6 +55,11 @@ class Streams:
         """Return our time to the first text / plain's: the median over turns."""
         pairs = zip(self.found[OURS], self.found[PLAIN], strict=True)
         return median([ours.first_s / plain.first_s for ours, plain in pairs])
+
+    def whole_ms(self) -> Pairs[float]:
+        """Return the ms of plain's streams and of ours, to the end of each."""
+        times = (tuple(in_ms(one.total_s) for one in self.found[name]) for name in (PLAIN, OURS))
+        return Pairs(*times)
 
     def rate(self, name: str) -> float | None:
         """Return an arm's tokens a second after the first text / plain's: the median over turns.

@@ -26,7 +26,7 @@ from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.loads import p99_ratio, system_rows, throughput_ratio
 from bench.measure import Pairs, rotate
-from bench.paired import time_pairs
+from bench.paired import one_user, time_pairs
 from bench.results import Row, SuiteResult, as_json, sizes_of
 from bench.stores.servers import chroma_server
 from bench.suites.remote_stores import Sizes
@@ -261,8 +261,10 @@ def _measure(
     rows += _shared(accelerator, many)
     arms = {"plain": plain, OURS: fast}
     rows += _while_written(f"{many}, a write each second", arms, table, sizes, right)
+    more, lone = one_user({one.workload: one.times_ms for one in single})
     slower = max(one.ratio for one in single)
-    return rows, {f"{CHROMA}_64": rate, f"{CHROMA}_64_p99": p99, f"{CHROMA}_1": slower}
+    ratios = {f"{CHROMA}_64": rate, f"{CHROMA}_64_p99": p99, f"{CHROMA}_1": slower, **lone}
+    return [*rows, *more], ratios
 
 
 def main(asked: Path, result: Path) -> None:

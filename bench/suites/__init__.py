@@ -25,7 +25,7 @@ class Suite(Protocol):
     """
 
     def run(self, quick: bool, sizes: Any = None) -> SuiteResult:
-        """Measure; ``quick`` in at most 10 minutes, else in at most 60.
+        """Measure; ``quick`` in at most 9 minutes, else in at most 60.
 
         ``sizes`` are the suite's own, by default those that ``quick`` stands for.
         """

@@ -27,6 +27,9 @@ Ratios:
         answered within 1.2 times the limit; over all answers.
     admitted_of_capacity: against the same members without a limit: answers a second under three
         times overload / theirs; once.
+    one_user: against the driver called directly: time of one user's quick question through us / by
+        the driver (lower is better; accepted: at most 1.03), with nobody at the hub; median
+        over pairs.
 """
 
 from __future__ import annotations
@@ -36,11 +39,12 @@ from dataclasses import dataclass
 
 from bench.answers import too_many
 from bench.company.edits import edit_figures
-from bench.company.hub import hub_median
+from bench.company.hub import hub_times
 from bench.company.members import back_s, silent_over_slo
 from bench.company.overload import overload
 from bench.graph.bolt_waves import bolt_server
 from bench.neo4j_process import reason_without_server
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 
 _logger = logging.getLogger("bench.company")
@@ -96,7 +100,9 @@ def _hub(sizes: Sizes) -> Found:
         _logger.warning("hub_median is left out: %s", reason)
         return [Row(OURS, workload, "missing", 1.0, None, 1)], {}
     with bolt_server() as server:
-        return [], {"hub_median": hub_median(server, sizes.is_quick)}
+        seen = hub_times(server, sizes.is_quick)
+    rows, alone = one_user({"a quick question, one user, Neo4j": seen.alone_ms})
+    return rows, {"hub_median": seen.median, **alone}
 
 
 def _edits(sizes: Sizes) -> Found:

@@ -44,6 +44,9 @@ Ratios:
     demo_model_call_p99_64: against the plain chain with a model call of 500 ms, at its best torch
         threads: 99th percentile of a request's latency accelerated / plain with 64 users, each
         within a run; median over pairs of runs, the higher of both shapes.
+    one_user: against the plain chain (LangChain, torch, one text a call) at its best torch threads:
+        accelerated / plain time of one user's request (lower is better; accepted: at most 1.03);
+        median over pairs of requests, the higher of both shapes.
 """
 
 from __future__ import annotations
@@ -64,12 +67,13 @@ from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.chains import CALLS, ChainBench, Found, best_threads
 from bench.garbage import little_garbage
-from bench.loads import p99_ratio, pooled_p99_ratio, throughput_ratio
+from bench.loads import lone_ms, p99_ratio, pooled_p99_ratio, throughput_ratio
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.system.files import user_cache
 from rag_accel_demo.command import build_chain
 from rag_accel_demo.extractive.chat_model import ExtractiveChatModel
-from rag_accel_demo.load import run_load, torch_threads
+from rag_accel_demo.load import SHAPES, run_load, torch_threads
 from rag_accel_demo.material import Material, prepare
 
 MAX_READER_SHARE = 0.3
@@ -154,6 +158,12 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
                 ratios |= _against_peers(level) | _claims("demo", users, level)
             else:
                 ratios[f"demo_p99_{users}"] = max(pooled_p99_ratio(one.pairs) for one in level)
+            if users == 1:
+                shapes = (f"1 user, {CALLS[shape]}" for shape in SHAPES)
+                alone = (lone_ms(one.pairs) for one in level)
+                more, found_alone = one_user(dict(zip(shapes, alone, strict=True)))
+                rows += more
+                ratios |= found_alone
             _logger.info("%d users: %s", users, ratios)
         calling = bench.chains(CallingReader(call_s=chosen.model_call_s))
         what = f", model call of {1000 * chosen.model_call_s:g} ms"

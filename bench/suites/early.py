@@ -34,6 +34,9 @@ Ratios:
         is better); median over pairs; wanted 0.8.
     early_answers: against the same program without ``early_prefill``, which is on by default:
         seconds of a request / without, one user (lower is better); median over pairs.
+    one_user: against the same programs without what begins early: time of one user's request with
+        it / without (lower is better; accepted: at most 1.03); median over pairs, the worst of
+        the three programs.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ from bench.early_server import ASKS_LINES, NUM_LINES
 from bench.graders import grading_graph
 from bench.loads import counted
 from bench.measure import Pairs, alternate, median, ratios
-from bench.paired import in_ms
+from bench.paired import in_ms, one_user
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.serving.processes import ServerProcess
 from bench.together.material import Material, real_material
@@ -127,11 +130,13 @@ FULL = Sizes(pairs=100, load_pairs=15, requests=6, list_pairs=30, grader_pairs=3
 def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over real models."""
     chosen = sizes or (QUICK if quick else FULL)
-    rows, found = _beginnings(chosen)
-    more_rows, more = _lists(chosen)
-    rows += more_rows
-    found |= more
-    more_rows, more = _graders(chosen, material or real_material(chosen.texts, 1_000, 32))
+    given = material or real_material(chosen.texts, 1_000, 32)
+    alone = dict[str, Pairs[float]]()
+    rows, found = _beginnings(chosen, alone)
+    for more_rows, more in (_lists(chosen, alone), _graders(chosen, given, alone)):
+        rows += more_rows
+        found |= more
+    more_rows, more = one_user(alone)
     rows += more_rows
     found |= more
     _logger.info("%s", found)
@@ -154,10 +159,11 @@ class PromptServer(ServerProcess):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer, and the seconds until its first piece."""
+    """An answer, and the seconds until its first piece and until its last."""
 
     text: str
     first_s: float
+    all_s: float
 
 
 class Arm:
@@ -185,7 +191,8 @@ class Arm:
         pieces = self._accelerator.stream(self._graph, input=question, history=history)
         first = next(pieces)
         first_s = time.perf_counter() - began
-        return Answered("".join([first, *pieces]), first_s)
+        text = "".join([first, *pieces])
+        return Answered(text, first_s, time.perf_counter() - began)
 
     def load(self, turn: int) -> tuple[float, list[str]]:
         """Let all users ask; return the seconds until the last has its answers, and these."""
@@ -222,7 +229,7 @@ def _arm(sizes: Sizes, *, early: bool) -> Iterator[Arm]:
         yield Arm(accelerator, server, sizes)
 
 
-def _beginnings(sizes: Sizes) -> _Found:
+def _beginnings(sizes: Sizes, lone: dict[str, Pairs[float]]) -> _Found:
     with _arm(sizes, early=False) as plain, _arm(sizes, early=True) as early:
         alone = alternate(plain.ask, early.ask, sizes.pairs, warm_up=1)
         loads = alternate(plain.load, early.load, sizes.load_pairs)
@@ -232,6 +239,7 @@ def _beginnings(sizes: Sizes) -> _Found:
     num_loaded = sizes.users * sizes.requests
     rates = walls.map(lambda wall_s: num_loaded / wall_s)
     alone_name, load_name = "1 user", f"{counted(sizes.users, 'user')} at once"
+    lone["1 user, a search"] = alone.map(lambda answered: in_ms(answered.all_s))
     rows = [
         *_both(row_of, alone_name, TTFT, firsts.map(in_ms), (OFF, ON)),
         *_both(median_row, load_name, "requests_per_s", rates, (OFF, ON)),
@@ -246,7 +254,7 @@ def _beginnings(sizes: Sizes) -> _Found:
     }
 
 
-def _lists(sizes: Sizes) -> _Found:
+def _lists(sizes: Sizes, lone: dict[str, Pairs[float]]) -> _Found:
     graph = _list_graph(sizes).freeze()
     without = (passes_named("default") or LISTS) - LISTS
     with (
@@ -256,6 +264,7 @@ def _lists(sizes: Sizes) -> _Found:
     ):
         pairs = alternate(_lister(whole, graph), _lister(by_line, graph), sizes.list_pairs)
     walls, workload = pairs.map(lambda each: each[0]), "1 user, a list"
+    lone[workload] = walls.map(in_ms)
     rows = [
         *_both(row_of, workload, LATENCY, walls.map(in_ms), (LISTS_OFF, LISTS_ON)),
         _different(LISTS_ON, workload, pairs.map(lambda each: each[1])),
@@ -314,7 +323,7 @@ def _lister(accelerator: Accelerator, graph: FrozenRAGraph) -> Any:
     return ask
 
 
-def _graders(sizes: Sizes, material: Material) -> _Found:
+def _graders(sizes: Sizes, material: Material, lone: dict[str, Pairs[float]]) -> _Found:
     texts = [" ".join(text.split()[: sizes.words]) for text in material.texts]
     without = ",".join(sorted((passes_named("default") or {EARLY_PREFILL}) - {EARLY_PREFILL}))
     chat = ChatRagAccel(model=material.model, tokenizer=material.tokenizer, max_tokens=sizes.tokens)
@@ -331,6 +340,7 @@ def _graders(sizes: Sizes, material: Material) -> _Found:
             early(turn)
         pairs = alternate(plain, early, sizes.grader_pairs)
     walls, workload = pairs.map(lambda each: each[0]), "1 user, grades"
+    lone[workload] = walls.map(in_ms)
     rows = [
         *_both(row_of, workload, LATENCY, walls.map(in_ms), (GRADES_OFF, GRADES_ON)),
         _different(GRADES_ON, workload, pairs.map(lambda each: each[1])),

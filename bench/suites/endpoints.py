@@ -30,6 +30,8 @@ Ratios:
         processes has its answer / that time (lower is better); median over turns; wanted 1.3.
     two_processes_share: against half of the answers: the slower process's share of all answers
         until the faster one has its last; median over turns; wanted at least a third.
+    one_user: against the plain chain at a server that refuses nothing: time of one caller's answer
+        accelerated / plain (lower is better; accepted: at most 1.03); median over pairs.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ from bench.limited_chats import (
 )
 from bench.loads import counted
 from bench.measure import Pairs, alternate_async, differences, median, percentile, ratios
-from bench.paired import in_ms
+from bench.paired import in_ms, one_user
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.serving.processes import HostedServer
 from langchain_rag_accel import accelerate
@@ -85,6 +87,7 @@ class Sizes:
         rate: calls that the server takes in a second.
         burst: calls that it takes at once at first.
         answer_s: seconds of an answer.
+        lone_pairs: of calls of one caller at a server that refuses nothing.
     """
 
     turns: int = 2
@@ -95,6 +98,7 @@ class Sizes:
     rate: float = 15.0
     burst: int = 10
     answer_s: float = 0.05
+    lone_pairs: int = 25
 
     def allowed_s(self, calls: int, tokens: float) -> float:
         """Return the seconds that the rate allows calls, when so many tokens are there."""
@@ -106,7 +110,7 @@ class Sizes:
 
 
 QUICK = Sizes()
-FULL = Sizes(turns=15, pairs=45)
+FULL = Sizes(turns=15, pairs=45, lone_pairs=100)
 
 
 def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
@@ -153,13 +157,17 @@ def _answer_rows(system: str, workload: str, rounds: Sequence[Round]) -> list[Ro
 def _unlimited(sizes: Sizes) -> _Found:
     workload = f"{counted(sizes.callers, 'caller')}, nothing refused"
 
-    async def measure(plain: Chain, fast: Chain) -> Pairs[Round]:
+    async def measure(plain: Chain, fast: Chain, callers: int, pairs: int) -> Pairs[Round]:
         return await alternate_async(
-            lambda _: ask_all(plain, _questions(sizes.callers)),
-            lambda _: ask_all(fast, _questions(sizes.callers)),
-            sizes.pairs,
+            lambda _: ask_all(plain, _questions(callers)),
+            lambda _: ask_all(fast, _questions(callers)),
+            pairs,
             warm_up=2,
         )
+
+    async def both(plain: Chain, fast: Chain) -> tuple[Pairs[Round], Pairs[Round]]:
+        many = await measure(plain, fast, sizes.callers, sizes.pairs)
+        return many, await measure(plain, fast, 1, sizes.lone_pairs)
 
     with (
         limited_server(sizes.answer_s) as server,
@@ -167,7 +175,8 @@ def _unlimited(sizes: Sizes) -> _Found:
         bench_accelerator() as accelerator,
     ):
         plain = timed_chain(chain)
-        rounds = asyncio.run(measure(plain, accelerate(plain, accelerator=accelerator)))
+        fast = accelerate(plain, accelerator=accelerator)
+        rounds, alone = asyncio.run(both(plain, fast))
     walls = rounds.map(lambda each: each.wall_s)
     rows = [
         row
@@ -182,7 +191,10 @@ def _unlimited(sizes: Sizes) -> _Found:
     ]
     costs_ms = [in_ms(each) / sizes.callers for each in differences(walls)]
     rows.append(median_row(f"{OURS} - {PLAIN}", workload, "ms_a_call", costs_ms))
-    return rows, {"no_refusals": median(ratios(walls))}
+    one_caller = f"{counted(1, 'caller')}, nothing refused"
+    more, lone = one_user({one_caller: alone.map(lambda each: in_ms(each.wall_s))})
+    rows += [*_answer_rows(OURS, one_caller, alone.other), *more]
+    return rows, {"no_refusals": median(ratios(walls)), **lone}
 
 
 @dataclass(frozen=True, slots=True)

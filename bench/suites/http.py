@@ -27,6 +27,9 @@ Ratios:
     http_p99_1: against the plain chain at its best torch threads: 99th percentile of one
         connection's latency accelerated / plain, each over the requests of all runs; the worst
         endpoint.
+    one_user: against the plain chain at its best torch threads: accelerated / plain time of one
+        connection's request (lower is better; accepted: at most 1.03); median over pairs of
+        requests, the worst endpoint.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from bench.answers import too_many
 from bench.arms import thread_candidates
 from bench.loads import (
     load_rows,
+    lone_ms,
     p99_ratio,
     pooled_p99_ratio,
     pooled_ratio,
@@ -48,6 +52,7 @@ from bench.loads import (
     throughput_ratio,
 )
 from bench.measure import Pairs, rotate
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.processes import Client, Server
 from rag_accel.system.files import user_cache
@@ -80,7 +85,7 @@ class Sizes:
     repeats: int = 5
 
 
-QUICK = Sizes(questions=192, tuning_questions=96, alone=40, repeats=3)
+QUICK = Sizes(questions=128, tuning_questions=64, alone=32, repeats=3)
 FULL = Sizes()
 
 
@@ -143,15 +148,20 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
         bench = Bench(client, plain, ours, questions, chosen)
         many = {name: bench.pairs(name, chosen.connections) for name in ENDPOINTS}
         one = {name: bench.pairs(name, 1) for name in ENDPOINTS}
+    more, alone = one_user(
+        {f"/{name}, 1 connection": lone_ms(pairs) for name, pairs in one.items()}
+    )
     rows = [
         *_rows(many, f"{chosen.connections} connections"),
         *_rows(one, "1 connection"),
+        *more,
     ]
     found = {
         **{f"{name}_throughput": throughput_ratio(pairs) for name, pairs in many.items()},
         **{f"{name}_p99": p99_ratio(pairs) for name, pairs in many.items()},
         "http_p50_1": max(pooled_ratio(pairs, 0.5) for pairs in one.values()),
         "http_p99_1": max(pooled_p99_ratio(pairs) for pairs in one.values()),
+        **alone,
     }
     _logger.info("%s", found)
     wrong = too_many(rows, "different_answers")

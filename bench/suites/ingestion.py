@@ -57,7 +57,7 @@ class Sizes:
     turns: int = 3
 
 
-QUICK = Sizes(documents=1_000)
+QUICK = Sizes(documents=500)
 FULL = Sizes()
 
 

@@ -1,10 +1,10 @@
 """Compare reused attention state with full attention over the same tokens: SmolLM2 135M Instruct.
 
 A prompt is a question and the eight texts nearest to it, by MiniLM's vectors, of a corpus of about
-1,100 texts of one length (of prompts of 5,000 tokens, in the full sizes only, 450). Other prompts
-are of random texts and the one nearest to the question. Full attention over the prompt's joined
-ranges answers it greedily in at most 10 tokens. Every other way is given these tokens, whatever it
-would have chosen; compared are the distributions that it had for them.
+1,100 texts of one length (of prompts of 5,000 tokens, 450); the quick form has prompts of 2,000
+tokens alone. Other prompts are of random texts and the one nearest to the question. Full attention
+over the prompt's joined ranges answers it greedily in at most 10 tokens. Every other way is given
+these tokens, whatever it would have chosen; compared are the distributions that it had for them.
 
 All ways are made by their definitions (``bench.baselines``), in float32 over the engine's runner of
 torch; tests hold the engine to them. Each text was in another prompt before, of those found for the
@@ -101,8 +101,8 @@ class Sizes:
     """How much is measured.
 
     Args:
-        lengths: the ratios of one length are those of the middle one, of two the second.
-        random: prompts of random passages, of the first length.
+        lengths: the ratios of one length are those of the middle one.
+        random: prompts of random passages.
         passages: texts of a prompt.
         answer: most tokens of an answer.
         seeds: of contexts of the reader.
@@ -115,7 +115,7 @@ class Sizes:
         Length(2000, 60, 1400),
         Length(5000, 20, 1400),
     )
-    random: int = 200
+    random: Length = Length(500, 200, 340)
     passages: int = 8
     answer: int = 10
     seeds: int = 3
@@ -123,11 +123,7 @@ class Sizes:
     questions: int = 8
 
 
-QUICK = Sizes(
-    lengths=(Length(500, 11, 340), Length(2000, 8, 1400)),
-    random=12,
-    contexts=10,
-)
+QUICK = Sizes(lengths=(Length(2000, 12, 1400),), random=Length(500, 12, 340), contexts=5)
 FULL_SIZES = Sizes()
 
 
@@ -153,7 +149,8 @@ class Material:
 def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over SmolLM2."""
     chosen = sizes or (QUICK if quick else FULL_SIZES)
-    given = material or _real_material(max(length.documents for length in chosen.lengths))
+    lengths = (*chosen.lengths, chosen.random)
+    given = material or _real_material(max(length.documents for length in lengths))
     threads = max(thread_candidates(usable_cores()))
     with torch_threads(threads):
         found = _compared(chosen, given)
@@ -180,14 +177,14 @@ def _compared(sizes: Sizes, material: Material) -> list[Fidelity]:
     context = _AROUND + max(length.tokens for length in sizes.lengths)
     reader = Reader(material.model, material.tokenizer, context)
 
-    corpora = [_corpus(sizes, material, length) for length in sizes.lengths]
-    first, arms = corpora[0], reader.arms()
-    documents = material.documents[: sizes.lengths[0].documents]
-    among = searched_prompts(documents, first.among_random, sizes.random)
+    arms, random = reader.arms(), _corpus(sizes, material, sizes.random)
+    documents = material.documents[: sizes.random.documents]
+    among = searched_prompts(documents, random.among_random, sizes.random.prompts)
     few = {name: arms[name] for name in _RANDOM}
-    cases = reader.cases(among, first, sizes.answer, first.among_random)
+    cases = reader.cases(among, random, sizes.answer, random.among_random)
     found = [measure(reader, few, "prompts of random passages", cases)]
-    for corpus, length in zip(corpora, sizes.lengths, strict=True):
+    for length in sizes.lengths:
+        corpus = _corpus(sizes, material, length)
         documents = material.documents[: length.documents]
         prompts = searched_prompts(documents, corpus.search, length.prompts)
         cases = reader.cases(prompts, corpus, sizes.answer, corpus.search)

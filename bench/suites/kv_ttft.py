@@ -45,8 +45,8 @@ Ratios:
         the first token / ours with 15 % computed again where no text was seen before; median over
         turns.
     swap_in_ttft: against the faster of the framework's own Hugging Face model and our exact mode:
-        its time to the first token / ours with 15 % computed again, or with full reuse where the
-        engine has nothing else; median over turns, the lower of both frameworks.
+        its time to the first token / ours with 15 % computed again; median over turns, the lower of
+        both frameworks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
@@ -62,7 +62,6 @@ from bench.kv import break_even, first_token, kvboost, swap_in, users
 from bench.kv.break_even import Length
 from bench.kv.first_token import CACHEBLEND, FUSED, REUSE, FirstTokens, Shape, ours
 from bench.results import Row, SuiteResult, sizes_of
-from rag_accel.engines.llm.local.options import KvReuse
 from rag_accel.fidelity.prompts import TextCutter
 from rag_accel.sample import read_corpus, smollm2_folder
 
@@ -107,7 +106,7 @@ class Sizes:
 
 
 QUICK = Sizes(
-    turns=2,
+    turns=3,
     kvboost_turns=1,
     auto_tokens=(128, 256, 512, 1024),
     auto_turns=3,
@@ -145,14 +144,13 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
 
 
 def _ratios(random: FirstTokens, swapped: Sequence[FirstTokens]) -> dict[str, float]:
-    found = {"reuse_vs_full": random.gain(ours(REUSE))}
-    way = REUSE
-    if FUSED in get_args(KvReuse):
-        way = FUSED
-        found["fused15_vs_full"] = random.gain(ours(FUSED))
-        found["fused15_vs_cacheblend15"] = random.ratio(CACHEBLEND, ours(FUSED))
-        found["cold_fused_vs_full"] = random.gain(ours(FUSED, is_cold=True))
-    return {**found, "swap_in_ttft": min(one.gain(ours(way)) for one in swapped)}
+    return {
+        "reuse_vs_full": random.gain(ours(REUSE)),
+        "fused15_vs_full": random.gain(ours(FUSED)),
+        "fused15_vs_cacheblend15": random.ratio(CACHEBLEND, ours(FUSED)),
+        "cold_fused_vs_full": random.gain(ours(FUSED, is_cold=True)),
+        "swap_in_ttft": min(one.gain(ours(FUSED)) for one in swapped),
+    }
 
 
 def _ratios_of_lengths(lengths: Sequence[Length]) -> dict[str, float]:
@@ -160,8 +158,6 @@ def _ratios_of_lengths(lengths: Sequence[Length]) -> dict[str, float]:
 
 
 def _lengths(sizes: Sizes, material: Material, model: Any, tokenizer: Any) -> list[Length]:
-    if FUSED not in get_args(KvReuse):
-        return []
     with little_garbage():
         found = break_even.measure(
             *(model, tokenizer, material.texts),

@@ -30,6 +30,8 @@ Ratios:
         runs of four users at once with the skeleton / without; median over turns.
     langgraph_depth_noise: against itself: latency of one run without the skeleton again / without,
         one user; median over turns.
+    one_user: against plain LangGraph, whose wide node asks in one call: latency of one user's run
+        with the skeleton / plain (lower is better; accepted: at most 1.03); median over turns.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from bench.depth_program import Program, Queued, Run, Scheduled, Sizes
 from bench.garbage import little_garbage
 from bench.loads import counted
 from bench.measure import Pairs, median, ratios, rotate_async
-from bench.paired import in_ms
+from bench.paired import in_ms, one_user
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from langchain_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
@@ -64,13 +66,16 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     chosen = sizes or (QUICK if quick else FULL)
     with _programs(chosen) as programs, little_garbage():
         one, four = asyncio.run(_measure(programs, chosen.turns))
-    rows = [*_rows(one, 1), *_rows(four, 4)]
+    times = (tuple(in_ms(run.mean_s) for run in one[name]) for name in (ONE_CALL, ON))
+    more, alone = one_user({"LangGraph, 1 user": Pairs(*times)})
+    rows = [*_rows(one, 1), *_rows(four, 4), *more]
     found = {
         "langgraph_depth_vs_plain": _against(one, _best_plain(one)),
         "langgraph_depth_vs_plain_4": _against(four, _best_plain(four)),
         "langgraph_depth_latency": _against(one, OFF),
         "langgraph_depth_latency_4": _against(four, OFF),
         "langgraph_depth_noise": median(_ratios(one, AGAIN, OFF)),
+        **alone,
     }
     _logger.info("%s", found)
     wrong = too_many(rows, "different_answers")

@@ -24,6 +24,9 @@ Ratios:
         one caller; median over turns.
     nothing_helps_li_16: against the same programs run plainly: accelerated / plain time of one
         round of 16 concurrent aquery, median over pairs; the mean of the four programs.
+    one_user: against the same programs run plainly: accelerated / plain time of one caller's
+        aquery, or search of the store (lower is better; accepted: at most 1.03); median over
+        pairs, the worst of the seven programs and the store.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ from bench.llama_index_programs import (
     texts,
 )
 from bench.measure import Pairs, alternate, alternate_async, estimate, median, ratios, rotate
-from bench.paired import in_ms
+from bench.paired import in_ms, one_user
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from llama_index_rag_accel import accelerate
 from rag_accel.accelerator import Accelerator
@@ -66,6 +69,9 @@ USERS = 16
 BLOCKING_S, UNBATCHED_S = 0.05, 0.002
 BATCH_SIZES = (10, 32, 128)
 _PATIENCE_S = 300.0
+
+Alone = dict[str, Pairs[float]]
+"""Of each program, the ms of one caller's requests, plain and accelerated."""
 
 _logger = logging.getLogger("bench.llama_index")
 
@@ -82,7 +88,8 @@ class Sizes:
         stored: nodes of the store.
         dimension: of their vectors.
         searches: of each arm.
-        pairs: of rounds in which nothing helps.
+        pairs: of rounds in which nothing helps, and of calls of one caller there.
+        lone_pairs: of calls of one caller of each blocking engine.
     """
 
     rounds: int = 5
@@ -93,9 +100,10 @@ class Sizes:
     dimension: int = 384
     searches: int = 7
     pairs: int = 31
+    lone_pairs: int = 31
 
 
-QUICK = Sizes(rounds=3, ingestions=1, searches=5)
+QUICK = Sizes(rounds=3, nodes=600, searches=5, lone_pairs=11)
 FULL = Sizes()
 
 
@@ -105,11 +113,15 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
     names = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in THREAD_SAFE)
     rows, found = list[Row](), dict[str, float]()
     with bench_accelerator(thread_safe_classes=names) as accelerator:
+        alone = Alone()
         for part in (_ingestion, _blocking, _store, _unbatched):
-            more_rows, more = part(chosen, accelerator)
+            more_rows, more = part(chosen, accelerator, alone)
             _logger.info("%s", more)
             rows += more_rows
             found |= more
+    more_rows, more = one_user(alone)
+    rows += more_rows
+    found |= more
     wrong = (
         *too_many(rows, "different_answers"),
         *too_many(rows, "max_difference", 1e-5),
@@ -120,15 +132,20 @@ def run(quick: bool, sizes: Sizes | None = None) -> SuiteResult:
 # Engines that block their loop ------------------------------------------------------------------
 
 
-def _blocking(sizes: Sizes, accelerator: Accelerator) -> tuple[list[Row], dict[str, float]]:
+def _blocking(
+    sizes: Sizes, accelerator: Accelerator, alone: Alone
+) -> tuple[list[Row], dict[str, float]]:
     rows, found = list[Row](), dict[str, float]()
     for name, build in BLOCKING.items():
         workload = f"{name}, {USERS} concurrent aquery"
         plain = build(BLOCKING_S)
         fast = accelerate(build(BLOCKING_S), accelerator=accelerator)
         pairs = asyncio.run(_rounds(plain, fast, sizes.rounds, warm_up=1))
+        lone = asyncio.run(_rounds(plain, fast, sizes.lone_pairs, warm_up=1, callers=1))
+        alone[f"{name}, one aquery"] = lone.map(lambda one: in_ms(one.seconds))
         threads = [_in_threads(plain) for _ in range(sizes.rounds)]
         rows += [
+            *_pair_rows(f"{name}, one aquery", lone),
             *_pair_rows(workload, pairs),
             row_of(IN_THREADS, workload, "wall_ms", [in_ms(one.seconds) for one in threads]),
         ]
@@ -144,14 +161,16 @@ class _Round:
     answers: tuple[Any, ...]
 
 
-async def _rounds(plain: Any, fast: Any, pairs: int, warm_up: int) -> Pairs[_Round]:
-    return await alternate_async(_caller(plain), _caller(fast), pairs, warm_up)
+async def _rounds(
+    plain: Any, fast: Any, pairs: int, warm_up: int, callers: int = USERS
+) -> Pairs[_Round]:
+    return await alternate_async(_caller(plain, callers), _caller(fast, callers), pairs, warm_up)
 
 
-def _caller(engine: Any) -> Callable[[int], Any]:
+def _caller(engine: Any, callers: int) -> Callable[[int], Any]:
     async def play(turn: int) -> _Round:
         started = time.perf_counter()
-        answers = await asyncio.gather(*map(engine.aquery, questions(USERS)))
+        answers = await asyncio.gather(*map(engine.aquery, questions(callers)))
         return _Round(time.perf_counter() - started, tuple(map(_shown, answers)))
 
     return play
@@ -175,35 +194,45 @@ def _pair_rows(workload: str, pairs: Pairs[_Round]) -> list[Row]:
         for plain, other in zip(pairs.plain, pairs.other, strict=True)
         for wanted, found in zip(plain.answers, other.answers, strict=True)
     )
+    counted = sum(len(one.answers) for one in pairs.other)
     return [
         row_of(PLAIN, workload, "wall_ms", times.plain),
         row_of(OURS, workload, "wall_ms", times.other),
-        Row(OURS, workload, "different_answers", different, None, len(pairs.plain) * USERS),
+        Row(OURS, workload, "different_answers", different, None, counted),
     ]
 
 
 # Nothing helps ----------------------------------------------------------------------------------
 
 
-def _unbatched(sizes: Sizes, accelerator: Accelerator) -> tuple[list[Row], dict[str, float]]:
+def _unbatched(
+    sizes: Sizes, accelerator: Accelerator, alone: Alone
+) -> tuple[list[Row], dict[str, float]]:
     rows, found = list[Row](), list[float]()
     for name, build in UNBATCHED.items():
-        pairs = asyncio.run(_unbatched_rounds(build, sizes.pairs, accelerator))
+        pairs = asyncio.run(_unbatched_rounds(build, sizes.pairs, accelerator, USERS))
+        lone = asyncio.run(_unbatched_rounds(build, sizes.pairs, accelerator, 1))
+        alone[f"{name}, one aquery"] = lone.map(lambda one: in_ms(one.seconds))
+        rows += _pair_rows(f"{name}, one aquery", lone)
         rows += _pair_rows(f"{name}, {USERS} concurrent aquery", pairs)
         found.append(median(ratios(pairs.map(lambda one: one.seconds))))
         _logger.info("%s: x %.3f", name, found[-1])
     return rows, {"nothing_helps_li_16": float(np.mean(found))}
 
 
-async def _unbatched_rounds(build: Build, pairs: int, accelerator: Accelerator) -> Pairs[_Round]:
+async def _unbatched_rounds(
+    build: Build, pairs: int, accelerator: Accelerator, callers: int
+) -> Pairs[_Round]:
     fast = accelerate(build(UNBATCHED_S), accelerator=accelerator)
-    return await _rounds(build(UNBATCHED_S), fast, pairs, warm_up=2)
+    return await _rounds(build(UNBATCHED_S), fast, pairs, 2, callers)
 
 
 # Ingestion --------------------------------------------------------------------------------------
 
 
-def _ingestion(sizes: Sizes, accelerator: Accelerator) -> tuple[list[Row], dict[str, float]]:
+def _ingestion(
+    sizes: Sizes, accelerator: Accelerator, _: Alone
+) -> tuple[list[Row], dict[str, float]]:
     from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 
     workload = f"ingestion of {sizes.nodes} nodes"
@@ -259,7 +288,9 @@ def _ingest(pipeline: Any, given: Sequence[str]) -> _Round:
 # SimpleVectorStore ------------------------------------------------------------------------------
 
 
-def _store(sizes: Sizes, accelerator: Accelerator) -> tuple[list[Row], dict[str, float]]:
+def _store(
+    sizes: Sizes, accelerator: Accelerator, alone: Alone
+) -> tuple[list[Row], dict[str, float]]:
     workload = f"SimpleVectorStore, {sizes.stored} nodes, one caller"
     store = SimpleVectorStore()
     store.add(
@@ -294,6 +325,7 @@ def _store(sizes: Sizes, accelerator: Accelerator) -> tuple[list[Row], dict[str,
         Row(OURS, workload, "max_difference", worst, None, sizes.searches),
     ]
     pairs = Pairs(tuple(times[OURS]), tuple(times[PLAIN]))
+    alone[workload] = Pairs(pairs.other, pairs.plain)
     return rows, {"simple_store_vs_plain": median(ratios(pairs))}
 
 

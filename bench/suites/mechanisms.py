@@ -1,64 +1,75 @@
-"""Measure what each mechanism of a whole program is worth: alone, and left out of all of them.
+"""Measure what each mechanism is worth to ordinary programs: alone, and left out of all of them.
 
-The program is the ``RAGraph`` of the suite ``together``: vectors and a knowledge graph searched, a
-reranking, an answer of at most 8 greedy tokens (SmolLM2 135M Instruct in float32, MiniLM). Its
-mechanisms are batching over requests, the compiled embedding model (which reranks, too), a device
-group (the same model in a second process on the same cores), the graph stage, the local engine,
-passes, and the reuse of chunks, which is approximate and therefore never part of ``all``. What an
-arm lacks is what a user would have in its place: steps of one request (``max_batch=1``), models on
-torch, one embedder, a function that embeds all paths by ``encode``, one that calls ``generate``,
-with the callers at once and torch threads at which that is fastest (one user has the threads of all
-cores), and no pass. The reuse of chunks by itself has the local engine, and is compared with that.
+The programs are those of frameworks in the suite ``together``, unchanged: a LangChain chain and a
+LangGraph agent over ``FAISS``, ``HuggingFaceEmbeddings`` and ``ChatHuggingFace``, and a LlamaIndex
+query engine over ``HuggingFaceEmbedding`` and ``HuggingFaceLLM`` (SmolLM2 135M Instruct in float32,
+greedy, MiniLM). An arm is one accelerator that runs all three; ``none`` is the programs as they
+are. Its mechanisms are switched by options of ``Accelerator`` alone: batching over requests
+(``max_batch=1`` without it), the compiled embedding model (``embedding_runtime="torch"``), the
+local engine for the programs' own language model (``adopt_llm="off"``), passes
+(``passes="none"``), and the order of a graph's calls (``use_skeleton=False``). Two are off by
+default, and added to all: a device group of the same model in a second process on the same cores
+(``embedder=["cpu", ProcessMember()]``), and the reuse of chunks (``kv_reuse="full"``), which is
+approximate.
 
-One user asks, or 16 at once. Arms take turns over the same questions, each turn others. All exact
-arms must give the same answers. Row ``worth`` of an arm that has one mechanism alone, or all
-without it, says how many times faster requests are with that mechanism; of chunk reuse, which is
-added to the local engine alone and to all, likewise; median over turns. The quick form cuts the
-texts and has two turns; ``--set turns=5`` has five. All arms are open at a time: nine local engines
-and eight processes of device groups took 23 GB of memory in five turns of the quick form.
+One user asks, or 16 at once; every third question goes to the same program. Where the language
+model is the program's own, so many callers ask at once, on so many torch threads, as answer soonest
+(one user has the threads of all cores). Arms take turns over the same questions, each turn others.
+All exact arms must give the same answers. Row ``worth`` of an arm that has one mechanism alone, or
+all without it, says how many times faster requests are with that mechanism; of what is off by
+default, added to all, likewise (chunk reuse alone is held against the local engine alone); median
+over turns. ``--set turns=5`` has five turns. All arms are open at a time: nine local engines and
+two processes.
 
 Ratios:
-    all_on_vs_best_single: against the fastest of the same program with one exact mechanism: its
-        time / that with all of them, 16 users; median over turns.
-    all_on_vs_none: against the same program with no mechanism: its time / that with all exact ones,
-        16 users; median over turns.
-    all_on_vs_none_1: against the same program with no mechanism: the same for one user.
-    leave_one_out_worst: against the same program without one exact mechanism: time with all /
-        without it (lower is better), the highest over mechanisms and numbers of users, a device
-        group that shares its cores left out: off by default; median over turns.
-    leave_one_out_devices: against the same program without a device group: time with all / without
-        it (lower is better), the higher of one user and 16: the group's members share all cores
-        here; median over turns.
-    leave_one_out_reuse: against the same program without the reuse of chunks: time with all and
+    all_on_vs_best_single: against the fastest of the same programs with one mechanism: their time /
+        that with all that are on by default, 16 users; median over turns.
+    all_on_vs_none: against the same programs as they are: their time / that with all mechanisms
+        that are on by default, 16 users; median over turns.
+    all_on_vs_none_1: against the same programs as they are: the same for one user.
+    leave_one_out_worst: against the same programs without one mechanism: time with all / without
+        it (lower is better), the highest over mechanisms that are on by default and numbers of
+        users; median over turns.
+    leave_one_out_devices: against the same programs without a device group: time with all and the
+        group / with all (lower is better), the higher of one user and 16: the group's members share
+        all cores here; median over turns.
+    leave_one_out_reuse: against the same programs without the reuse of chunks: time with all and
         reuse / with all (lower is better), the higher of one user and 16; median over turns.
-    share_batching: against all exact mechanisms together: its share of their gain, 16 users. A
-        share is the logarithm of the geometric mean of the gain alone and the gain in addition to
-        all others, of the sum of these over mechanisms.
-    share_compiled_embedding: against all exact mechanisms together: its share of their gain, 16
+    share_batching: against all mechanisms that are on by default: its share of their gain, 16
+        users. A share is the logarithm of the geometric mean of the gain alone and the gain in
+        addition to all others, of the sum of these over mechanisms.
+    share_compiled_embedding: against all mechanisms that are on by default: its share of their
+        gain, 16 users.
+    share_local_engine: against all mechanisms that are on by default: its share of their gain, 16
         users.
-    share_device_group: against all exact mechanisms together: its share of their gain, 16 users.
-    share_graph_stage: against all exact mechanisms together: its share of their gain, 16 users.
-    share_local_engine: against all exact mechanisms together: its share of their gain, 16 users.
-    share_passes: against all exact mechanisms together: its share of their gain, 16 users.
+    share_passes: against all mechanisms that are on by default: its share of their gain, 16 users.
+    share_skeleton_order: against all mechanisms that are on by default: its share of their gain, 16
+        users.
+    one_user: against the same programs as they are, on torch threads for all cores: time of one
+        user's answer, with all that are on by default / without (lower is better; accepted: at most
+        1.03); median over turns, the worst of the three programs.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from typing import Any, cast
 
 from bench.answers import too_many
 from bench.garbage import little_garbage
-from bench.measure import median, rotate
+from bench.loads import lone_ms
+from bench.measure import Pairs, median, rotate
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from bench.together.arms import EXACT, Mechanism, added_name, alone_name, arms, share_name
 from bench.together.load import best_setting
-from bench.together.material import Asked, Material, real_material
-from bench.together.parts import Answers, Kept, Program, opened
-from bench.together.programs import Arm, plain_answer
+from bench.together.material import Material, real_material
+from bench.together.parts import ArmPrograms, Question, opened
+from bench.together.programs import LCEL, PROGRAMS, Arm, written_programs
 from bench.together.shares import WORTH, Times, best_single, gain, shares, worths
 from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.errors import ConfigError
@@ -66,7 +77,6 @@ from rag_accel_demo.load import Load, run_load
 
 METRIC = "answer_s"
 _PATIENCE_S = 120.0
-_WARM_UP = 2
 _logger = logging.getLogger("bench.mechanisms")
 
 
@@ -76,28 +86,24 @@ class Sizes:
 
     Args:
         users: who ask at once, one question each a turn.
-        alone: questions of a turn of one user.
+        alone: questions of a turn of one user, as many to each program.
         turns: of each arm, for one user and for many.
         chunks: texts that are searched.
         words: of each of them at most; 0 for all.
-        triples: of the knowledge graph.
-        kept: what stands in a prompt.
-        answers: how the language model answers.
+        tokens: most of an answer.
         tuning: questions that look for the plain model's best setting.
     """
 
     users: int = 16
-    alone: int = 4
+    alone: int = 3
     turns: int = 5
     chunks: int = 600
     words: int = 0
-    triples: int = 20_000
-    kept: Kept = field(default_factory=lambda: Kept(6, 3, 4))
-    answers: Answers = field(default_factory=lambda: Answers(8, 640))
+    tokens: int = 8
     tuning: int = 8
 
 
-QUICK = Sizes(turns=2, words=40, kept=Kept(4, 1, 2), answers=Answers(8, 256), tuning=4)
+QUICK = Sizes(turns=3, words=20, tokens=4, tuning=4)
 FULL = Sizes()
 
 
@@ -123,12 +129,10 @@ def configured(quick: bool, settings: Mapping[str, str]) -> Sizes:
 def run(quick: bool, sizes: Sizes | None = None, material: Material | None = None) -> SuiteResult:
     """Measure; by default in the sizes that ``quick`` stands for, over real models."""
     chosen = sizes or (QUICK if quick else FULL)
-    asked = (chosen.users + chosen.alone) * chosen.turns + _WARM_UP
-    made = material or real_material(chosen.chunks, chosen.triples, asked)
-    if chosen.words:
-        made = replace(made, texts=[" ".join(one.split()[: chosen.words]) for one in made.texts])
+    asked = (chosen.users + chosen.alone) * chosen.turns + len(PROGRAMS) + 1
+    made = material or real_material(chosen.chunks, 1_000, asked)
     with little_garbage():
-        found = _measured(made, chosen)
+        found = _measured(made.of_words(chosen.words), chosen)
     times = {
         users: {arm: [load.wall_s / len(load.answers) for load in each] for arm, each in by.items()}
         for users, by in found.items()
@@ -140,6 +144,9 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     rows += [row for users, by in found.items() for row in _differences(users, by)]
     ratios = _ratios(many=times[f"{chosen.users} users"], one=times["1 user"])
     wrong = too_many([row for row in rows if Mechanism.REUSE not in row.system], _DIFFERENT)
+    more, alone = one_user(_alone(found["1 user"]))
+    rows += more
+    ratios |= alone
     return SuiteResult("mechanisms", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong)
 
 
@@ -163,7 +170,7 @@ def _ratios(many: Times, one: Times) -> dict[str, float]:
         "all_on_vs_best_single": gain(many, best_single(many), "all"),
         "all_on_vs_none": gain(many, "none", "all"),
         "all_on_vs_none_1": gain(one, "none", "all"),
-        "leave_one_out_worst": max(cost(each) for each in EXACT if each is not Mechanism.DEVICES),
+        "leave_one_out_worst": max(map(cost, EXACT)),
         "leave_one_out_devices": cost(Mechanism.DEVICES),
         "leave_one_out_reuse": cost(Mechanism.REUSE),
         **{share_name(each): share for each, share in shares(worth[0]).items()},
@@ -177,23 +184,21 @@ Loads = Mapping[str, Sequence[Load]]
 
 def _measured(material: Material, sizes: Sizes) -> dict[str, Loads]:
     """Return what every arm gave to many users and to one."""
-    questions = list(material.questions)
-    setting = best_setting(
-        partial(plain_answer, material, sizes.answers.tokens),
-        questions[: sizes.tuning],
-        sizes.users,
-    )
+    written = written_programs(material, sizes.tokens)
+    tuning, rest = material.questions[: sizes.tuning], iter(material.questions)
+    setting = best_setting(written[LCEL].plain, tuning, sizes.users)
     _logger.info("plain is fastest with %s", setting)
     found: dict[str, Loads] = {}
-    with opened(arms(), material, sizes.kept, sizes.answers, setting) as programs:
+    with opened(arms(), written, setting) as programs:
+        first = list(zip(written, rest, strict=False))
         for name, program in programs.items():
-            _load(program, _WARM_UP, questions[:_WARM_UP])
+            _load(program, 1, first)
+            program.wait()
             _logger.info("%s is ready", name)
         wait_until_compiled(_PATIENCE_S)
-        rest = questions[_WARM_UP:]
-        for users, each in ((sizes.users, sizes.users), (1, sizes.alone)):
-            asked = [rest[turn * each :][:each] for turn in range(sizes.turns)]
-            rest = rest[sizes.turns * each :]
+        for users, count in ((sizes.users, sizes.users), (1, sizes.alone)):
+            each = cycle(written)
+            asked = [[(next(each), next(rest)) for _ in range(count)] for _ in range(sizes.turns)]
             name = f"{users} user{'s' if users > 1 else ''}"
             found[name] = _in_turns(programs, users, asked)
             _log(name, found[name])
@@ -201,17 +206,27 @@ def _measured(material: Material, sizes: Sizes) -> dict[str, Loads]:
 
 
 def _in_turns(
-    programs: Mapping[str, Program], users: int, asked: Sequence[Sequence[Asked]]
+    programs: Mapping[str, ArmPrograms], users: int, asked: Sequence[Sequence[Question]]
 ) -> Loads:
-    def arm(program: Program, turn: int) -> Load:
+    def arm(program: ArmPrograms, turn: int) -> Load:
         return _load(program, users, asked[turn])
 
     return rotate({name: partial(arm, one) for name, one in programs.items()}, len(asked))
 
 
-def _load(program: Program, users: int, asked: Sequence[Asked]) -> Load:
+def _load(program: ArmPrograms, users: int, asked: Sequence[Question]) -> Load:
     with program.threads(users):
-        return run_load(Arm(program.ask), cast("Any", asked), users, "threads")
+        return run_load(Arm(program.ask), cast("Any", asked), program.callers(users), "threads")
+
+
+def _alone(loads: Loads) -> dict[str, Pairs[float]]:
+    """Return the ms of one user's answers by program, as it is and with all mechanisms."""
+    pairs = lone_ms(Pairs(tuple(loads["none"]), tuple(loads["all"])))
+    count = len(PROGRAMS)
+    return {
+        f"{name}, 1 user": Pairs(pairs.plain[at::count], pairs.other[at::count])
+        for at, name in enumerate(PROGRAMS)
+    }
 
 
 def _log(users: str, loads: Loads) -> None:

@@ -60,6 +60,13 @@ Ratios:
         the worse of activate() and accelerate(); the worst of the six programs.
     nested_callers: against the same retriever called plainly: accelerated / plain time until all
         concurrent calls of the sync retriever have ended; median over pairs.
+    one_user: against the same programs run plainly: accelerated / plain time of one user's request
+        (lower is better; accepted: at most 1.03); median over pairs, the worst of the retrieval
+        chain, the hosted chain and the six programs, invoke and ainvoke, activate() and
+        accelerate().
+    one_user_ms: against the same chain run plainly: (accelerated - plain) time of one user's
+        request in ms (lower is better; accepted: at most 0.06), median over pairs, the worse of
+        invoke and ainvoke, of the one-shot chain, which takes less than 2 ms.
 """
 
 from __future__ import annotations
@@ -80,7 +87,7 @@ from bench.measure import Pairs, alternate_async, median, ratios, timed_async
 from bench.nested_callers import Nested, time_nested
 from bench.no_op import NoOpChatModel, NoOpRetriever, one_shot_chain
 from bench.no_op_graph import time_graphs
-from bench.paired import PairedTimes, Same, in_ms, time_pairs
+from bench.paired import PairedTimes, Same, in_ms, one_user, time_pairs
 from bench.results import Row, SuiteResult, median_row, row_of, sizes_of
 from bench.unbatched.rounds import BUILDERS, Rounds, time_rounds
 from langchain_rag_accel import accelerate
@@ -96,6 +103,7 @@ HOSTED_S = 0.3
 #: calls of each arm of the hosted model before, which make its connections
 HOSTED_WARM_UP = 2
 GRAPH_NODES = 10
+ONE_SHOT = "one-shot chain"
 NESTED_LIMIT_S = 60.0
 
 _logger = logging.getLogger("bench.overhead")
@@ -113,7 +121,8 @@ class Sizes:
         concurrent: calls at once of the chat model that waits.
         concurrent_repeats: how often these are made.
         tuning_questions: questions of a run that looks for the best number of torch threads.
-        users, round_pairs: users of a round, and pairs of rounds of each program and way.
+        users, round_pairs: users of a round, and pairs of rounds of each program and way; one user
+            has as many.
         round_warm_up: rounds of each arm before, which do not count.
         nested_callers, nested_pairs: concurrent calls of the sync retriever, and how often.
     """
@@ -145,7 +154,7 @@ QUICK = Sizes(
     concurrent_repeats=5,
     tuning_questions=64,
     users=16,
-    round_pairs=31,
+    round_pairs=21,
     round_warm_up=2,
     nested_callers=200,
     nested_pairs=5,
@@ -173,7 +182,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     chosen = sizes or (QUICK if quick else FULL)
     # First, while the process holds no model whose threads and memory would take part.
     with little_garbage():
-        rounds = _rounds(chosen)
+        rounds, lone = (_rounds(chosen, users) for users in (chosen.users, 1))
     served = material or prepare(None, None, user_cache(), progress=sys.stderr.isatty())
     with bench_accelerator() as accelerator, little_garbage():
         leaves = _leaves(accelerator, chosen)
@@ -193,6 +202,11 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     found = _ratios_of_calls(leaves, requests, graphs, waits) | _ratios_of_rounds(rounds)
     found["hosted_300ms"] = max(one.ratio for one in served_chats)
     found["nested_callers"] = median(ratios(nested.total_s))
+    alone = {one.workload: one.times_ms for one in (*requests, *served_chats)}
+    alone |= {f"{one.workload}, {way.name}": way.wall.times_ms for one in lone for way in one.ways}
+    short = [one.workload for one in requests if one.workload.startswith(ONE_SHOT)]
+    more, lone_ratios = one_user(alone, short)
+    rows, found = [*rows, *(row for one in lone for row in one.rows()), *more], found | lone_ratios
     wrong = too_many(rows, "different_answers")
     scripted = "the models without work and the hosted model sleep; the rest is real"
     return SuiteResult(
@@ -243,10 +257,10 @@ def _nested_rows(workload: str, nested: Nested) -> list[Row]:
     ]
 
 
-def _rounds(sizes: Sizes) -> list[Rounds]:
+def _rounds(sizes: Sizes, users: int) -> list[Rounds]:
     with bench_accelerator() as accelerator:
         return [
-            time_rounds(build, accelerator, sizes.users, sizes.round_pairs, sizes.round_warm_up)
+            time_rounds(build, accelerator, users, sizes.round_pairs, sizes.round_warm_up)
             for build in BUILDERS
         ]
 
@@ -269,7 +283,7 @@ def _one_shot(accelerator: Accelerator, sizes: Sizes) -> list[PairedTimes]:
     plain = one_shot_chain()
     fast = accelerate(plain, accelerator=accelerator)
     asked = [{"question": "?"}]
-    return time_pairs("one-shot chain", plain, fast, asked, sizes.chain_pairs, sizes.warm_up)
+    return time_pairs(ONE_SHOT, plain, fast, asked, sizes.chain_pairs, sizes.warm_up)
 
 
 def _retrieval(material: Material, accelerator: Accelerator, sizes: Sizes) -> list[PairedTimes]:

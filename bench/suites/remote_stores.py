@@ -23,6 +23,8 @@ Ratios:
         and the higher of the sizes.
     chroma_1: against the plain Chroma store: the time of one caller's retriever accelerated / plain
         (lower is better); median over pairs, and the higher of ``invoke`` and ``ainvoke``.
+    one_user: against the plain Chroma store: the same (lower is better; accepted: at most 1.03),
+        the higher of the sizes.
 """
 
 from __future__ import annotations

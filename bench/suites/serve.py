@@ -25,6 +25,12 @@ Ratios:
         connections, the chain that does nothing; median over turns.
     serve_throughput_16_retrieval: against the hand-written endpoint of FastAPI: the same for the
         demo's chain.
+    one_user: against the hand-written endpoint of FastAPI: time of one connection's request served
+        / its (lower is better; accepted: at most 1.03), the demo's chain; median over pairs
+        of requests.
+    one_user_ms: against the hand-written endpoint of FastAPI: time of one connection's request
+        served - its in ms (lower is better; accepted: at most 0.06), the chain that does nothing;
+        median over pairs of requests.
 """
 
 from __future__ import annotations
@@ -38,8 +44,9 @@ from functools import partial
 import httpx
 
 from bench.answers import too_many
-from bench.loads import counted, system_rows
+from bench.loads import counted, lone_ms, system_rows
 from bench.measure import Pairs, differences, median, ratios, rotate
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.objects import INPUTS, NO_OP, RETRIEVAL
 from bench.serving.processes import Client, FastAPIEndpoint, InProcess, ServeCommand
@@ -145,8 +152,12 @@ def _measured(
         for system, each in loads.items():
             rows += system_rows(system, workload, each, "answers_per_s")
             rows.append(_different(system, workload, loads[IN_PROCESS], each))
-    end = _ENDS[name]
+    end, workload = _ENDS[name], f"{WORKLOADS[name]}, {counted(1, 'connection')}"
+    pairs = lone_ms(Pairs(tuple(alone[FASTAPI]), tuple(alone[OURS])))
+    more, lone = one_user({workload: pairs}, short=[workload] if name == NO_OP else ())
+    rows += more
     return {
+        **lone,
         f"serve_overhead{end}_ms": _later_ms(alone[IN_PROCESS], alone[OURS]),
         f"serve_vs_fastapi{end}_ms": _later_ms(alone[FASTAPI], alone[OURS]),
         f"serve_throughput_16{end}": _faster(many[FASTAPI], many[OURS]),

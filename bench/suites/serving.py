@@ -5,21 +5,18 @@ The chain is an ordinary LangChain chain, prompt, model and parser, over passage
 ``generate`` of transformers, given the prompt by the model's own chat template, with the number of
 callers at once and of torch threads at which it is fastest; ours is ``ChatRagAccel``, as the
 process is by itself. Arms take turns over the same prompts, each turn others; answers are greedy,
-64 tokens at most. Rates are in tokens of answers per second, so that an answer that ends early
-counts as what it is.
+64 tokens at most (32 in the quick form). Rates are in tokens of answers per second, so that an
+answer that ends early counts as what it is.
 
 No prompt begins as another does, so nothing is read from the prefix cache. Greedy texts in bfloat16
 depend on what else is in a forward, in plain's own batches too: how many are equal is a row, and
 not demanded. An option that ``LocalLLM`` does not have, or that cannot run here, is named as
 row ``missing``, and its ratio is left out.
 
-``early_prefill`` is a graph whose prompt has a history of its own before what a search of 800 ms
-(asleep) finds: with the pass ``split_prefill`` the history is computed meanwhile. It is measured in
-the full sizes only.
-
 Sampled answers (temperature 0.7, top_p 0.9) are those of the frameworks' own models, as programs
-have them: plain, and unchanged but for ``accelerate`` with ``adopt_llm="batched"``. A first text is
-the first piece of a short stream, where all 8 users begin at once.
+have them: plain, and unchanged but for ``accelerate`` with ``adopt_llm="batched"``; the quick form
+has LangChain's alone. A first text is the first piece of a short stream, where all 8 users begin at
+once.
 
 Rows without a ratio, in the full sizes only: 8 users with prompts of 1500 tokens, and milliseconds
 a token, prompt included, beside a thread that is busy in Python.
@@ -45,8 +42,6 @@ Ratios:
         median over streams.
     beside_python: against our own runner on torch: tokens/s of one user beside a thread that is
         busy in Python, on the runner over paged attention / on torch; median over turns.
-    early_prefill: against ours with split_prefill off: time to the first text saved / the most that
-        can be, the shorter of computing the prompt and of the search; median over turns.
     sampled_8_langchain: against HuggingFacePipeline at its best callers and torch threads: tokens/s
         of sampled answers, accelerated / plain with 8 users; median over turns; wanted 2.5.
     sampled_8_llama_index: against HuggingFaceLLM at its best callers and torch threads: the same.
@@ -55,6 +50,9 @@ Ratios:
         median over turns; wanted 1.0.
     sampled_first_llama_index: against HuggingFaceLLM with 8 callers at its best torch threads: the
         same.
+    one_user: against langchain_huggingface's pipeline at its best torch threads: time of one user's
+        stream accelerated / plain (lower is better; accepted: at most 1.03); median over
+        streams, prompts of 200 to 300 tokens.
 """
 
 from __future__ import annotations
@@ -66,13 +64,14 @@ from pathlib import Path
 
 from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
-from bench.local_llm import answers, beside, first_token
+from bench.local_llm import answers, beside
 from bench.local_llm.answers import BATCH, OURS, PLAIN, Setting
 from bench.local_llm.chains import PlainModel, our_chain
 from bench.local_llm.choices import PAGED, TORCH, missing_row, runner_option, weights_option
 from bench.local_llm.prompts import Prompts, spread
 from bench.local_llm.sampled import FRAMEWORKS, Sampled
 from bench.local_llm.streams import StreamArm, compare_streams, our_stream, plain_stream
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 from rag_accel.accelerator import Accelerator
 from rag_accel.errors import ConfigError, RagAccelError
@@ -101,13 +100,11 @@ class Sizes:
         long_streams: streams of each.
         busy_turns: of one user beside a busy thread.
         busy_tokens: most tokens of an answer there.
-        history: tokens before what is searched for.
-        search_s: how long the search takes.
-        early_turns: of that graph; 0 for none of them.
         many_prompt: tokens of long prompts that several users have.
         many_users: of them, at once.
         beside_tokens: of answers without a ratio; 0 for none of them.
         sampled_turns: of each measurement of sampled answers.
+        sampled: whose models.
     """
 
     users: int = 8
@@ -122,25 +119,24 @@ class Sizes:
     long_streams: tuple[int, int] = (9, 7)
     busy_turns: int = 7
     busy_tokens: int = 24
-    history: int = 1500
-    search_s: float = 0.8
-    early_turns: int = 9
     many_prompt: int = 1500
     many_users: int = 8
     beside_tokens: int = 16
     sampled_turns: int = 7
+    sampled: tuple[str, ...] = tuple(FRAMEWORKS)
 
 
 QUICK = Sizes(
-    turns=2,
+    tokens=32,
+    turns=3,
     alone_turns=1,
     tuning_tokens=4,
-    long_streams=(5, 2),
+    long_streams=(3, 1),
     busy_turns=1,
-    busy_tokens=8,
-    early_turns=0,
+    busy_tokens=4,
     beside_tokens=0,
     sampled_turns=2,
+    sampled=("langchain",),
 )
 FULL = Sizes()
 
@@ -162,9 +158,6 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
             part(accelerator)
             _logger.info("%s", bench.found)
     bench.sampled()
-    if chosen.early_turns:
-        with little_garbage():
-            bench.early()
     _logger.info("%s", bench.found)
     scripted = "the search of early_prefill sleeps" if chosen.early_turns else False
     return SuiteResult(
@@ -228,8 +221,9 @@ class _Bench:
                 self.rows.append(missing_row(INT8, str(error)))
                 del arms[INT8]
         found = compare_streams("1 user", arms, self._prompts, self._alone, sizes.alone_turns)
-        self.rows += [*answers.setting_rows("1 user", setting), *found.rows()]
-        self.found["ttft_1"] = found.first_text()
+        more, lone = one_user({"1 user, a stream": found.whole_ms()})
+        self.rows += [*answers.setting_rows("1 user", setting), *found.rows(), *more]
+        self.found |= {"ttft_1": found.first_text(), **lone}
         for name, arm in (("tokens_1", OURS), ("int8_tokens_1", INT8)):
             if arm not in arms:
                 continue
@@ -275,20 +269,6 @@ class _Bench:
         self.rows += rows
         self.found["beside_python"] = ratio
 
-    def early(self) -> None:
-        """Measure what is gained by computing a prompt's beginning while a search runs."""
-        sizes = self._sizes
-        found = first_token.early_prefill(
-            self._folder,
-            self._prompts,
-            sizes.history,
-            sizes.search_s,
-            sizes.stream_tokens,
-            sizes.early_turns,
-        )
-        self.rows += found.rows(sizes.history)
-        self.found["early_prefill"] = found.share
-
     def sampled(self) -> None:
         """Compare sampled answers of both frameworks' own models, which are adopted."""
         sizes = self._sizes
@@ -297,7 +277,7 @@ class _Bench:
                 *(self._plain, self._prompts, self._lengths),
                 *(sizes.sampled_turns, sizes.tuning_tokens, batched),
             )
-            for name in FRAMEWORKS:
+            for name in sizes.sampled:
                 try:
                     rows, rate = users.rates(name, sizes.tokens)
                     more, first = users.first_texts(name, sizes.stream_tokens)

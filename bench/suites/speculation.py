@@ -27,6 +27,9 @@ Ratios:
     wasted_computed: against the computed tokens of prompts without speculation: the same of them.
     over_rules: against the better of the papers' rules: mean ms of a request by that rule / by
         ours; mean over loads.
+    one_user: against the same graphs without speculation: time of one user's request with / without
+        (lower is better; accepted: at most 1.03); median over pairs, the worse of the model
+        in this process and of the reranking.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.early_server import PROMPT_TOKEN_S
 from bench.garbage import little_garbage
-from bench.measure import alternate
-from bench.paired import in_ms
+from bench.measure import Pairs, alternate
+from bench.paired import in_ms, one_user
 from bench.results import Row, SuiteResult, row_of, sizes_of
 from bench.search_stop import Material, make_material
 from bench.search_stop import Sizes as MaterialSizes
@@ -116,7 +119,7 @@ class Sizes:
     local_tokens: int = 12
 
 
-QUICK = Sizes()
+QUICK = Sizes(tokens=(40,), loads={0.1: 16, 0.9: 60}, pairs=8)
 FULL = Sizes(loads={0.1: 60, 0.5: 200, 0.9: 300})
 
 
@@ -172,9 +175,12 @@ def _measured(
                     rows += [Row(arm.name, cell, *count, None, 1) for count in counts.items()]
     least = min(chosen.loads)
     found = {f"gain_{round(100 * one)}": mean(ratios[one, least]) for one in chosen.shares}
-    local_rows, local = _local(index, number_s, questions, chosen, model)
-    reranked_rows, found["rerank_gain"] = _reranked(chosen)
-    rows += [*local_rows, *reranked_rows]
+    alone = dict[str, Pairs[float]]()
+    local_rows, local = _local(index, number_s, questions, chosen, model, alone)
+    reranked_rows, found["rerank_gain"] = _reranked(chosen, alone)
+    more, worst = one_user(alone)
+    rows += [*local_rows, *reranked_rows, *more]
+    found |= worst
     found["worst"] = min(local, *(ratio for cell in ratios.values() for ratio in cell))
     found |= {f"wasted_{name}": tokens[WITH][name] / tokens[WITHOUT][name] - 1 for name in WASTED}
     found["over_rules"] = mean(over_rules)
@@ -403,7 +409,12 @@ def _loads(
 
 
 def _local(
-    index: DocumentIndex, number_s: float, questions: Questions, sizes: Sizes, model: str
+    index: DocumentIndex,
+    number_s: float,
+    questions: Questions,
+    sizes: Sizes,
+    model: str,
+    alone: dict[str, Pairs[float]],
 ) -> tuple[list[Row], float]:
     """Return ms without speculation / with, where the model computes in this process."""
 
@@ -415,10 +426,10 @@ def _local(
         }
 
     asked = questions.draw(sizes.pairs + 1)
-    return _alternating(engines, _GRAPH, asked, sizes, "a model of this process")
+    return _alternating(engines, _GRAPH, asked, sizes, "a model of this process", alone)
 
 
-def _reranked(sizes: Sizes) -> tuple[list[Row], float]:
+def _reranked(sizes: Sizes, alone: dict[str, Pairs[float]]) -> tuple[list[Row], float]:
     """Return ms without speculation / with, where MiniLM orders 48 documents before an answer."""
     documents = list(read_corpus(sizes.texts).documents)
     asked = [one.text for one in make_questions(documents, sizes.learned + sizes.pairs + 1)]
@@ -441,7 +452,8 @@ def _reranked(sizes: Sizes) -> tuple[list[Row], float]:
         graph.add_rerank("best", documents="many", query="input", top_n=3, output="docs")
         graph.add_generation("answer", prompt="{docs}\n\n{input}").add_edge(START, "search")
         graph.add_edge("search", "best").add_edge("best", "answer").add_edge("answer", END)
-        return _alternating(engines, graph.freeze(), asked, sizes, f"{PAIRS} pairs reranked")
+        what = f"{PAIRS} pairs reranked"
+        return _alternating(engines, graph.freeze(), asked, sizes, what, alone)
 
 
 def _alternating(
@@ -450,6 +462,7 @@ def _alternating(
     questions: Sequence[str],
     sizes: Sizes,
     what: str,
+    alone: dict[str, Pairs[float]],
 ) -> tuple[list[Row], float]:
     """Return the latencies of one user by arm, and the mean without speculation / with."""
     with ExitStack() as stack:
@@ -472,6 +485,7 @@ def _alternating(
         plain, other = (lambda turn, arm=arm: arm(learned + turn) for arm in arms)
         pairs = alternate(plain, other, sizes.pairs)
     seconds, workload = pairs.map(lambda one: one[0]), f"1 user, {what}"
+    alone[workload] = seconds.map(in_ms)
     wrong = sum(ours[1] != plain[1] for plain, ours in zip(pairs.plain, pairs.other, strict=True))
     rows = [
         row_of(WITHOUT, workload, "latency_ms", [in_ms(one) for one in seconds.plain]),

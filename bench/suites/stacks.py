@@ -4,7 +4,7 @@ Hosted models are a scripted server in a process of its own, which takes any num
 same time: a chat is answered after 300 ms, a call for embeddings after 80 ms. Local embeddings are
 MiniLM on this machine; a local language model is tiny and random, and answers of one that samples
 are not compared. A stack with a tracer has a
-process of its own. A notebook's user asks 16 questions one after another. An endpoint that limits
+process of its own. A notebook's user asks questions one after another. An endpoint that limits
 its rate takes 15 chats a second after a burst of 10; each user of it asks for four in a batch, and
 counts as not answered if one of them is refused to the end.
 
@@ -13,6 +13,8 @@ Ratios:
         ``explain`` says.
     stacks_gaining: against the same programs without us: share of them that give 16 users at least
         1.3 times the answers/s; each gain is a median over pairs of runs.
+    one_user: against the same programs without us: accelerated / plain time of one user's question
+        (lower is better; accepted: at most 1.03); median over pairs, the worst of all stacks.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from typing import Any
 
 from bench.answers import too_many
 from bench.embedding.levels import OURS, PLAIN
-from bench.measure import median
+from bench.measure import Pairs, alternate_async, median
+from bench.paired import in_ms, one_user
 from bench.results import Row, SuiteResult, sizes_of
 from bench.serving.processes import HostedServer
 from bench.stacks import STACKS, Parts, Places, Stack, close_clients, compare, in_its_process
@@ -52,7 +55,9 @@ class Sizes:
 
     Args:
         users: that ask at the same time, a question each.
+        notebook: questions of a notebook's user.
         turns: pairs of runs of each stack.
+        lone_pairs: of questions of one user, to each stack.
         stacks: the first of them that are measured.
         chat_s: seconds of a hosted model's answer.
         embedding_s: seconds of a call for embeddings.
@@ -61,7 +66,9 @@ class Sizes:
     """
 
     users: int = 16
+    notebook: int = 4
     turns: int = 3
+    lone_pairs: int = 3
     stacks: int = len(STACKS)
     chat_s: float = 0.3
     embedding_s: float = 0.08
@@ -79,7 +86,9 @@ class Sizes:
             yield Places(server.url("/v1"), limited.url("/v1"), folder or _model())
 
 
-QUICK, FULL = Sizes(), Sizes(turns=11)
+QUICK, FULL = Sizes(), Sizes(turns=11, lone_pairs=11)
+#: What the published gains must have in common with the page: the sizes that make a program's work.
+_SCRIPT = ("users", "chat_s", "embedding_s", "rate", "burst")
 
 
 def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> SuiteResult:
@@ -87,8 +96,10 @@ def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> S
     chosen = sizes or (QUICK if quick else FULL)
     with chosen.places(folder) as places:
         found = asyncio.run(_measured(places, chosen))
-    rows = [row for each in found for row in each.rows]
+    more, alone = one_user({f"{each.name}, 1 user": each.alone_ms for each in found})
+    rows = [row for each in found for row in each.rows] + more
     ratios = {
+        **alone,
         "stacks_acting": sum(each.is_acting for each in found) / len(found),
         "stacks_gaining": sum(each.gain >= _GAIN for each in found) / len(found),
     }
@@ -98,7 +109,9 @@ def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> S
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    name: str
     gain: float
+    alone_ms: Pairs[float]
     is_acting: bool
     rows: tuple[Row, ...]
 
@@ -122,11 +135,19 @@ async def _stack(stack: Stack, places: Places, sizes: Sizes) -> _Found:
             acting = stack.parts(fast).acting
         gains, different = list[float](), 0
         answered = {PLAIN: 0, OURS: 0}
-        for turn in range(sizes.turns + 1):  # the first one warms up
-            questions = [f"When did {turn} {number} open?" for number in range(sizes.users)]
-            plain_rate, expected = await _ask(stack, plain, questions, sizes)
+
+        async def ask_fast(questions: Sequence[str]) -> _Asked:
             with stack.on(accelerator):
-                our_rate, found = await _ask(stack, fast, questions, sizes)
+                return await _ask(stack, fast, questions, sizes)
+
+        async def ask_plain(questions: Sequence[str]) -> _Asked:
+            return await _ask(stack, plain, questions, sizes)
+
+        num_asked = sizes.notebook if stack.is_notebook else sizes.users
+        for turn in range(sizes.turns + 1):  # the first one warms up
+            questions = [f"When did {turn} {number} open?" for number in range(num_asked)]
+            plain_rate, expected = await ask_plain(questions)
+            our_rate, found = await ask_fast(questions)
             pairs = zip(expected, found, strict=True)
             different += sum(one != other for one, other in pairs if None not in (one, other))
             if turn == 0:
@@ -135,22 +156,32 @@ async def _stack(stack: Stack, places: Places, sizes: Sizes) -> _Found:
             gains.append(our_rate / plain_rate)
             for arm, answers in ((PLAIN, expected), (OURS, found)):
                 answered[arm] += sum(answer is not None for answer in answers)
-    gain = median(gains[1:])
-    _logger.info("%s: %.2f", stack.name, gain)
-    count = sizes.users * len(gains)
+        alone = await alternate_async(
+            lambda turn: ask_plain([f"When did {turn} alone open?"]),
+            lambda turn: ask_fast([f"When did {turn} alone open?"]),
+            sizes.lone_pairs,
+        )
+    different += sum(
+        None not in (one[1][0], other[1][0]) and one[1] != other[1]
+        for one, other in zip(alone.plain, alone.other, strict=True)
+    )
+    gain, alone_ms = median(gains[1:]), alone.map(lambda one: in_ms(1 / one[0]))
+    _logger.info("%s: %.2f, one user %s ms", stack.name, gain, alone_ms)
+    count = num_asked * len(gains)
     rows = [
         Row(OURS, stack.name, "gain", gain, None, sizes.turns),
         Row(OURS, stack.name, "acting_parts", len(acting), None, 1),
-        Row(OURS, stack.name, "different_answers", different, None, count),
+        Row(OURS, stack.name, "different_answers", different, None, count + sizes.lone_pairs),
     ]
     if stack.is_limited:
         rows += [Row(arm, stack.name, "answered", answered[arm], None, count) for arm in answered]
-    return _Found(gain, bool(acting), tuple(rows))
+    return _Found(stack.name, gain, alone_ms, bool(acting), tuple(rows))
 
 
-async def _ask(
-    stack: Stack, program: object, questions: Sequence[str], sizes: Sizes
-) -> tuple[float, list[str | None]]:
+_Asked = tuple[float, list[str | None]]
+
+
+async def _ask(stack: Stack, program: object, questions: Sequence[str], sizes: Sizes) -> _Asked:
     """Return the answered users a second, at least one, and the answers; None for a refused one."""
     if stack.is_limited:
         await asyncio.sleep(sizes.burst / sizes.rate)  # until the burst is whole again
@@ -170,7 +201,7 @@ _HEAD = """# Usual stacks
 
 Eighteen programs as people write them (`bench/stacks.py`): what acts on each, and why the rest of
 it runs as it is, as `explain()` says both. The last column has the answers a second of 16 users who
-ask at once, accelerated / plain, from the [results](results/stacks.md); a notebook's user asks 16
+ask at once, accelerated / plain, from the [results](results/stacks.md); a notebook's user asks
 questions one after another.
 
 Hosted models are a scripted server: {chat} ms for a chat, {embedding} ms for a call for embeddings,
@@ -208,8 +239,8 @@ def page(parts: Sequence[Parts], gains: Mapping[str, float]) -> str:
 def published_gains() -> dict[str, float]:
     """Return the published gains of stacks, by name; none if they are of other servers."""
     published: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    same = {name: published["sizes"][name] for name in ("turns", "stacks")}
-    if published["sizes"] != {**sizes_of(FULL), **same}:
+    given = sizes_of(FULL)
+    if any(published["sizes"][name] != given[name] for name in _SCRIPT):
         return {}
     rows = published["rows"]
     return {row["workload"]: row["median"] for row in rows if row["metric"] == "gain"}

@@ -75,7 +75,7 @@ class Sizes:
     share: float = 1 / 3
 
 
-QUICK = Sizes(IndexSize(100_000, 256, 16), batches=200, queries=8, k=10, turns=3)
+QUICK = Sizes(IndexSize(100_000, 256, 16), batches=120, queries=8, k=10, turns=3)
 FULL = Sizes(IndexSize(1_000_000, 2048, 64), batches=800, queries=8, k=10, turns=5)
 
 Search = Callable[[Any], list[list[tuple[str, float]]]]

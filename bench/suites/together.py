@@ -1,13 +1,13 @@
 """Measure whole programs in which every mechanism takes part: all of it on, and all of it off.
 
-Four programs over one language model (SmolLM2 135M Instruct, in float32), one embedder (MiniLM)
-and the same passages: a LangChain chain and a LangGraph agent that searches and answers twice, both
+Four programs over one language model (SmolLM2 135M Instruct, in float32), one embedder (MiniLM) and
+the same passages: a LangChain chain and a LangGraph agent that searches and answers twice, both
 over langchain_huggingface, a LlamaIndex query engine over HuggingFaceLLM, and a ``RAGraph`` of two
 retrievals (vectors, a knowledge graph), a reranking and an answer. Answers have 8 tokens at most
 and are greedy. Off, a program is the frameworks' own, a ``RAGraph`` the function it stands for;
 with the callers at once and torch threads at which the chain is fastest. On, the same objects are
 accelerated by one accelerator with its defaults. One user asks, or 16 at once. Both arms must give
-the same answers.
+the same answers. The quick form cuts the passages to 40 words.
 
 The ``RAGraph``'s first text about ten texts that were seen before, in another order, is measured by
 each way of reuse (the checkpoint's bfloat16). Full and fused reuse are approximate.
@@ -19,6 +19,9 @@ Ratios:
         it is lowest.
     all_on_vs_off_1: against the same programs with all of it off, at their best torch threads:
         answers/s of one user; median over turns, the lowest of the four programs.
+    one_user: against the same programs with all of it off, at their best torch threads: time of one
+        user's answer, on / off (lower is better; accepted: at most 1.03); median over
+        questions, the worst of the four programs.
     reuse_ttft_graph: against the same graph that computes every prompt: its time to the first text
         / that of full reuse; median over turns.
     fused_ttft_graph: against the same graph that computes every prompt: its time to the first text
@@ -33,7 +36,8 @@ from dataclasses import dataclass
 from bench.answers import too_many
 from bench.arms import bench_accelerator
 from bench.garbage import little_garbage
-from bench.measure import estimate
+from bench.measure import Pairs, estimate
+from bench.paired import one_user
 from bench.results import Row, SuiteResult, sizes_of
 from bench.together.load import Compared, best_setting, compare, warm_up
 from bench.together.material import Material, real_material
@@ -54,6 +58,7 @@ class Sizes:
     Args:
         users: who ask at once.
         chunks: texts that are searched.
+        words: of each of them at most; 0 for all.
         triples: of the knowledge graph.
         tokens: most tokens of an answer.
         turns: of many users, each of whom asks once.
@@ -76,9 +81,10 @@ class Sizes:
     texts: int = 10
     text_tokens: int = 512
     reuse_turns: int = 7
+    words: int = 0
 
 
-QUICK = Sizes(turns=1, alone_turns=1, tuning=4, reuse_turns=3)
+QUICK = Sizes(words=40, alone=1, tuning=4, reuse_turns=3)
 FULL = Sizes()
 
 
@@ -87,8 +93,9 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     chosen = sizes or (QUICK if quick else FULL)
     asked = chosen.users * chosen.turns + chosen.alone * chosen.alone_turns
     made = material or real_material(chosen.chunks, chosen.triples, asked)
+    searched = made.of_words(chosen.words)
     with little_garbage(), bench_accelerator() as accelerator:
-        rows, found = _programs(made, accelerator, chosen)
+        rows, found = _programs(searched, accelerator, chosen)
     _logger.info("%s", found)
     cutter = TextCutter(made.tokenizer, made.texts)
     texts = [cutter.text(chosen.text_tokens) for _ in range(chosen.texts)]
@@ -114,14 +121,18 @@ def _programs(
     rest = questions[sizes.turns * sizes.users :]
     alone = [rest[turn * sizes.alone :][: sizes.alone] for turn in range(sizes.alone_turns)]
     rows, found, lone = list[Row](), list[Compared](), list[float]()
+    times = dict[str, Pairs[float]]()
     for name, program in made.items():
         together = compare(name, program, many, sizes.users, setting)
         single = compare(name, program, alone, 1, setting)
         found.append(together)
         lone.append(single.gain)
+        times[f"{name}, 1 user"] = single.lone_ms
         rows += [*together.rows, *single.rows]
         _logger.info("%s: %.2f, one user %.2f", name, together.gain, single.gain)
-    return rows, {
+    more, worst = one_user(times)
+    return [*rows, *more], {
+        **worst,
         "all_on_vs_off": estimate(*(one.gains for one in found)),
         "all_on_vs_off_worst": min(one.gain for one in found),
         "all_on_vs_off_1": min(lone),

@@ -22,7 +22,7 @@ Ratios:
     rows15_vs_full: against vLLM's own prefill: its time to the first token / ours with 15 % of the
         texts' tokens computed again; median over turns.
     one_user: against the plain client over HTTP, prompts without a text: the time of the adopted
-        one's call / its (lower is better); median over pairs.
+        one's call / its (lower is better; accepted: at most 1.03); median over pairs.
     files_over_host: the time with states in files / that with states in memory (lower is better);
         median over turns.
 """

@@ -1,26 +1,52 @@
-"""The mechanisms of the ``RAGraph``, and the arms that have some of them."""
+"""The mechanisms of unchanged programs, the options that switch them, and arms that have some."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
+
+from rag_accel.engines import ProcessMember
 
 
 class Mechanism(StrEnum):
-    """Something that makes the graph's requests faster."""
+    """Something that makes the programs' requests faster."""
 
     BATCHING = "batching"
     COMPILED = "compiled embedding"
-    DEVICES = "device group"
-    GRAPH_STAGE = "graph stage"
     LOCAL_ENGINE = "local engine"
-    REUSE = "chunk reuse"
     PASSES = "passes"
+    SKELETON = "skeleton order"
+    DEVICES = "device group"
+    REUSE = "chunk reuse"
 
 
-#: Those that change no answer; the reuse of chunks is approximate.
-EXACT = tuple(one for one in Mechanism if one is not Mechanism.REUSE)
+#: What an accelerator has that is to be without one of those that are on by default.
+_OFF: dict[Mechanism, dict[str, Any]] = {
+    Mechanism.BATCHING: {"max_batch": 1},
+    Mechanism.COMPILED: {"embedding_runtime": "torch"},
+    Mechanism.LOCAL_ENGINE: {"adopt_llm": "off"},
+    Mechanism.PASSES: {"passes": "none"},
+    Mechanism.SKELETON: {"use_skeleton": False},
+}
+#: Those that are on by default; none of them changes an answer.
+EXACT = tuple(_OFF)
+#: Those that are off by default, and are added to all others.
+EXTRA = (Mechanism.DEVICES, Mechanism.REUSE)
 ALL, NONE = frozenset(EXACT), frozenset[Mechanism]()
 Arm = frozenset[Mechanism]
+
+
+def options(arm: Arm) -> dict[str, Any]:
+    """Return the options of an arm's accelerator; ``embedder`` is an argument beside them."""
+    found = {name: value for one in EXACT if one not in arm for name, value in _OFF[one].items()}
+    if Mechanism.REUSE in arm:
+        found["kv_reuse"] = "full"
+    return found
+
+
+def embedders(arm: Arm) -> list[Any]:
+    """Return the members of an arm's list of embedders: none without a device group."""
+    return ["cpu", ProcessMember()] if Mechanism.DEVICES in arm else []
 
 
 def alone(mechanism: Mechanism) -> Arm:
@@ -40,13 +66,13 @@ def added_name(mechanism: Mechanism) -> str:
 
 
 def arms() -> dict[str, Arm]:
-    """Return every arm by name: all, none, each mechanism alone, all without it, and with reuse."""
+    """Return every arm by name: all, none, each mechanism alone, left out of all, or added."""
     return {
         "none": NONE,
         **{alone_name(one): alone(one) for one in Mechanism},
         **{added_name(one): ALL - {one} for one in EXACT},
         "all": ALL,
-        added_name(Mechanism.REUSE): ALL | {Mechanism.REUSE},
+        **{added_name(one): ALL | {one} for one in EXTRA},
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from bench.loads import lone_ms
 from bench.local_llm.answers import Setting
 from bench.measure import Pairs, alternate, median, ratios
 from bench.results import Row, median_row, row_of
@@ -20,11 +21,12 @@ PLAIN, OURS = "all off", "all on"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A program's runs, turn by turn, and how many answers differ."""
+    """A program's runs, turn by turn, how many answers differ, and each user's ms in pairs."""
 
     gains: list[float]
     different: int
     rows: list[Row]
+    lone_ms: Pairs[float]
 
     @property
     def gain(self) -> float:
@@ -71,7 +73,7 @@ def compare(
         *_rows(OURS, workload, pairs.other),
         Row(OURS, workload, "different_answers", different, None, total),
     ]
-    return Compared(_gains(pairs), different, rows)
+    return Compared(_gains(pairs), different, rows, lone_ms(pairs))
 
 
 def _gains(pairs: Pairs[Load]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -79,6 +79,12 @@ class Material:
         """Return the questions, each with the entity that it names."""
         found = uniform_stream(chain_questions(self.triples), self.num_questions)
         return tuple(Asked(one.text, one.seeds[0]) for one in found)
+
+    def of_words(self, words: int) -> Material:
+        """Return the same with texts of so many words at most; 0 cuts none."""
+        if not words:
+            return self
+        return replace(self, texts=[" ".join(text.split()[:words]) for text in self.texts])
 
     def embed(self, texts: Sequence[str]) -> Any:
         """Return the vectors of texts ``[n, d], float32``, of length one."""

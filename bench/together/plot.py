@@ -11,10 +11,16 @@ from bench.together.shares import WORTH
 
 SUITE = "mechanisms"
 _WIDTH = 0.38
+_NOTES = {
+    Mechanism.DEVICES: "off by default; on the same cores here",
+    Mechanism.REUSE: "approximate; alone: over local engine",
+}
 
 
 def draw_worth(result: SuiteResult, path: Path) -> None:
     """Write a picture: by mechanism its speed-up alone and on top of all others, and its share.
+
+    Nothing is drawn of a result of other mechanisms.
 
     Raises:
         ImportError: if matplotlib is missing; names the extra.
@@ -24,6 +30,8 @@ def draw_worth(result: SuiteResult, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'rag-accel[bench]'") from error
+    if not result.ratios.keys() >= set(map(share_name, EXACT)):
+        return
     # Equal results give equal files.
     with rc_context({"svg.hashsalt": SUITE}):
         picture = Figure(figsize=(9, 5), layout="constrained")
@@ -49,7 +57,7 @@ def _labels(result: SuiteResult, many: str) -> list[str]:
     return [
         f"{one}\n{share[one]:.0%} of the gain, {many}"
         if one in EXACT
-        else f"{one}\n(approximate; alone: over local engine)"
+        else f"{one}\n({_NOTES[one]})"
         for one in Mechanism
     ]
 

@@ -49,6 +49,8 @@ from rag_accel.requests.prompts import as_text
 #: documents found, those kept by the reranker, and paths of the graph
 FOUND, KEPT, FACTS, HOPS = 6, 3, 4, 1
 LCEL, AGENT, QUERY_ENGINE, RAGRAPH = "LCEL chain", "LangGraph agent", "query engine", "RAGraph"
+#: those of frameworks
+PROGRAMS = (LCEL, AGENT, QUERY_ENGINE)
 
 Ask = Callable[[Asked], str]
 Program = tuple[Ask, Ask]
@@ -56,12 +58,36 @@ Program = tuple[Ask, Ask]
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """A program as its user wrote it, of objects of its framework alone.
+
+    Args:
+        program: which any integration accelerates unchanged.
+        answer: asks the program, or the accelerated one, by the same code.
+        verbs: the integration's module.
+    """
+
+    program: Any
+    answer: Callable[[Any, Asked], str]
+    verbs: Any
+
+    @property
+    def plain(self) -> Ask:
+        """Return what asks it as it is."""
+        return partial(self.answer, self.program)
+
+    def accelerated(self, accelerator: Accelerator) -> Ask:
+        """Return what asks it through an accelerator."""
+        return partial(self.answer, self.verbs.accelerate(self.program, accelerator=accelerator))
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """A program, called as a chain is."""
 
-    ask: Ask
+    ask: Callable[[Any], str]
 
-    def invoke(self, asked: Asked) -> str:
+    def invoke(self, asked: Any) -> str:
         """Return the answer."""
         return self.ask(asked)
 
@@ -74,14 +100,16 @@ def programs(material: Material, accelerator: Accelerator, tokens: int) -> Mappi
         accelerator: runs the accelerated ones; the engines of the ``RAGraph`` are added to it.
         tokens: most tokens of an answer.
     """
-    pipeline = _pipeline(material, tokens)
-    store = _store(material)
-    return {
-        LCEL: _lcel(material, pipeline, store, accelerator),
-        AGENT: _agent(material, pipeline, store, accelerator),
-        QUERY_ENGINE: _query_engine(material, accelerator, tokens),
-        RAGRAPH: _ragraph(material, accelerator, tokens),
-    }
+    written = written_programs(material, tokens).items()
+    ours = {name: (one.plain, one.accelerated(accelerator)) for name, one in written}
+    return {**ours, RAGRAPH: _ragraph(material, accelerator, tokens)}
+
+
+def written_programs(material: Material, tokens: int) -> Mapping[str, Written]:
+    """Return the programs of frameworks, as users write them."""
+    pipeline, store = _pipeline(material, tokens), _store(material)
+    made = _lcel(material, pipeline, store), _agent(material, pipeline, store)
+    return dict(zip(PROGRAMS, (*made, _query_engine(material, tokens)), strict=True))
 
 
 # LangChain and LangGraph -------------------------------------------------------------------------
@@ -118,17 +146,14 @@ def _joined(documents: Sequence[ChainDocument]) -> str:
     return "\n\n".join(one.page_content for one in documents)
 
 
-def _lcel(
-    material: Material, pipeline: HuggingFacePipeline, store: FAISS, accelerator: Accelerator
-) -> Program:
+def _lcel(material: Material, pipeline: HuggingFacePipeline, store: FAISS) -> Written:
     chat = ChatHuggingFace(llm=pipeline, model_id=material.folder)
     retriever = store.as_retriever(search_kwargs={"k": KEPT})
     context = retriever | _joined
     chain = (
         {"context": context, "question": RunnablePassthrough()} | _PROMPT | chat | StrOutputParser()
     )
-    fast = langchain_rag_accel.accelerate(chain, accelerator=accelerator)
-    return (lambda asked: chain.invoke(asked.text)), (lambda asked: fast.invoke(asked.text))
+    return Written(chain, lambda chain, asked: chain.invoke(asked.text), langchain_rag_accel)
 
 
 class _State(TypedDict):
@@ -139,9 +164,7 @@ class _State(TypedDict):
     turns: int
 
 
-def _agent(
-    material: Material, pipeline: HuggingFacePipeline, store: FAISS, accelerator: Accelerator
-) -> Program:
+def _agent(material: Material, pipeline: HuggingFacePipeline, store: FAISS) -> Written:
     """Return a loop: search, answer, and once more with the answer as the query."""
     chat = ChatHuggingFace(llm=pipeline, model_id=material.folder)
 
@@ -165,20 +188,18 @@ def _agent(
     made.add_edge(FIRST, "search")
     made.add_edge("search", "answer")
     made.add_conditional_edges("answer", again, ["search", LAST])
-    app = made.compile()
-    fast = langchain_rag_accel.accelerate(app, accelerator=accelerator)
 
     def ask(graph: Any, asked: Asked) -> str:
         state = {"question": asked.text, "query": asked.text, "passages": [], "turns": 0}
         return graph.invoke(state)["answer"]
 
-    return partial(ask, app), partial(ask, fast)
+    return Written(made.compile(), ask, langchain_rag_accel)
 
 
 # LlamaIndex --------------------------------------------------------------------------------------
 
 
-def _query_engine(material: Material, accelerator: Accelerator, tokens: int) -> Program:
+def _query_engine(material: Material, tokens: int) -> Written:
     embedding = HuggingFaceEmbedding(model_name=material.embedder, device="cpu")
     nodes = [
         TextNode(id_=str(number), text=text, embedding=vector)
@@ -196,9 +217,8 @@ def _query_engine(material: Material, accelerator: Accelerator, tokens: int) -> 
     )
     index = VectorStoreIndex(nodes, embed_model=embedding)
     engine = index.as_query_engine(llm=llm, similarity_top_k=KEPT)
-    fast = llama_index_rag_accel.accelerate(engine, accelerator=accelerator)
-    return (lambda asked: str(engine.query(asked.text))), (
-        lambda asked: str(fast.query(asked.text))
+    return Written(
+        engine, lambda engine, asked: str(engine.query(asked.text)), llama_index_rag_accel
     )
 
 

@@ -7,15 +7,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import get_args
 
+from bench.kv.first_token import WAYS
 from bench.local_llm.chains import Streamed, streamed
 from bench.measure import median, rotate
 from bench.paired import in_ms
 from bench.results import Row, row_of
 from bench.together.material import SYSTEM
 from rag_accel.accelerator import Accelerator
-from rag_accel.config import KvReuse
 from rag_accel.engine_api import Document
 from rag_accel.engines import LocalLLM
 from rag_accel.graph import END, START, RAGraph
@@ -82,5 +81,5 @@ def _asking(folder: str, texts: Sequence[str]) -> Iterator[Mapping[str, Accelera
             way: stack.enter_context(
                 Accelerator(llm=LocalLLM(folder, kv_reuse=way), index=search, single_flight=False)
             )
-            for way in get_args(KvReuse)
+            for way in WAYS
         }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.measure import median
-from bench.together.arms import EXACT, Mechanism, added_name, alone_name
+from bench.together.arms import EXACT, EXTRA, Mechanism, added_name, alone_name
 
 #: The metric of rows that hold one of the two figures of a ``Worth``.
 WORTH = "worth"
@@ -41,14 +41,19 @@ def gain(times: Times, slow: str, fast: str) -> float:
 
 
 def worths(times: Times) -> dict[Mechanism, Worth]:
-    """Return what each mechanism is worth; to chunk reuse, all the others are all of them."""
+    """Return what each mechanism is worth; to one that is off by default, all others are all.
+
+    Chunk reuse by itself is held against the local engine, which it needs.
+    """
     found = {
         one: Worth(gain(times, "none", alone_name(one)), gain(times, added_name(one), "all"))
         for one in EXACT
     }
-    reuse = Mechanism.REUSE
-    by_itself = gain(times, alone_name(Mechanism.LOCAL_ENGINE), alone_name(reuse))
-    return {**found, reuse: Worth(by_itself, gain(times, "all", added_name(reuse)))}
+    for one in EXTRA:
+        without = alone_name(Mechanism.LOCAL_ENGINE) if one is Mechanism.REUSE else "none"
+        by_itself = gain(times, without, alone_name(one))
+        found[one] = Worth(by_itself, gain(times, "all", added_name(one)))
+    return found
 
 
 def shares(found: Mapping[Mechanism, Worth]) -> dict[Mechanism, float]:

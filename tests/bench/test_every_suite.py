@@ -44,6 +44,7 @@ from bench.suites import (
     langgraph_depth,
     llama_index,
     load_suite,
+    mechanisms,
     overhead,
     profile,
     ratio_definitions,
@@ -119,7 +120,7 @@ def _kv_fidelity(given: Given) -> SuiteResult:
         (*load_source(trained_folder(document_task(READER), Path(given.folder).parent)), READER),
     )
     lengths = (kv_fidelity.Length(60, 2, 3),)
-    sizes = kv_fidelity.Sizes(*(lengths, 2, 2, 4), seeds=2, contexts=1, questions=20)
+    sizes = kv_fidelity.Sizes(*(lengths, lengths[0], 2, 4), seeds=2, contexts=1, questions=20)
     return kv_fidelity.run(True, sizes, material)
 
 
@@ -173,7 +174,12 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     "langgraph_depth": lambda _: langgraph_depth.run(
         True, ProgramSizes(turns=2, wide=4, batch=2, answer_s=0.0)
     ),
-    "llama_index": lambda _: llama_index.run(True, llama_index.Sizes(1, 24, 12, 6, 300, 16, 2, 1)),
+    "llama_index": lambda _: llama_index.run(
+        True, llama_index.Sizes(1, 24, 12, 6, 300, 16, 2, 1, 1)
+    ),
+    "mechanisms": lambda given: mechanisms.run(
+        True, mechanisms.Sizes(users=3, turns=1, tokens=4, tuning=1), given.of_programs(16)
+    ),
     "profile": lambda _: profile.run(True, profile.Sizes(2, 3, 0.01)),
     "retrieval": lambda given: retrieval.run(
         True,
@@ -197,12 +203,10 @@ RUNS: dict[str, Callable[[Given], SuiteResult]] = {
     ),
     "serving": lambda given: serving.run(
         True,
-        serving.Sizes(
-            *(2, (40, 60), 6, 1, 1, 1, 1, 3, (70, 100), (1, 1), 1, 2, 80, 0.02, 1, 100, 1, 2, 1)
-        ),
+        serving.Sizes(*(2, (40, 60), 6, 1, 1, 1, 1, 3, (70, 100), (1, 1), 1, 2, 100, 1, 2, 1)),
         serving.Material(given.folder, TEXTS),
     ),
-    "stacks": lambda given: stacks.run(True, stacks.Sizes(2, 1, 2), given.folder),
+    "stacks": lambda given: stacks.run(True, stacks.Sizes(2, 2, 1, 1, 2), given.folder),
     "overhead": _overhead,
     "tiers": lambda given: tiers.run(
         True, tiers.Sizes(IndexSize(3_000, 24, 4, 16), 12, 4, 3, 2, asked=40), Path(given.folder)
@@ -221,8 +225,12 @@ LACKED = {
     },
     "kv_fidelity": {"kept_f1_15"},
     "kv_ttft": {"reuse_vs_kvboost"},
-    "serving": {"tokens_1", "int8_tokens_1"},
 }
+
+#: suite -> the ratios that a processor may lack: whether a text of random weights goes on behind
+#: its first piece depends on how bfloat16 is rounded, and one without such instructions has
+#: neither the weights of int8 beside them nor paged attention
+UNSURE = {"serving": {"tokens_1", "int8_tokens_1", "beside_python"}}
 
 
 @pytest.mark.bench
@@ -238,7 +246,10 @@ def test_the_result_of_a_suite_is_whole(
     found = RUNS[name](Given(material, folder))
     assert from_json(as_json(found), name) == found
     assert len({row.key for row in found.rows}) == len(found.rows)
-    assert set(found.ratios) == set(ratio_definitions(name)) - LACKED.get(name, set())
+    wanted, unsure = set(ratio_definitions(name)) - LACKED.get(name, set()), UNSURE.get(name, set())
+    assert wanted - unsure <= set(found.ratios) <= wanted
+    missing = sum(row.metric == "missing" for row in found.rows)
+    assert missing >= len(wanted - set(found.ratios)), "what is lacked is named"
     assert found.wrong == ()
     # Those of CLAIMS have the six turns that an interval takes.
     claimed = [one.ratio for one in CLAIMS if one.suite == name and one.ratio in found.ratios]

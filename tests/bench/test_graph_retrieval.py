@@ -11,7 +11,7 @@ pytest.importorskip("llama_index.core")
 
 
 from bench.graph import bolt_programs
-from bench.graph.bolt_programs import bolt_program_rows, reason_without_store, written_store
+from bench.graph.bolt_programs import asked_over_bolt, reason_without_store, written_store
 from bench.graph.bolt_waves import HOPS, REQUESTS, CountingDriver, written
 from bench.graph.programs import OURS, PLAIN, Asked, Wave, program_rows, unequal
 from bench.graph.property_graph import without_loops
@@ -133,7 +133,7 @@ def test_programs_over_neo4j_find_what_plain_ones_find_in_as_many_queries(
     asked = Asked(triples, waves=2, programs=programs, vectors=20)
     with written_store(neo4j_server, triples) as store:
         driver = store._driver
-        rows = {(row.system, row.metric): row for row in bolt_program_rows(store, asked)}
+        rows = {(row.system, row.metric): row for row in asked_over_bolt(store, asked).rows()}
         assert store._driver is driver
     compared = rows[OURS, "different_answers"]
     assert (compared.median, compared.n) == (0, 2 * programs)

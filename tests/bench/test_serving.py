@@ -14,7 +14,7 @@ from fake_runner import tokenizer
 from hf_callers import own_model
 from tiny_chat import TEXTS
 
-from bench.local_llm import answers, beside, first_token
+from bench.local_llm import answers, beside
 from bench.local_llm.chains import Streamed, streamed
 from bench.local_llm.prompts import Prompts
 from bench.local_llm.streams import RATE, Streams, compare_streams
@@ -55,12 +55,6 @@ def test_the_first_text_of_a_stream_is_not_an_empty_piece() -> None:
 
     assert streamed(pieces()).answer == "ab"
     assert read == ["", "a", "b"]
-
-
-def test_saved_time_is_a_share_of_the_shorter_of_prompt_and_search() -> None:
-    times = {first_token.EARLY: [600.0], first_token.LATE: [1000.0], first_token.ALONE: [500.0]}
-    assert first_token.Early(times, 800.0, 1).share == 0.8
-    assert first_token.Early({**times, first_token.ALONE: [900.0]}, 800.0, 1).share == 0.5
 
 
 def test_a_rate_begins_after_the_first_piece(prompts: Prompts) -> None:
