@@ -157,10 +157,10 @@ def _measured(
     more, lone = one_user({workload: pairs}, short=[workload] if name == NO_OP else ())
     rows += more
     return {
-        **lone,
         f"serve_overhead{end}_ms": _later_ms(alone[IN_PROCESS], alone[OURS]),
         f"serve_vs_fastapi{end}_ms": _later_ms(alone[FASTAPI], alone[OURS]),
         f"serve_throughput_16{end}": _faster(many[FASTAPI], many[OURS]),
+        **lone,
     }
 
 

@@ -99,9 +99,9 @@ def run(quick: bool, sizes: Sizes | None = None, folder: str | None = None) -> S
     more, alone = one_user({f"{each.name}, 1 user": each.alone_ms for each in found})
     rows = [row for each in found for row in each.rows] + more
     ratios = {
-        **alone,
         "stacks_acting": sum(each.is_acting for each in found) / len(found),
         "stacks_gaining": sum(each.gain >= _GAIN for each in found) / len(found),
+        **alone,
     }
     wrong = too_many(rows, "different_answers")
     return SuiteResult("stacks", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong)

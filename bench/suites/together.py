@@ -132,8 +132,8 @@ def _programs(
         _logger.info("%s: %.2f, one user %.2f", name, together.gain, single.gain)
     more, worst = one_user(times)
     return [*rows, *more], {
-        **worst,
         "all_on_vs_off": estimate(*(one.gains for one in found)),
         "all_on_vs_off_worst": min(one.gain for one in found),
         "all_on_vs_off_1": min(lone),
+        **worst,
     }

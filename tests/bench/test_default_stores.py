@@ -30,7 +30,7 @@ def test_an_engine_searches_the_store_before_it_is_measured(
     monkeypatch.setattr(default_stores, "rotate", noted)
     vectors = default_stores._vectors(TINY.documents, TINY.dimension, 1)
     with Accelerator() as accelerator:
-        default_stores._in_memory(vectors, vectors[:8].tolist(), TINY, accelerator)
+        default_stores._in_memory(vectors, vectors[:8].tolist(), TINY, accelerator, {})
     before, after = done
     assert before == 1 + default_stores.WARM_UP
     assert after - before == TINY.turns

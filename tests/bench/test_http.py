@@ -111,6 +111,7 @@ def test_every_ratio_is_that_to_the_fastest_plain_server(monkeypatch: pytest.Mon
         **{f"{name}_p99": 0.5 for name in http.ENDPOINTS},
         "http_p50_1": 0.5,
         "http_p99_1": 0.5,
+        "one_user": 0.5,
     }
     assert found.wrong == ()
 

@@ -93,9 +93,9 @@ def test_the_only_mechanism_that_helps_has_the_whole_gain() -> None:
 
 def test_shares_add_up_to_the_whole_also_where_a_mechanism_costs() -> None:
     found = {one: Worth(1.0, 1.0) for one in Mechanism}
-    found |= {Mechanism.BATCHING: Worth(4.0, 1.0), Mechanism.DEVICES: Worth(1.0, 0.5)}
+    found |= {Mechanism.BATCHING: Worth(4.0, 1.0), Mechanism.PASSES: Worth(1.0, 0.5)}
     given = shares(found)
     assert given[Mechanism.BATCHING] == pytest.approx(2.0)
-    assert given[Mechanism.DEVICES] == pytest.approx(-1.0)
+    assert given[Mechanism.PASSES] == pytest.approx(-1.0)
     assert math.fsum(given.values()) == pytest.approx(1.0)
     assert set(shares(dict.fromkeys(Mechanism, Worth(1.0, 1.0))).values()) == {0.0}

@@ -88,6 +88,8 @@ def test_ratios_are_differences_to_each_opponent(
         "serve_vs_fastapi_retrieval_ms": 0.5,
         "serve_throughput_16": 0.8,
         "serve_throughput_16_retrieval": 0.8,
+        "one_user": 1.25,
+        "one_user_ms": 0.5,
     }
     assert found.wrong == ()
     # each arm once to warm up, then twice alone and twice loaded
