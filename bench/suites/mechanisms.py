@@ -18,8 +18,9 @@ model is the program's own, so many callers ask at once, on so many torch thread
 All exact arms must give the same answers. Row ``worth`` of an arm that has one mechanism alone, or
 all without it, says how many times faster requests are with that mechanism; of what is off by
 default, added to all, likewise (chunk reuse alone is held against the local engine alone); median
-over turns. ``--set turns=5`` has five turns. All arms are open at a time: nine local engines and
-two processes.
+over turns. Where a model stays off the devices listed, row ``missing`` stands for the ratio of the
+group. ``--set turns=5`` has five turns. All arms are open at a time: nine local engines and two
+processes.
 
 Ratios:
     all_on_vs_best_single: against the fastest of the same programs with one mechanism: their time /
@@ -62,6 +63,7 @@ from typing import Any, cast
 from bench.answers import too_many
 from bench.garbage import little_garbage
 from bench.loads import lone_ms
+from bench.local_llm.choices import missing_row
 from bench.measure import Pairs, median, rotate
 from bench.paired import one_user
 from bench.results import Row, SuiteResult, row_of, sizes_of
@@ -75,7 +77,7 @@ from rag_accel.engines.embedding.compiled_model import wait_until_compiled
 from rag_accel.errors import ConfigError
 from rag_accel_demo.load import Load, run_load
 
-METRIC = "answer_s"
+METRIC, ON_DEVICES = "answer_s", "models_on_devices"
 _PATIENCE_S = 120.0
 _logger = logging.getLogger("bench.mechanisms")
 
@@ -132,7 +134,7 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     asked = (chosen.users + chosen.alone) * chosen.turns + len(PROGRAMS) + 1
     made = material or real_material(chosen.chunks, 1_000, asked)
     with little_garbage():
-        found = _measured(made.of_words(chosen.words), chosen)
+        found, on_devices = _measured(made.of_words(chosen.words), chosen)
     times = {
         users: {arm: [load.wall_s / len(load.answers) for load in each] for arm, each in by.items()}
         for users, by in found.items()
@@ -147,6 +149,10 @@ def run(quick: bool, sizes: Sizes | None = None, material: Material | None = Non
     more, alone = one_user(_alone(found["1 user"]))
     rows += more
     ratios |= alone
+    rows += [Row(arm, "embedders", ON_DEVICES, count, None, 1) for arm, count in on_devices.items()]
+    if not all(on_devices.values()):
+        rows.append(missing_row("device group", "a model stayed off the devices listed"))
+        del ratios["leave_one_out_devices"]
     return SuiteResult("mechanisms", tuple(rows), ratios, sizes=sizes_of(chosen), wrong=wrong)
 
 
@@ -182,18 +188,18 @@ Loads = Mapping[str, Sequence[Load]]
 """What each arm gave, turn by turn."""
 
 
-def _measured(material: Material, sizes: Sizes) -> dict[str, Loads]:
-    """Return what every arm gave to many users and to one."""
+def _measured(material: Material, sizes: Sizes) -> tuple[dict[str, Loads], dict[str, int]]:
+    """Return what every arm gave to many users and to one, and models on devices of a list."""
     written = written_programs(material, sizes.tokens)
     tuning, rest = material.questions[: sizes.tuning], iter(material.questions)
     setting = best_setting(written[LCEL].plain, tuning, sizes.users)
     _logger.info("plain is fastest with %s", setting)
     found: dict[str, Loads] = {}
-    with opened(arms(), written, setting) as programs:
+    write = partial(written_programs, material, sizes.tokens)
+    with opened(arms(), write, setting) as programs:
         first = list(zip(written, rest, strict=False))
         for name, program in programs.items():
             _load(program, 1, first)
-            program.wait()
             _logger.info("%s is ready", name)
         wait_until_compiled(_PATIENCE_S)
         for users, count in ((sizes.users, sizes.users), (1, sizes.alone)):
@@ -202,7 +208,8 @@ def _measured(material: Material, sizes: Sizes) -> dict[str, Loads]:
             name = f"{users} user{'s' if users > 1 else ''}"
             found[name] = _in_turns(programs, users, asked)
             _log(name, found[name])
-    return found
+        listing = {name: one for name, one in programs.items() if Mechanism.DEVICES in arms()[name]}
+        return found, {name: one.num_on_devices for name, one in listing.items()}
 
 
 def _in_turns(

@@ -76,9 +76,12 @@ class Written:
         """Return what asks it as it is."""
         return partial(self.answer, self.program)
 
-    def accelerated(self, accelerator: Accelerator) -> Ask:
-        """Return what asks it through an accelerator."""
-        return partial(self.answer, self.verbs.accelerate(self.program, accelerator=accelerator))
+    def accelerated(self, accelerator: Accelerator, is_prepared: bool = False) -> Ask:
+        """Return what asks it through an accelerator; prepared, all its members are there."""
+        fast = self.verbs.accelerate(self.program, accelerator=accelerator)
+        if is_prepared:
+            self.verbs.prepare(fast)
+        return partial(self.answer, fast)
 
 
 @dataclass(frozen=True, slots=True)

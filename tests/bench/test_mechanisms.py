@@ -68,7 +68,7 @@ def test_the_programs_of_all_arms_are_the_same_objects_and_none_has_no_accelerat
 
     verbs = SimpleNamespace(accelerate=accelerate)
     written = {"only": Written(program, lambda one, asked: f"{one} {asked.text}", verbs)}
-    with opened({"none": NONE, "all": ALL}, written, Setting(1, 1)) as programs:
+    with opened({"none": NONE, "all": ALL}, lambda: written, Setting(1, 1)) as programs:
         answers = {name: one.ask(("only", asked)) for name, one in programs.items()}
         assert [one.callers(16) for one in programs.values()] == [1, 16]
     assert answers == {"none": f"{program} ?", "all": "accelerated ?"}
