@@ -64,7 +64,6 @@ def surroundings(result: SuiteResult) -> str:
     parts = [
         "quick run" if found.get("quick") else "full run",
         str(found.get("date", "no date")),
-        *([str(found["card"])] if found.get("card") else []),
         str(found.get("cpu", "unknown processor")),
         f"{found.get('cores', '?')} cores",
         *map(str, found.get("cards", [])),

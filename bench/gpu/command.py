@@ -119,7 +119,7 @@ def _run(
 ) -> int:
     names = [name for name in SHARES if not arguments.part or name in arguments.part]
     environment = read_environment(arguments.quick)
-    environment |= {"card": device.card, "tiny": device.is_tiny}
+    environment |= {"cards": [device.card] if device.card else [], "tiny": device.is_tiny}
     kept, wrong, failed = PartRun(device, until), list[str](), list[str]()
     for at, name in enumerate(names):
         run = PartRun(device, until).within(SHARES[name] / sum(SHARES[one] for one in names[at:]))

@@ -343,7 +343,7 @@ def test_it_is_no_suite_and_defines_its_ratios() -> None:
 
 
 def test_a_result_names_its_card() -> None:
-    told = {"card": "NVIDIA H200", "tiny": False}
+    told = {"cards": ["NVIDIA H200"], "tiny": False}
     found = report(SuiteResult("gpu", (), {"trees_1b": 2.0}, environment=told))
     assert "NVIDIA H200" in found
     assert TINY not in found
