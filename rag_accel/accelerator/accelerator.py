@@ -448,7 +448,7 @@ class Accelerator(ProgramRequests):
     @property
     def takes_hints(self) -> bool:
         """Tell whether an engine here reads ahead for documents that a search has found."""
-        return bool(self._driver.hinted)
+        return bool(self._driver.hinted.engines)
 
     def hint(self, texts: Iterable[str]) -> None:
         """Tell engines of texts likely to stand in a prompt soon; from any thread, never raises."""

@@ -129,12 +129,17 @@ def wrap(cls: type, leaf: LeafMethod, find: FindIdentity) -> Method | None:
 def noting(scheduled: Method, framework: Framework) -> Method:
     """Return a scheduled version whose results the run remembers, for prompts made of them."""
 
+    read, question_in = framework.documents, framework.question
+
     def note(identity: RequestIdentity, found: Any, given: Iterable[Any]) -> None:
-        asked = [question for value in given if (question := framework.question(value))]
-        identity.retrieved.add(framework.documents, found, asked)
+        asked = list[str]()
+        for value in given:  # no comprehension: a frame of its own for each call
+            if question := question_in(value):
+                asked.append(question)
+        identity.retrieved.add(read, found, asked)
         accelerator = identity.accelerator
         if accelerator.takes_hints:
-            accelerator.hint(text for _, text in framework.documents(found))
+            accelerator.hint(text for _, text in read(found))
 
     if inspect.iscoroutinefunction(scheduled):
 
@@ -306,7 +311,8 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
             if not call.begin():
                 call.wait()
             with call:
-                return call.returned(plain(self, *args, **kwargs))
+                value = plain(self, *args, **kwargs)
+                return value if identity.spans is None else call.returned(value)
         finally:
             if not call.is_settled:
                 call.leave()
@@ -316,20 +322,24 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
 
 def _coroutine(original: Method, leaf: LeafMethod) -> Method:
     plain = called_on(original)
+    called: Method | None = None  # known from the first call on: it depends on the method alone
 
     async def scheduled(identity: RequestIdentity, self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal called
         known = leaf_class(type(self))
+        if called is None:
+            spread = known.framework.spread(original)
+            called = plain if spread is original else spread
         if known.parts and holds(self, known.parts):
             with inside(None, identity):
-                return await known.framework.spread(original)(self, *args, **kwargs)
+                return await called(self, *args, **kwargs)
         call = LeafCall(identity, self, leaf, known, args)
         try:
             if not call.begin():
                 await call.wait_on_loop()
             with call:
-                spread = known.framework.spread(original)
-                called = plain if spread is original else spread
-                return call.returned(await called(self, *args, **kwargs))
+                value = await called(self, *args, **kwargs)
+                return value if identity.spans is None else call.returned(value)
         finally:
             if not call.is_settled:
                 call.leave()

@@ -28,12 +28,9 @@ class HintedEngines:
     def __init__(self, failed: Callable[[EngineName | None], None]) -> None:
         self._failed = failed
         self._lock = threading.Lock()
-        #: always another tuple: a hint goes over it without the lock
-        self._engines: tuple[tuple[EngineName, Engine], ...] = ()
+        #: those that make use of hints; always another tuple, which is read without the lock
+        self.engines: tuple[tuple[EngineName, Engine], ...] = ()
         self._keeping: tuple[tuple[EngineName, ForgettingEngine], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self._engines)
 
     def join(self, name: EngineName, engine: Engine) -> None:
         """Send hints to an engine from now on, if its profile says that it makes use of them."""
@@ -42,13 +39,13 @@ class HintedEngines:
                 self._keeping = (*self._keeping, (name, engine))
         if Capability.HINT in engine.profile.capabilities:
             with self._lock:
-                self._engines = (*self._engines, (name, engine))
+                self.engines = (*self.engines, (name, engine))
 
     def leave(self, name: EngineName) -> None:
         """Send no more hints to an engine."""
         with self._lock:
             self._keeping = tuple(engine for engine in self._keeping if engine[0] != name)
-            self._engines = tuple(engine for engine in self._engines if engine[0] != name)
+            self.engines = tuple(engine for engine in self.engines if engine[0] != name)
 
     def send(
         self, texts: Iterable[str], namespace: str, to: Container[EngineName] | None = None
@@ -66,7 +63,7 @@ class HintedEngines:
             _log.exception("documents could not be read for a hint")
             self._failed(None)
             return
-        for name, engine in self._engines if documents else ():
+        for name, engine in self.engines if documents else ():
             if to is not None and name not in to:
                 continue
             try:

@@ -252,8 +252,9 @@ class Driver:
 
     def _is_half_full(self) -> bool:
         """Tell whether ``max_requests`` is half used, as seen from this thread."""
-        live = self.num_live + len(self._calls.mailbox.messages)
-        return 2 * live >= self._handler.state.options.max_requests
+        calls, state = self._calls, self._handler.state
+        live = len(state.requests) + len(state.pending) + len(calls.running) + len(calls.programs)
+        return 2 * (live + len(calls.mailbox.messages)) >= state.options.max_requests
 
     def begin_program(
         self, request: RequestId, program: str, arrived_at: float, deadline: float | None
