@@ -21,6 +21,7 @@ from rag_accel.accelerator.local_llms import as_local_llm
 from rag_accel.config import EmbeddingRuntime, Options
 from rag_accel.engine_api import Engine, PrimitiveKind
 from rag_accel.engines.embedding.model_encoding import ModelEncoding
+from rag_accel.engines.embedding.same_model import tensors
 from rag_accel.errors import ConfigError
 from rag_accel.requests.engines import is_engine, role_engine
 
@@ -197,7 +198,11 @@ class CopiedModel:
         if self._folder is None:
             folder = tempfile.TemporaryDirectory(prefix="rag-accel-model-")
             self._folder = folder
-            self._encoding.model.save_pretrained(folder.name, create_model_card=False)
+            # A copy that shares the weights: transformers writes into the configuration of what it
+            # saves, and a changed model leaves the devices.
+            model = self._encoding.model
+            shared: dict[int, Any] = {id(tensor): tensor for tensor in tensors(model)}
+            copy.deepcopy(model, shared).save_pretrained(folder.name, create_model_card=False)
         return self._folder.name
 
 

@@ -13,6 +13,8 @@ from fake_members import FakeMember
 
 from rag_accel import END, START, Accelerator, ConfigError, RAGraph
 from rag_accel.accelerator import Work
+from rag_accel.accelerator.listed_members import CopiedModel
+from rag_accel.config import Options
 from rag_accel.engine_api import PrimitiveKind, TextBatch
 from rag_accel.engines import (
     DocumentIndex,
@@ -20,6 +22,8 @@ from rag_accel.engines import (
     ProcessMember,
     SentenceTransformerEngine,
 )
+from rag_accel.engines.embedding.model_encoding import ModelEncoding
+from rag_accel.engines.embedding.same_model import watch_of
 from rag_accel.scheduler.messages import EngineName
 
 TEXTS = ("one", "retrieval of vectors " * 20)
@@ -60,6 +64,20 @@ def test_a_device_computes_the_model_of_the_list(minilm: Any) -> None:
     with opened(embedder=["cpu", own], embedding_runtime="torch") as acc:
         assert embed(acc, *TEXTS).shape == (2, 100)
         assert "cpu-2: equal vectors on all probes" in explained(acc)
+
+
+def test_a_model_that_is_saved_for_a_process_counts_as_unchanged(minilm: Any) -> None:
+    own = copy.deepcopy(minilm)
+    own[0].model.config.dtype = own.dtype  # as it is loaded; saving writes its name there
+    watch = watch_of(own)
+    assert watch is not None
+    is_same = watch()
+    copied = CopiedModel(ModelEncoding(own, {}, {}), Options())
+    try:
+        assert copied.member(ProcessMember()) is not None
+    finally:
+        copied.close()
+    assert is_same()
 
 
 # What is refused.
