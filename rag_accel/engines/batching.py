@@ -57,8 +57,8 @@ def micro_batches(lengths: Sequence[int], limits: BatchLimits) -> list[list[int]
     return batches
 
 
-#: Texts of a micro-batch where the first run of each shape costs more; from three on, a text costs
-#: the same in all sizes.
+#: Texts of a micro-batch where the first run of each shape costs more. MiniLM, 20 tokens, ms of one
+#: core a text: 7 of one, 4.5 of two, 4 of three to 21.
 _SIZES = (64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 
 

@@ -86,7 +86,7 @@ class EmbeddingEngine(OwnEngine):
         encoder: the model.
         profile: what the engine tells the scheduler.
         limits: bounds of micro-batches and steps.
-        alone: compute each text by itself, on one thread, so that its vector is the
+        alone: compute each text by itself and unpadded, on one thread, so that its vector is the
             same bit by bit whatever else is computed.
         clock: measures ``StepBudget.time_s``.
         kept: the vectors of texts that work asks to keep; by default none are kept.

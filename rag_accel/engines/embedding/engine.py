@@ -47,7 +47,7 @@ class SentenceTransformerEngine(EmbeddingEngine):
             and ``convert_to_*`` are accepted and have no effect.
         document_kwargs: the same for role ``document``.
         device: where to load a model that is given by name.
-        reproducible: compute each text alone, on one thread: its vector is then equal
+        reproducible: compute each text alone, unpadded, on one thread: its vector is then equal
             bit by bit whatever else is computed and however many threads are granted, about twice
             as slow for short texts.
         limits: bounds of micro-batches and steps; by default by the model's device.
