@@ -4,7 +4,7 @@
 is copied then, unless ``--skip-refused`` is given. ``python -m bench.publish --check`` says which
 rules the published results break. The rules:
 
-- at the start nothing else ran: a load average of at most 1.0;
+- at the start nothing else ran: a load average of at most 1.0; and what ran were no tiny shapes;
 - the measured code is a commit that git knows, and no file differed from it;
 - no file of the product has changed since;
 - a score against gold answers rests on at least 12 of them in each process;
@@ -26,7 +26,7 @@ from bench.claims import CLAIMS
 from bench.environment import MAX_LOAD
 from bench.measure import MIN_FOR_INTERVAL
 from bench.results import SuiteResult, load, save
-from bench.suites import suite_names
+from bench.suites import ratio_definitions
 from bench.table import ROOT, write_documents
 from rag_accel.errors import RagAccelError
 
@@ -92,12 +92,14 @@ def _judged(given: Sequence[Path], root: Path) -> tuple[list[SuiteResult], list[
 
 def refusals(result: SuiteResult, root: Path = ROOT) -> list[str]:
     """Return the rules that a result of a repository breaks, each with what to do."""
-    if result.suite not in suite_names():
+    if not ratio_definitions(result.suite):
         return ["no suite of that name: publish results of suites that there are"]
     return [*_load(result), *_code(result, root), *_gold(result), *_headlines(result)]
 
 
 def _load(result: SuiteResult) -> Iterator[str]:
+    if result.environment.get("tiny"):
+        yield "tiny shapes on a processor only try the command: measure a card"
     at_start = (result.environment.get("load_average") or [None])[0]
     if not isinstance(at_start, int | float) or at_start > MAX_LOAD:
         yield (

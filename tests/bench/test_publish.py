@@ -182,6 +182,14 @@ def test_all_that_is_refused_is_named_and_nothing_is_copied(
     assert not (root / "bench").exists()
 
 
+def test_a_card_is_published_and_a_trial_of_its_command_is_not(
+    root: Path, measured: Measured
+) -> None:
+    assert refusals(measured("gpu"), root) == []
+    (told,) = refusals(measured("gpu", tiny=True), root)
+    assert "measure a card" in told
+
+
 def test_what_is_refused_can_be_skipped(root: Path, measured: Measured) -> None:
     folder = _saved(root, measured(), measured("demo", is_dirty=True))
     assert main([str(folder), "--skip-refused", "--root", str(root)]) == 0
