@@ -18,7 +18,7 @@ collection, 140 ms, is kept out of every run. Every answer must be that of the o
   emulated (``h100_like_1b``). ``line of stages`` writes three searches one after the other that do
   not need each other; ``66 passages`` are more than a step of the reranker takes.
 - ``program``: LangGraph, engine and model sleep (``langgraph_depth``).
-- ``bN ... nprobe``: N searches handed to the engine together, in an index of 400,000 vectors of
+- ``bN ... nprobe``: N searches handed to the engine together, in an index of 200,000 vectors of
   256 numbers (full form 1,000,000), at the least nprobe with recall@10 of 0.99.
 - ``no op``, ``sync retriever``, ``three retrievers``: leaves do nothing, or sleep 10 ms.
 
