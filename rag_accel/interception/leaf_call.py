@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from rag_accel.accelerator import Accelerator, RequestIdentity, current_request
 from rag_accel.config import is_enabled
@@ -15,8 +15,7 @@ from rag_accel.interception.identity import scoped
 from rag_accel.interception.leaf_table import LeafClass, LeafMethod
 from rag_accel.leaves.leaves import BegunCall, Permit
 from rag_accel.profile.request_spans import result_attributes
-
-T = TypeVar("T")
+from rag_accel.telemetry.spans import RequestSpans
 
 #: How a call passed the scheduler: an owned engine has its work, or it is the program's own and
 #: waited for its turn, or began at once and was reported.
@@ -271,12 +270,11 @@ class LeafCall:
         self._is_stream = True
         self._identity.begin_stream()
 
-    def returned(self, value: T) -> T:
-        """Note for spans what the call returns, and return that."""
-        spans, made = self._identity.spans, self._begun or self._permit
-        if spans is not None and made is not None:
+    def note_result(self, spans: RequestSpans, value: object) -> None:
+        """Note for spans what the call returns."""
+        made = self._begun or self._permit
+        if made is not None:
             spans.results[made.name] = result_attributes(self._kind, None, value)
-        return value
 
     def end(self, ok: bool) -> None:
         """Note that it has returned, or raised."""

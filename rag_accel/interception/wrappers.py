@@ -133,7 +133,7 @@ def noting(scheduled: Method, framework: Framework) -> Method:
 
     def note(identity: RequestIdentity, found: Any, given: Iterable[Any]) -> None:
         asked = list[str]()
-        for value in given:  # no comprehension: a frame of its own for each call
+        for value in given:  # a comprehension is a frame more before Python 3.12
             if question := question_in(value):
                 asked.append(question)
         identity.retrieved.add(read, found, asked)
@@ -312,7 +312,9 @@ def _plain(original: Method, leaf: LeafMethod) -> Method:
                 call.wait()
             with call:
                 value = plain(self, *args, **kwargs)
-                return value if identity.spans is None else call.returned(value)
+                if identity.spans is not None:
+                    call.note_result(identity.spans, value)
+                return value
         finally:
             if not call.is_settled:
                 call.leave()
@@ -339,7 +341,9 @@ def _coroutine(original: Method, leaf: LeafMethod) -> Method:
                 await call.wait_on_loop()
             with call:
                 value = await called(self, *args, **kwargs)
-                return value if identity.spans is None else call.returned(value)
+                if identity.spans is not None:
+                    call.note_result(identity.spans, value)
+                return value
         finally:
             if not call.is_settled:
                 call.leave()

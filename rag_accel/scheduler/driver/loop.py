@@ -252,6 +252,7 @@ class Driver:
 
     def _is_half_full(self) -> bool:
         """Tell whether ``max_requests`` is half used, as seen from this thread."""
+        # As ``num_live``, in one frame: each leaf asks.
         calls, state = self._calls, self._handler.state
         live = len(state.requests) + len(state.pending) + len(calls.running) + len(calls.programs)
         return 2 * (live + len(calls.mailbox.messages)) >= state.options.max_requests

@@ -241,14 +241,13 @@ class GraphForms:
         Between one and all, numbers are powers of two.
         """
         most = self._compilation.threads
-        if threads >= most:
+        fewest = self._compilation.fewest
+        if max(threads, fewest) >= most:
             return self._made[most]
-        wanted = max(1 << (max(1, threads).bit_length() - 1), self._compilation.fewest)
-        if wanted >= most:
-            return self._made[most]
+        wanted = max(1 << (max(1, threads).bit_length() - 1), fewest)
         if wanted in self._tasks and wanted not in self._made:
             self._take(wanted)
-        elif wanted not in self._tasks and (wanted == self._compilation.fewest or self._has_room):
+        elif wanted not in self._tasks and (wanted == fewest or self._has_room):
             self._start(wanted)
         fewer = [number for number in self._made if number <= wanted]
         return self._made[max(fewer, default=most)]

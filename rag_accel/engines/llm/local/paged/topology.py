@@ -48,8 +48,7 @@ def is_kept(spec: Mapping[str, Any]) -> bool:
         ConfigError: the cache is not this user's alone.
         OSError: it cannot be read.
     """
-    key = _key(spec)
-    return TRACES.read(key) is not None or _refused(spec) is not None
+    return TRACES.read(_key(spec)) is not None or _refused(spec) is not None
 
 
 def read_trace(spec: Mapping[str, Any], read: Callable[[bytes], T]) -> T:
@@ -162,12 +161,16 @@ def _key(spec: Mapping[str, Any]) -> str:
 
 
 def _refused(spec: Mapping[str, Any]) -> bytes | None:
-    return REFUSALS.read(_key({**spec, "trial": _TRIAL}), REFUSED_S)
+    return REFUSALS.read(_refusal_key(spec), REFUSED_S)
 
 
 def _refuse(spec: Mapping[str, Any], reason: str) -> None:
     with suppress(ConfigError, OSError):
-        REFUSALS.write(_key({**spec, "trial": _TRIAL}), reason.encode())
+        REFUSALS.write(_refusal_key(spec), reason.encode())
+
+
+def _refusal_key(spec: Mapping[str, Any]) -> str:
+    return _key({**spec, "trial": _TRIAL})
 
 
 def _make(spec: Mapping[str, Any]) -> bytes:
